@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="seconds for all targets together"
     )
-    parser.add_argument("--engine", choices=ENGINES, help="engine to use; default both")
+    parser.add_argument("--engine", choices=ENGINES, help="engine to use; both by default")
     parser.add_argument("--seed", type=int, help="seed of both engines; default random")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="fuzz only this")
     given = parser.parse_args()

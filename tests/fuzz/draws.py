@@ -38,14 +38,14 @@ def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:
 
 
 def check_words(words: str, longest: int = 600) -> None:
-    """Assert that a text is printable ASCII and short, and so fits into one line."""
+    """Assert that a text is printable ASCII on one line and is not too long."""
     assert words.isascii(), words
     assert words.isprintable(), words
     assert len(words) <= longest, words
 
 
 #: Whether messages may contain control characters of a path segment unescaped. JSON escapes them in
-#: error documents. Set this to False to require messages that are safe to print without that.
+#: error documents. Set this to False to require messages that are printable without JSON escaping.
 RAW_CONTROLS_QUOTED = True
 
 

@@ -1,4 +1,4 @@
-"""Environments: any text gives a configuration or a list of problems, and reveals no secret."""
+"""Environments: any text gives a configuration or a list of problems, both without secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
 
 
 def check_environment(data: bytes, load: Load = load) -> None:
-    """Assert that settings load, or that their problems are printable lines without secrets.
+    """Assert that settings load or give problems, and that neither reveals a secret.
+
+    All problems and warnings have to be printable lines.
 
     :param data: lines such as ``AP_PORT=4000``.
     """
@@ -51,8 +53,8 @@ def environment(data: bytes) -> dict[str, str]:
             half = len(value) // 4 * 2
             value = value[:half] + CANARY + value[half:]
         elif name in URLS and "@" in value and not value.startswith("file:///"):
-            # If a password contains a slash, the text before the slash looks like a host. It is
-            # secret, too.
+            # If a password contains a slash, the text before the slash looks like a host. That text
+            # is secret, too.
             value = value.replace("://", f"://{CANARY}", 1)
         environ[name] = value
     return environ

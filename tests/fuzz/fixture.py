@@ -1,4 +1,4 @@
-"""The resource with test doubles that a fuzzed input sets up, and its leak checks."""
+"""Fixture: an HTTP resource with test doubles chosen by an input, and its leak checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.http import (
 #: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
 SETUP_BYTES = 10
 ORIGINS = (None, "*", "https://app.example")
-#: Last digits of the keys that are stored.
+#: Variants that are stored: those whose key ends with one of these digits.
 STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
 DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
@@ -64,7 +64,7 @@ class FuzzFixture(ResourceHarness):
     """Service whose source, stored variants, renders and client behavior are chosen by an input.
 
     :ivar received_methods: the method of each request that reached the resource, in order.
-    :ivar disconnects: whether the client leaves before the response is complete.
+    :ivar disconnects: whether the client leaves as soon as it has sent everything.
     :ivar piece: bytes that the client sends at a time, or 0 for all at once.
     :ivar window: bytes after which the client pauses reading, or None.
     """

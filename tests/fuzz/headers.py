@@ -48,7 +48,7 @@ def check_conditions(
     if tags is not None:
         assert found == (TAG in tags), f"{header!r}: {found}"
     else:
-        assert not found or TAG in header, f"{header!r} does not hold the tag"
+        assert not found or TAG in header, f"{header!r} does not contain the ETag"
     assert applies(header, TAG) == (header.strip() == TAG), header
 
 

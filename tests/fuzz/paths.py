@@ -1,4 +1,4 @@
-"""Request paths: any path is refused, or names an info document or a variant with one key."""
+"""Request paths: any path is refused, or its options and source have one canonical form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from audioproxy.grammar.values import percent_encode
 from tests.fuzz.draws import check_refusal, check_words, outcome
 
 _LONGEST_URL = 2048
-# A number with a redundant zero, sign or dot (D3). The texts of cb and dl are not numbers. All
-# other values that are not numbers contain letters, and do not match.
+# A number with a redundant zero, sign or dot (D3). The values of cb and dl are free text, so both
+# are excluded. All other values that are not numbers contain letters, and do not match.
 _NOT_MINIMAL = re.compile(
     r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
 )

@@ -1,4 +1,4 @@
-"""Output of ffprobe and ffmpeg: any text is parsed or refused, and reveals no secret."""
+"""Output of ffprobe and ffmpeg: any text is parsed or refused, without revealing a secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _QUERY = _AUTHORITY + b"/?"
 def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
     """Assert that ffprobe output gives a valid probe result, a refusal or a ValueError.
 
-    :param data: whether the output was cut off and which stderr came with it, then the output.
+    :param data: a byte that chooses whether the output was cut off, a byte that chooses the stderr,
+        then the output.
     """
     draws = Draws(data)
     cut_off, notice = draws.one_of((False, True)), draws.one_of(NOTICES)

@@ -96,10 +96,10 @@ def check_responses(
     closed: bool,
     unfinished: int,
 ) -> None:
-    """Assert that the bytes are responses, one for each request, each as logged.
+    """Assert that the bytes are one response for each request, and match the log entries.
 
     Log entries are found by request id. The entry of a request that had to wait follows the entries
-    of later requests that were handled at once.
+    of later requests that were handled immediately.
 
     :param unfinished: how many requests were in progress when the client left.
     """
@@ -161,7 +161,7 @@ def check_response(response: Response, method: bytes, record: AccessLogEntry) ->
         assert record.endpoint == "preflight"
     elif method not in (b"GET", b"HEAD"):
         assert response.status == 404, (method, response)
-    # A successful response that failed midway must not look complete.
+    # A response that failed after its success status was sent must not look complete.
     assert record.error_code is None or response.status >= 400 or not response.complete, response
     assert (response["content-range"] is not None) == (response.status in (206, 416)), response
     length, bodiless = response["content-length"], method == b"HEAD" or response.status in BODILESS

@@ -28,7 +28,7 @@ _MORE = 1 << 20
 
 
 def sealed(body: bytes, record: bytes) -> bytes:
-    """Return a stored file with a given record and the right checksum of it (architecture.md)."""
+    """Return a stored file: a body, a record, and the record's right checksum (architecture.md)."""
     return body + record + struct.pack(">II", len(record), zlib.crc32(record)) + _MAGIC
 
 

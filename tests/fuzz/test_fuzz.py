@@ -45,7 +45,7 @@ class FuzzTests(SynchronousTestCase):
     """Promises that hold for any input bytes."""
 
     def test_every_target(self) -> None:
-        """Every fuzz target has a test here, and all of its seeds keep the promise."""
+        """Every fuzz target has a test in this class, and its check accepts all of its seeds."""
         here = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
         self.assertLessEqual(set(TARGETS), here)
         for target in TARGETS.values():
@@ -54,7 +54,7 @@ class FuzzTests(SynchronousTestCase):
 
     @inputs_of("path")
     def test_path(self, data: bytes) -> None:
-        """Any path names a variant with one key and one canonical form, or is refused."""
+        """Any path is refused, or its options and its source each have one canonical form."""
         check_path(data)
 
     @inputs_of("server", SHORTER)
@@ -69,7 +69,7 @@ class FuzzTests(SynchronousTestCase):
 
     @inputs_of("conditions")
     def test_conditions(self, data: bytes) -> None:
-        """Any If-None-Match matches if it lists the variant's ETag."""
+        """Any If-None-Match matches if it lists the ETag, and If-Range if it is the ETag."""
         check_conditions(data)
 
     @inputs_of("probe")
@@ -101,7 +101,7 @@ class FoundTests(SynchronousTestCase):
         check_diagnostic(b"opening\nuser\nh\n'\nfailed")
 
     def test_at_signs_in_a_password(self) -> None:
-        """The userinfo of a URL ends at its last ``@`` before the host, as ffmpeg parses it."""
+        """The userinfo of a URL ends at the last ``@`` of the authority, as ffmpeg parses it."""
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
     def test_depth(self) -> None:

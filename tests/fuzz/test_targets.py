@@ -70,7 +70,7 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/plain/local://%252541", source=twice)
 
     def test_crash(self) -> None:
-        """`check_path` fails with the same error if a parser raises one that is not a refusal."""
+        """`check_path` lets the error of a parser through if the error is not a refusal."""
 
         def crash(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             raise KeyError("f")
@@ -231,7 +231,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_environment(b"AP_KEY=zz", chatty)
 
     def test_stored(self) -> None:
-        """`check_stored` detects a truncated file that is served."""
+        """`check_stored` detects that a file without its first bytes is served."""
 
         class Trusting(FileVariantStore):
             async def lookup(self, key: str) -> StoredFile | None:

@@ -23,7 +23,7 @@ def read_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120, help="seconds of load; default 120")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices; default 1")
     parser.add_argument("--report", type=Path, help="write the report to this file, too")
-    parser.add_argument("--keep", type=Path, help="new folder for all files; keep it")
+    parser.add_argument("--keep", type=Path, help="new folder, in which all files are kept")
     return parser.parse_args(words)
 
 

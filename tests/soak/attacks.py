@@ -103,7 +103,7 @@ class Attacks:
     async def attack_child(self, _rig: Rig, chance: Random) -> None:
         """Request a variant through a new link to its source, and attack the child that reads it.
 
-        The child is killed, stopped or paused.
+        The child that reads the link is killed, stopped or paused.
         """
         rig = self._rig
         attack = next(self._child_attacks)

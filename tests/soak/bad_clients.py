@@ -23,7 +23,7 @@ _SLOW_HEADER_SECONDS = 80
 
 
 async def leave_early(rig: Rig, chance: Random) -> None:
-    """Leave before the response begins."""
+    """Leave before the response begins, or at its first bytes."""
     rig.journal.faults["client: left before the headers"] += 1
     behavior = leaving(chance.uniform(0, 0.15), 0, gently=chance.random() < 0.7)
     await rig.attend(rig.node(chance), random_variant(rig, chance, cold=True), "leaver", behavior)
@@ -59,7 +59,7 @@ async def stall(rig: Rig, chance: Random) -> None:
 
 
 async def half_close(rig: Rig, chance: Random) -> None:
-    """Half-close the connection while the response is being sent."""
+    """Half-close the connection soon after the request, if the response has not ended by then."""
     rig.journal.faults["client: half-closed"] += 1
     behavior = half_closing(chance.uniform(0, 0.3))
     await rig.attend(
@@ -112,7 +112,7 @@ async def _send(rig: Rig, data: bytes, kind: str, behavior: Any = read_to_end) -
 
 
 async def send_garbage(rig: Rig, chance: Random) -> None:
-    """Send bytes that are not HTTP."""
+    """Send bytes that are not a valid HTTP request."""
     await _send(rig, chance.choice(_GARBAGE), "garbage")
 
 
@@ -158,7 +158,7 @@ async def send_endless_body(rig: Rig, chance: Random) -> None:
 
 
 class LastingClients:
-    """Clients that stay until the end of the run: idle ones, and ones that stop reading."""
+    """Clients that stay for long: they are idle, stop reading, or send headers slowly."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -204,7 +204,7 @@ class LastingClients:
                 await pause(1)
         if connection.closed is None:
             self._rig.journal.remarks.append(
-                f"{_SLOW_HEADER_SECONDS} s of headers did not end the connection"
+                f"{_SLOW_HEADER_SECONDS} s of headers, but the service kept the connection open"
             )
             connection.reset()
 

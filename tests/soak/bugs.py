@@ -220,7 +220,7 @@ BUGS = [
         "remarks",
     ),
     Bug(
-        "a store that accepts no file fails renders",
+        "renders fail if the store accepts no file",
         "render/write_back.py",
         '        except OSError as error:\n            _log.warn("the store accepts',
         '        except KeyError as error:\n            _log.warn("the store accepts',

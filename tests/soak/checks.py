@@ -38,7 +38,7 @@ def check_answers(journal: Journal) -> Check:
     wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.problems]
     excused = sum(bool(visit.causes) for visit in journal.visits)
     figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
-    return Check("responses", f"{figures}, {excused} of them allowed to fail", wrong)
+    return Check("responses", f"{figures}, {excused} requests allowed to fail", wrong)
 
 
 def check_remarks(journal: Journal) -> Check:
@@ -106,7 +106,7 @@ def check_counters(
         return check
     for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
         if metrics.sum(gauge):
-            check.problems.append(f"{gauge} is {metrics.sum(gauge):g} on a quiet node")
+            check.problems.append(f"{gauge} is {metrics.sum(gauge):g} on an idle node")
     _add_requests(check, journal, node, metrics, logged)
     _add_lookups(check, journal, metrics, logged)
     _add_renders(check, metrics, logged)
@@ -168,7 +168,7 @@ def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[
         )
     counted = metrics.sum("cache_lookups_total", outcome="hit")
     if not hits <= counted <= hits + unsure:
-        check.problems.append(f"{counted:g} hits counted; clients saw {hits}")
+        check.problems.append(f"{counted:g} hits counted; the log has {hits}")
 
 
 def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:

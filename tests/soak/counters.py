@@ -75,5 +75,5 @@ def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
 
 
 def families(logged: list[Entry]) -> Counter[tuple[str, str]]:
-    """Count entries as the metrics do, by endpoint and status family."""
+    """Count entries as the metrics do, by endpoint and class of the status."""
     return Counter((entry.endpoint, f"{entry.status // 100}xx") for entry in logged)

@@ -36,7 +36,7 @@ def spoil(bug: Bug, tree: Path) -> None:
     text = path.read_text(encoding="utf-8")
     if text.count(bug.old) != 1:
         raise ValueError(
-            f"{bug.path} has the text of {bug.name!r} {text.count(bug.old)} times, not once"
+            f"{bug.path} contains the text of {bug.name!r} {text.count(bug.old)} times, not once"
         )
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
 
@@ -90,7 +90,7 @@ def failed_tests(module: str, tree: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Print a table; return 0 if each bug fails its check and the unchanged tree passes."""
+    """Print a table; return 0 if every bug is detected and the unchanged tree passes."""
     parser = argparse.ArgumentParser("python -m tests.soak.guards", description=__doc__)
     parser.add_argument("--only", default="", help="try only bugs whose names contain this")
     parser.add_argument("--seed", type=int, default=5)

@@ -21,7 +21,7 @@ class Journal:
     :ivar bodies: right bodies by cache key, to compare with the contents of the store.
     :ivar faults: how many faults of each kind were injected.
     :ivar compared: bytes of bodies that were compared.
-    :ivar disturbed: rises whenever the store is taken away, returned or cleared.
+    :ivar disturbed: a counter that rises whenever the store is taken away, returned or cleared.
     :ivar health: response times of ``/health`` under load, in seconds.
     :ivar remarks: errors that belong to no visit.
     """

@@ -164,7 +164,10 @@ class Metrics:
         return sum(self.each(name, **labels).values())
 
     def each(self, name: str, **labels: str) -> dict[Labels, float]:
-        """Return the samples with this name and these labels; the keys are all their labels."""
+        """Return the samples with this name and these labels.
+
+        Each key holds all labels of a sample.
+        """
         full = f"audio_proxy_{name}"
         expected = set(labels.items())
         return {k: v for (n, k), v in self.values.items() if n == full and expected <= set(k)}

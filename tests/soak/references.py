@@ -1,4 +1,4 @@
-"""Reference bodies of variants: rendered by plain ffmpeg, without the service's pipeline."""
+"""Reference bodies of variants: made with the service's ffmpeg arguments, but not its pipeline."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ class Rehearsal:
         """Make the requests; ``problems`` then lists the errors found."""
         await self._count()
         await self._leave_queue()
-        # The first large response takes memory that stays allocated; it belongs to the warm-up.
+        # The first large response takes memory that stays allocated. This request is therefore a
+        # part of the warm-up.
         await self._rig.attend(self._rig.a, self._rig.variant(*LARGE, cold=False), "rehearsal")
 
     async def _count(self) -> None:

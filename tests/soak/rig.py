@@ -47,8 +47,8 @@ class RunParameters:
     :ivar seconds: duration of the load.
     :ivar timeout: AP_RENDER_TIMEOUT, in seconds.
     :ivar probe_timeout: AP_PROBE_TIMEOUT, in seconds.
-    :ivar clients: number of concurrent clients with random actions, without those that cause one
-        particular fault.
+    :ivar clients: number of concurrent clients that choose their actions at random. Clients that
+        cause one particular fault are not counted.
     :ivar idle: number of idle connections.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
@@ -71,7 +71,7 @@ class RunParameters:
         short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50)
         if seconds >= 10:
             return short
-        # Rendering the references of all variants takes longer than the run.
+        # Rendering the references of all variants takes longer than such a run.
         return replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
 
     @property

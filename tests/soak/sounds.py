@@ -63,9 +63,9 @@ class Sounds:
     def write_half(self, version: int, half: int) -> None:
         """Write one half of a version into the source that changes, in place.
 
-        The caller has to wait longer than a tick of the file system's clock between the two halves.
-        Otherwise both writes give the same modification time, and a reader between them cannot
-        notice the second.
+        Between the two halves, the caller has to wait longer than the resolution of the file
+        system's timestamps. Otherwise both writes give the same modification time, and a reader
+        between them cannot notice the second write.
         """
         data = self.versions[version]
         middle = len(data) // 2

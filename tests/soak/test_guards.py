@@ -20,7 +20,7 @@ class BugTests(SynchronousTestCase):
         self.assertEqual({}, {name: count for name, count in counts.items() if count != 1})
 
     def test_syntax(self) -> None:
-        """A module with a bug still compiles, so that the run fails and not the import."""
+        """A module with a bug still compiles, so that no bug is detected only by a SyntaxError."""
         for bug in BUGS:
             text = (PROJECT / "audioproxy" / bug.path).read_text("utf-8")
             compile(text.replace(bug.old, bug.new), bug.path, "exec")

@@ -1,4 +1,4 @@
-"""The checks of the fault suite detect wrong responses and wrong log lines."""
+"""The checks of a fault run detect wrong responses and wrong log lines."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_good(visit("node killed"), None)
 
     def test_failure_without_cause(self) -> None:
-        """A 5xx without a cause, or with a cause that does not explain that status, is wrong."""
+        """A 504 without a cause, or with a cause that does not explain it, is wrong."""
         headers = {b"content-type": b"application/json"}
         late = response(504, ERROR % b"render_timeout", headers=headers)
         self.assert_bad("unexpected 504", visit(), late)
@@ -183,7 +183,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), status=404)))
 
     def test_alarms(self) -> None:
-        """Log lines of crashes and errors raise an alarm; warnings about failed renders do not."""
+        """`alarms` returns log lines of crashes and errors, but no warning of a failed render."""
         self.assertEqual(1, len(alarms("T [error] a render crashed\nT [info] fine")))
         self.assertEqual(1, len(alarms("    Traceback (most recent call last):")))
         self.assertEqual([], alarms("T [warning] the encoder failed (ended by SIGKILL): "))

@@ -58,7 +58,7 @@ class Troubles:
     async def kill(self) -> None:
         """Kill the node and start it again; its children have to die with it."""
         rig, node = self._rig, self._rig.b
-        # This makes sure that at least one encoder runs, and keeps running for a while.
+        # Start a long render, so that at least one encoder runs for a while.
         (arriving,) = await self._have_arriving("doomed")
         rig.journal.faults["node: kill -9"] += 1
         for visit in rig.in_flight(node):
@@ -79,7 +79,7 @@ class Troubles:
     async def drain(self) -> None:
         """Stop the node with SIGTERM; responses that have begun have to arrive complete."""
         rig, node = self._rig, self._rig.b
-        # This makes sure that at least one response is being sent.
+        # Start a long render, so that at least one response is being sent.
         (arriving,) = await self._have_arriving("drained")
         rig.journal.faults["node: SIGTERM under load"] += 1
         for visit in rig.in_flight(node):

@@ -12,7 +12,7 @@ _STATES = (b"MISS", b"COALESCED", b"HIT")
 
 
 def problems(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
-    """Yield what is wrong with a response.
+    """Yield the problems of a response.
 
     :param response: the part that arrived; None if the headers did not arrive completely.
     :param longest_wait: the largest valid Retry-After, in seconds.

@@ -15,7 +15,8 @@ class ExpectedResponse:
     :ivar bodies: the right complete bodies; empty if any body is right.
     :ivar document: the right JSON body.
     :ivar code: the error code of a refusal.
-    :ivar byte_range: the bytes that the Range header covers (start, stop), if there is one.
+    :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
+        requested.
     :ivar looks_up: whether a GET reaches the store lookup.
     :ivar etag: ETag of every response that is not an error.
     """
