@@ -53,7 +53,7 @@ class RunTests(BlockingCallsCase):
     """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
-        """The caller gets the result of the call, also if it is None."""
+        """The caller gets the result of the call, even if it is None."""
         for result in ("done", None):
             running = self.run_call(lambda result=result: result)
             self.assertNoResult(running)
@@ -72,7 +72,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
-        """At most 64 calls run at a time, although none of them is overdue yet."""
+        """While 64 calls run, a further call fails at once, even though no call is overdue."""
         running = [self.run_call(lambda: "done") for _ in range(64)]
         self.failureResultOf(self.run_call(lambda: "done"), TimeoutError)
         self.threads.run()

@@ -46,7 +46,7 @@ def rows(page: str, first: str) -> list[list[str]]:
 
 
 def code(text: str, language: str) -> list[str]:
-    """Return the code blocks in a language."""
+    """Return the code blocks of ``text`` in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
@@ -122,7 +122,7 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(sounding, [row[0] for row in rows("browsers", "Format")])
 
     def test_every_source_is_explained(self) -> None:
-        """The URL reference spells every kind of source so that the service reads it (D15)."""
+        """The URL reference has each kind of source in a spelling that is accepted (D15)."""
         parts = {"host": "host.example", "base64url": "bG9jYWw6Ly9hLm1wMw"}
         kinds = set()
         for row in rows("urls", "Source"):

@@ -1,4 +1,4 @@
-"""Resource in an application's tree, tested with treq.testing as an application would."""
+"""Resource in an application's tree, tested with treq.testing as an application would test it."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class BatchTests(SynchronousTestCase):
 
 
 class _Counted(io.StringIO):
-    """Stream that counts flushes, and fails if a test says so."""
+    """Stream that counts flushes and raises an error if a test sets one."""
 
     flushed = 0
     error: Exception | None = None

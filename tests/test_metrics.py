@@ -172,7 +172,7 @@ class ContractTests(SynchronousTestCase):
             self.assertEqual({le: seconds <= float(le) for le in BUCKETS}, buckets)
 
     def test_from_the_start(self) -> None:
-        """Counters are exposed with 0 before the first event, so that a rate includes it."""
+        """Counters are exposed as 0 before the first event, so that ``rate()`` includes it."""
         series = read(exposition(Metrics().registry))
         for name, *sets in (
             ("renders_total", FORMATS, OUTCOMES),

@@ -1,4 +1,4 @@
-"""`FileProducer`: exact bytes at the consumer's pace, and one outcome."""
+"""`FileProducer`: exact bytes at the consumer's pace, and one result."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class RangeTests(FileProducerCase):
         self.assertEqual((bytes(self.consumer.data), self.consumer.producer), (b"abc", None))
 
     def test_broken_disk(self) -> None:
-        """A failed read unregisters the producer and is its outcome."""
+        """A failed read unregisters the producer, and `done` fails with its error."""
         feed = self.begin(Bytes(self.DATA, broken_at=CHUNK), 0, len(self.DATA))
         self.failureResultOf(feed.done, OSError)
         self.assertEqual((len(self.consumer.data), self.consumer.producer), (CHUNK, None))
 
     def test_any_other_trouble(self) -> None:
-        """An unexpected error in a read unregisters the producer and is its outcome."""
+        """An unexpected error in a read unregisters the producer, and `done` fails with it."""
         bytes_ = Bytes(self.DATA)
         self.patch(bytes_, "read", lambda offset, limit: 1 // 0)
         feed = self.begin(bytes_, 0, len(self.DATA))
@@ -115,7 +115,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.data, self.DATA)
 
     def test_resumed_while_writing(self) -> None:
-        """A consumer that resumes inside of its write method receives each byte exactly once."""
+        """A consumer that resumes inside its write method receives each byte exactly once."""
         data = self.DATA * 400
         self.consumer = FakeConsumer(capacity=0)
         self.consumer.on_write = self.consumer.drain
@@ -143,7 +143,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.calls, ["registered", "wrote"])
 
     def test_gone_while_writing(self) -> None:
-        """A consumer may disconnect inside of its write method."""
+        """A consumer may disconnect inside its write method."""
         self.consumer.on_write = self.consumer.disconnect
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         self.failureResultOf(feed.done, ConsumerGone)
@@ -212,7 +212,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_failure(self) -> None:
-        """A failed render is the outcome, after all bytes of its output."""
+        """If the render fails, `done` fails with the same error after all output is written."""
         feed = self.begin(self.output)
         self.put(b"abc")
         failure = RenderTimeout()
@@ -251,7 +251,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_gone(self) -> None:
-        """A disconnected consumer releases the file at once."""
+        """A producer that is cancelled or loses its consumer stops and releases the file."""
         for leave in (lambda feed: self.consumer.disconnect(), lambda feed: feed.done.cancel()):
             self.consumer = FakeConsumer()
             feed = self.begin(self.output)

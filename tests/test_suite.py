@@ -238,7 +238,7 @@ class SuiteTests(SynchronousTestCase):
 
 
 class RuleTests(SynchronousTestCase):
-    """The rules themselves: each finds every spelling of what it forbids, and nothing else."""
+    """Tests of the rules: each rule reports every spelling of a violation and nothing else."""
 
     def complaints(self, rule: Callable[[list[Module]], Iterator[str]], *sources: str) -> list[str]:
         """Return the complaints of a rule about example modules ``tests.a`` to ``tests.c``."""

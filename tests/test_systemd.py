@@ -27,7 +27,7 @@ class SocketTests(SynchronousTestCase):
         return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
 
     def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
-        """Return the only problem with which the socket is refused."""
+        """Return the only problem in the error that refuses the socket."""
         with self.assertRaises(ConfigError) as caught:
             self.find(given, **variables)
         (line,) = caught.exception.problems

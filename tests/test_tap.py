@@ -101,7 +101,7 @@ class RefusedStartTests(TapCase):
         self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
 
     async def test_nothing_set(self) -> None:
-        """A start with an empty environment reports that AP_KEY and AP_SALT are missing."""
+        """A start without any AP_ variable reports AP_KEY and AP_SALT, and nothing else."""
         unset = dict.fromkeys(self.environment(), "")
         unset |= {name: self.environment()[name] for name in ("PATH", "HOME", "PYTHONPATH")}
         lines = await self.refusal(**unset)

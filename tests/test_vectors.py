@@ -246,7 +246,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertRaises(NotFound, source_of, row["source"])
 
     def test_every_kind(self) -> None:
-        """Accepted and refused sources have every kind of source, and both source forms."""
+        """The accepted and the refused rows include every kind of source and both source forms."""
         for section, column in (("sources", "canonical"), ("refused_sources", "source")):
             for kind in ("local://", "s3://", "https://"):
                 found = [row for row in rows(section) if kind in (row[column] or "")]

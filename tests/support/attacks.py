@@ -173,8 +173,8 @@ class Run:
         return self.words[: self.words.index("-i")]
 
 
-# A child of the shell, ls, lists the descriptors, because it does not inherit the shell's
-# descriptor of the script. It adds one descriptor, of the listed folder.
+# ``ls`` lists its own descriptors. It inherits those of the shell except for the script, which only
+# the shell has open. Its list also has the descriptor of the listed folder.
 _RECORDER = """#!/bin/sh
 log=$(mktemp {folder}/XXXXXXXXXX)
 cat /proc/$$/environ > $log.environment

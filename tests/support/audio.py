@@ -121,7 +121,7 @@ def probe(source: bytes) -> Probe:
 
 
 def examine(source: bytes, options: VariantOptions) -> Probe:
-    """Probe a source, and measure its duration too if the options need it measured."""
+    """Probe a source; measure its duration if the options require a measured one."""
     found = probe(source)
     return measure(source, found) if needs_measuring(options, found) else found
 
@@ -237,7 +237,7 @@ def decode(source: bytes, *words: str) -> Sound:
 
 
 def convert(source: bytes, *words: str, name: str = "out") -> bytes:
-    """Convert a source with ffmpeg and return the output, written to a seekable file."""
+    """Convert a source with ffmpeg into a seekable file and return the content of the file."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, name)
         ended = run([*_OPEN, *_INPUT, *words, path], source)

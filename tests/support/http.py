@@ -242,7 +242,7 @@ class _ServerTransport(StringTransport):
             self.producer.pauseProducing()
 
     def drain(self) -> None:
-        """Read all that is in the server's buffer."""
+        """Read everything in the server's buffer."""
         if not self.closed:
             self._full = False
             if self.producer is not None:
@@ -368,7 +368,7 @@ class Log:
 
 
 class FakeStored:
-    """In-memory stored variant; each lookup opens it once more.
+    """In-memory stored variant that counts how often it is opened and closed.
 
     :ivar error: raised by every read from the offset ``error_at`` on, if set.
     :ivar refusal: raised by `open_range`, if set.
@@ -535,9 +535,9 @@ class ResourceHarness:
 
     :ivar calls: all calls of doubles, in order, each with its argument.
     :ivar stored: variants by cache key, or a refusal that every lookup raises.
-    :ivar source: the source that every open returns, or the exception that it raises.
+    :ivar source: the source that every `open` returns, or the exception that it raises.
     :ivar render_error: the failure with which every render ends at once, if set.
-    :ivar connection_clock: the clock of the connections; ``clock`` is that of everything else.
+    :ivar connection_clock: the clock of the connections; everything else uses ``clock``.
     :ivar fast_path: the fast path, which the site uses only if ``fast`` is true.
     :ivar spawner: starts the probes for info documents; 2 may run at a time.
     """

@@ -1,4 +1,4 @@
-"""JuiceFS's S3 gateway on a local folder; code of MinIO in it checks the requests."""
+"""JuiceFS's S3 gateway on a local folder; it checks requests with MinIO's code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.servers import Server
 
 
 class JuiceFS(Gateway):
-    """JuiceFS gateway with a volume of its own, which is a folder."""
+    """JuiceFS gateway with its own volume in a local folder."""
 
     checks: frozenset[Check] = frozenset({"region", "session token"})
 

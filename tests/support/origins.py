@@ -166,7 +166,7 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Fixed bytes for every request, which need not be HTTP.
+    """Fixed bytes in response to every request; the bytes need not be HTTP.
 
     :ivar then: what follows the bytes: ``close``, ``close_without_notify``, ``abort`` or ``hold``.
     """
@@ -217,7 +217,7 @@ class File:
     :ivar head_length: Content-Length of the response to HEAD, if not the right one; ``""`` omits
         it.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
-    :ivar zipped: ``accepted`` compresses if Accept-Encoding allows it, ``always`` in every
+    :ivar zipped: ``accepted`` compresses if Accept-Encoding allows it; ``always`` compresses every
         response.
     :ivar sent: number of body bytes before the failure; None for no failure.
     :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``. If ``sent``

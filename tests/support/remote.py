@@ -256,7 +256,7 @@ class RemoteCase(ServiceCase):
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip the test if this server does not do the check ``check``."""
+        """Skip the test if this server does not perform ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
@@ -339,7 +339,7 @@ class RemoteCase(ServiceCase):
 
 
 async def until_miss(port: int, path: bytes) -> Response:
-    """Repeat a request until it no longer joins the last render, and return the MISS (D37)."""
+    """Repeat a request while it joins an earlier render; return the first MISS (D37)."""
     while (response := await fetch(port, path))["x-audio-proxy"] != b"MISS":
         if response["x-audio-proxy"] != b"COALESCED":
             raise AssertionError(f"neither COALESCED nor MISS: {response.headers}")

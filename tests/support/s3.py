@@ -40,8 +40,8 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "nothing": (),
 }
 
-#: Checks that only some servers do. All servers check the secret, the expiry and the digest of a
-#: body.
+#: Checks that only some servers perform. All servers check the secret, the expiry and the digest of
+#: a body.
 Check = Literal["region", "session token", "right to list"]
 
 
@@ -288,7 +288,7 @@ class Requests:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> S3Response:
-        """Request a URL from this server, whatever host it names, without adding a signature."""
+        """Send an unsigned request for a URL to this server; the URL may name any host."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with closing(self._connect(parts.hostname or "")) as connection:

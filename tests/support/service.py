@@ -338,10 +338,9 @@ def begin(service: ProxyService | AudioProxy) -> None:
 
 
 class ServiceCase(TestCase):
-    """Base class of tests that run services; all that a test starts ends with the test.
+    """Base class of tests that run services; everything is stopped at the end of the test.
 
-    :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most
-        tests.
+    :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most tests.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
     """

@@ -32,7 +32,7 @@ class BucketCase(TestCase):
         self.bucket = self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip the test if this server does not do the check ``check``."""
+        """Skip the test if this server does not perform ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 

@@ -1,4 +1,4 @@
-"""Names of the tests resolve in a service and in its child processes."""
+"""Host names of the tests resolve in a service and in its child processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NamesTests(SynchronousTestCase):
             self.assertRaises(gaierror, getaddrinfo, name, 80)
 
     def test_others(self) -> None:
-        """Names that the system knows still resolve, and unknown names still do not."""
+        """Names that the system resolves still resolve, and unknown names still fail."""
         self.assertIn("127.0.0.1", self.resolve("localhost"))
         self.assertEqual(["127.0.0.1"], self.resolve("127.0.0.1"))
         self.assertRaises(subprocess.CalledProcessError, self.resolve, "c.s3.test")

@@ -37,7 +37,7 @@ class FakeSourcesTests(SynchronousTestCase):
         self.assertRaises(AssertionError, source.close)
 
     def test_fetched(self) -> None:
-        """`input` of a slow source waits for the test; for a probe it returns at once."""
+        """`input` of a slow source waits for `fetching`; for a probe it returns at once."""
         self.sources.slow = True
         source = self.successResultOf(self.open(LocalSource(b"a")))
         self.addCleanup(source.close)
