@@ -141,7 +141,7 @@ def supysonic(folder: Path, music: Path, *, core: int | None) -> Iterator[tuple[
         subprocess.run(
             [program, *words], cwd=folder, env=environment, check=True, capture_output=True
         )
-    # Its own server module, on a common WSGI server.
+    # supysonic's own server module, on a common WSGI server.
     command = [BIN / "supysonic-server", "--server", "gunicorn", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--threads", "4"]
     with started(command, port, core=core, cwd=folder, env=environment) as server:

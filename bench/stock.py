@@ -75,5 +75,5 @@ def put(path: str, data: bytes) -> None:
 
 
 def names(count: int) -> list[str]:
-    """Return file names as in a collection."""
+    """Return file names as in a music collection."""
     return [f"albums/artist-{n % 97}/track-{n}.wav" for n in range(count)]

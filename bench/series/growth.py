@@ -93,8 +93,8 @@ def variants(bench: Bench) -> Results:
                 Panel("hits/s, of 1000 variants in turn", {"the service": hits}),
                 Panel("µs for each lookup, all variants", {"the store's own code": lookups}),
             ],
-            remark="Variants beyond the first thousand are hard links to their files:"
-            " a million separate files would measure the disk's write speed.",
+            remark="Variants beyond the first thousand are hard links to the files of that"
+            " thousand. A million separate files would measure the disk's write speed.",
         )
     )
     return results

@@ -16,7 +16,7 @@ from bench.programs import FFMPEG, OWN_FFMPEG, Service, own_path, service, settl
 from bench.settings import Bench
 
 _FORMATS = ("mp3", "opus", "m4a", "wav")
-# Seconds after which the times of a file show its changes; before, no probe result is cached.
+# Seconds after which the times of a file show its changes. Before that, no probe result is cached.
 _SETTLED = 4.0
 
 _SEEKS = {

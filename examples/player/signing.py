@@ -91,5 +91,5 @@ def _read_seconds(text: str | None) -> int | None:
     if text is None:
         return None
     if re.fullmatch(r"-?[0-9]{1,9}", text) is None:
-        raise InvalidOptions(f'"exp" is not accepted: {text!a} is no whole number of seconds.')
+        raise InvalidOptions(f'"exp" is not accepted: {text!a} is not a whole number of seconds.')
     return int(text)
