@@ -191,7 +191,7 @@ class MachineTests(DoctorCase):
         for name in ports:
             found = only(results, name)
             self.assertEqual(BAD, found.verdict, found.line)
-            self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free one")
+            self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free port")
 
     async def test_free_ports(self) -> None:
         """The check of a free port leaves it free."""

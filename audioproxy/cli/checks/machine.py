@@ -214,7 +214,7 @@ async def _explain_failure(
         return bad(
             variable,
             f"{port} is taken by another program (`ss -ltnp` shows which); set {variable} to a"
-            " free one",
+            " free port",
         )
 
 
