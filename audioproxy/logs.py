@@ -60,7 +60,7 @@ class LineObserver:
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
         self._waiting: list[str] = []
-        self._expected = False
+        self._flush_scheduled = False
         self._stamped = (0, "")
 
     def __call__(self, event: LogEvent) -> None:
@@ -92,9 +92,9 @@ class LineObserver:
         at_once = self._later is None or level is not LogLevel.info
         if at_once or len(self._waiting) >= _BATCH_LINES:
             self.flush()
-        elif not self._expected and self._later is not None:
-            self._expected = True
-            self._later(_BATCH_SECONDS, self._flush_as_expected)
+        elif not self._flush_scheduled and self._later is not None:
+            self._flush_scheduled = True
+            self._later(_BATCH_SECONDS, self._scheduled_flush)
 
     def write_through(self) -> None:
         """Write the waiting lines, and from now on write each line at once.
@@ -117,8 +117,8 @@ class LineObserver:
             self._stream.write(text)
             self._stream.flush()
 
-    def _flush_as_expected(self) -> None:
-        self._expected = False
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
         self.flush()
 
     def _stamp(self, seconds: float) -> str:

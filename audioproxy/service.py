@@ -253,7 +253,7 @@ class ProxyService(Service):
         self.metrics_port = config.metrics_port
         self._config = config
         self._reactor = reactor
-        self._given = listening
+        self._listening_socket = listening
         self._proxy = AudioProxy(config, reactor, access_log)
         most = max_clients(config.max_concurrency + config.max_probe_concurrency)
         site = ProxySite(self._proxy.resource, reactor, most, self._proxy.fast_path)
@@ -277,12 +277,14 @@ class ProxyService(Service):
         await self._proxy.startService()
         bind = self._config.metrics_bind
         try:
-            with _naming("AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"):
+            with _naming_variable(
+                "AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"
+            ):
                 self.metrics_port = self._metrics_listener.open(self.metrics_port, bind)
-            if self._given is not None:
-                self.port = self._main.adopt(self._given)
+            if self._listening_socket is not None:
+                self.port = self._main.adopt(self._listening_socket)
             else:
-                with _naming("AP_PORT", f"port {self.port}"):
+                with _naming_variable("AP_PORT", f"port {self.port}"):
                     self.port = self._main.open(self.port)
         except BootError:
             self._metrics_listener.close_now()
@@ -336,14 +338,16 @@ def _child_environment() -> dict[str, str]:
 
 
 @contextmanager
-def _naming(port_variable: str, place: str, bind_variable: str = "AP_PORT") -> Iterator[None]:
+def _naming_variable(
+    port_variable: str, place: str, bind_variable: str = "AP_PORT"
+) -> Iterator[None]:
     """Raise `BootError` with the name of the variable if the system refuses a port."""
     try:
         yield
     except OSError as error:
         no_address = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
         variable = bind_variable if no_address else port_variable
-        wanted = "an address of this machine" if no_address else "a free one"
+        wanted = "an address of this machine" if no_address else "a free port"
         raise BootError(
             f"{variable}: cannot listen on {place} ({os.strerror(error.errno or 0)});"
             f" set {variable} to {wanted}"

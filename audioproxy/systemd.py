@@ -14,7 +14,7 @@ from audioproxy.config import ConfigError
 # The first descriptor that is passed follows stdin, stdout and stderr.
 _FIRST = 3
 
-_WANTED = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
+_ADVICE = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
 
 
 #: Variables that are meant for this process, so its children do not inherit them.
@@ -37,13 +37,13 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
         given = socket.socket(fileno=_FIRST)
     except OSError as error:
         raise _refused(
-            f"descriptor {_FIRST} is not a socket ({error.strerror}); {_WANTED}"
+            f"descriptor {_FIRST} is not a socket ({error.strerror}); {_ADVICE}"
         ) from error
     # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
         given.close()
-        raise _refused(f"descriptor {_FIRST} is not a listening TCP socket; {_WANTED}")
+        raise _refused(f"descriptor {_FIRST} is not a listening TCP socket; {_ADVICE}")
     given.set_inheritable(False)
     return given
 

@@ -30,7 +30,7 @@ from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.web.access_log import log_request
 
 # More descriptors are of no use: with so many connections, a process reaches other limits first.
-_DESCRIPTORS = 16_384
+_MAX_DESCRIPTORS = 16_384
 
 # Threads of the reactor's pool, which resolves host names. With the default of 10 threads, names
 # that no server resolves would soon occupy all of them.
@@ -152,7 +152,7 @@ def raise_descriptor_limit() -> None:
     The usual limit, 1024, protects programs that use select(), which this service does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_MAX_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

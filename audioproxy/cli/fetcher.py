@@ -28,11 +28,11 @@ _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 # Maximum number of requests for a URL, if the response reports a broken or slow backend.
 _GATEWAY_TRIES = dict.fromkeys((502, 503, 504), 3)
 # Seconds before the next request: without a Retry-After header, and the maximum with one.
-_RETRY, _LONGEST_RETRY = 2.0, 60.0
+_RETRY_DELAY, _MAX_RETRY_DELAY = 2.0, 60.0
 # Maximum size of an error document, in bytes.
 _DOCUMENT = 64 * 1024
 
-_SECONDS = re.compile(r"[0-9]+")
+_RETRY_AFTER_SECONDS = re.compile(r"[0-9]+")
 _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?", re.IGNORECASE)
 
 
@@ -137,7 +137,11 @@ def _normalize(url: str) -> str:
 
 def _retry_delay(response: Response) -> float:
     text = response.header("retry-after") or ""
-    return min(float(text[:9]), _LONGEST_RETRY) if _SECONDS.fullmatch(text) else _RETRY
+    return (
+        min(float(text[:9]), _MAX_RETRY_DELAY)
+        if _RETRY_AFTER_SECONDS.fullmatch(text)
+        else _RETRY_DELAY
+    )
 
 
 async def _describe_error(response: Response) -> str:

@@ -152,11 +152,11 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     # A value that could not be parsed is already reported; an acceptable value replaces it here.
     to_check = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
     insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
-    unsigned = [*signing_problems(to_check.get("AP_KEY"), to_check.get("AP_SALT"), insecure)]
-    problems += unsigned
+    signing_errors = [*signing_problems(to_check.get("AP_KEY"), to_check.get("AP_SALT"), insecure)]
+    problems += signing_errors
     problems += _incomplete(present)
     # `Config` raises for an invalid key or salt. With acceptable ones, the other checks can run.
-    signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
+    signed = not signing_errors and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
     config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:
         # A value that could not be parsed is already reported. A conflict of the default that

@@ -17,7 +17,7 @@ from audioproxy.grammar.values import percent_decode
 
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
-_RIGHT = "base64url without padding is expected"
+_EXPECTED_FORM = "base64url without padding is expected"
 # Maximum bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole
 # path, and longer paths are unlikely while a signer is debugged.
 _LONGEST = 2048
@@ -29,34 +29,34 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
     :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
     :returns: the end of a sentence, with what would be right.
     """
-    digest, spelling = _read(signature)
+    digest, spelling = _normalize(signature)
     if digest is None or len(path) > _LONGEST:
         return None
     if verify(key, salt, path, digest):
         return spelling
-    for made, why in _slips(key, salt, path):
+    for made, why in _mistaken_signatures(key, salt, path):
         if hmac.compare_digest(made, digest):
             return why
     return None
 
 
-def _read(signature: bytes) -> tuple[bytes | None, str]:
+def _normalize(signature: bytes) -> tuple[bytes | None, str]:
     """Return a signature in the spelling of `sign`, and how the given spelling differs."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
-        return raw, f"its digest is right, and written in hexadecimal; {_RIGHT}"
+        return raw, f"its digest is right, and written in hexadecimal; {_EXPECTED_FORM}"
     if not _ENCODED.fullmatch(signature):
         return None, ""
     raw = signature.rstrip(b"=").translate(bytes.maketrans(b"+/", b"-_"))
     if raw == signature.rstrip(b"="):
-        return raw, f"its digest is right, and has too much padding; {_RIGHT}"
-    return raw, f"its digest is right, and in the alphabet with + and /; {_RIGHT}"
+        return raw, f"its digest is right, and has too much padding; {_EXPECTED_FORM}"
+    return raw, f"its digest is right, and in the alphabet with + and /; {_EXPECTED_FORM}"
 
 
-def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
+def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
     bytes_wanted = "the bytes that the hexadecimal digits encode are expected"
-    for spell in (bytes.hex, lambda raw: raw.hex().upper()):
-        key_text, salt_text = spell(key).encode("ascii"), spell(salt).encode("ascii")
+    for to_hex in (bytes.hex, lambda raw: raw.hex().upper()):
+        key_text, salt_text = to_hex(key).encode("ascii"), to_hex(salt).encode("ascii")
         for made, what in (
             (sign(key_text, salt_text, path), "the text of AP_KEY and AP_SALT"),
             (sign(key_text, salt, path), "the text of AP_KEY"),

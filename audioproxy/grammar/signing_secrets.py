@@ -29,8 +29,8 @@ def secret_reader(least: int) -> Callable[[str], bytes]:
         digits = len(text)
         if text != text.strip():
             fault = "white space around the value"
-        elif (alien := _NOT_HEXADECIMAL.search(text)) is not None:
-            fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
+        elif (invalid := _NOT_HEXADECIMAL.search(text)) is not None:
+            fault = f"character {invalid.start() + 1} of {digits} is not a hexadecimal digit"
         elif digits % 2:
             fault = f"an odd number of hexadecimal digits, {digits}, but each byte has two"
         else:

@@ -55,14 +55,14 @@ _SOURCE_FAILURES = (
 
 # An ffmpeg without picture decoders prints this message about cover art, whatever the failure is.
 # So the message is removed before a diagnostic is searched for the phrases above.
-_PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
+_COVER_ART_MESSAGE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
 
 # Failures of a remote source that was available to the service's own request a moment before. A
 # certificate that cannot be verified is the origin's fault, as in the service's own requests (D48).
 # ffmpeg follows no redirects and reports one as an input/output error. That counts as a fault of
 # the source, like broken audio. ffmpeg 5 puts the name of the input before the reason; later
 # versions put the step that failed there.
-_REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
+_REMOTE_FAILURES: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
         UpstreamUnavailable,
@@ -114,12 +114,12 @@ def classify(stderr: bytes) -> type[Refusal] | None:
         return UndecodableSource
     if any(phrase in stderr for phrase in _SERVICE_FAILURES):
         return None
-    for pattern, refusal in _REMOTE:
+    for pattern, refusal in _REMOTE_FAILURES:
         if pattern.search(stderr):
             return refusal
     if _EMPTY_OUTPUT in stderr:
         return NothingDecoded
-    without_cover_art = _PICTURE.sub(b"", stderr)
+    without_cover_art = _COVER_ART_MESSAGE.sub(b"", stderr)
     if any(phrase in without_cover_art for phrase in _SOURCE_FAILURES):
         return UndecodableSource
     return None

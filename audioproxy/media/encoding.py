@@ -94,7 +94,7 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 # Half a second gives the first audio some 10 ms earlier than the default of one second, and a file
 # a quarter of a percent larger. A fifth of a second gains only another 4 ms, and makes the file 1 %
 # larger than the default does.
-_PAGES = ("-page_duration", "500000")
+_PAGE_DURATION = ("-page_duration", "500000")
 
 _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
 _WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
@@ -109,13 +109,13 @@ ENCODERS = {
     "opus": FormatEncoding(
         lambda depth: ["-c:a", "libopus", "-application", "audio"],
         _opus_quality,
-        (*_PAGES, "-f", "opus"),
+        (*_PAGE_DURATION, "-f", "opus"),
         140,
     ),
     "ogg": FormatEncoding(
         lambda depth: ["-c:a", "libvorbis"],
         _ogg_quality,
-        (*_PAGES, "-f", "ogg"),
+        (*_PAGE_DURATION, "-f", "ogg"),
         4600,
     ),
     "aac": FormatEncoding(

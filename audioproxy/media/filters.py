@@ -85,7 +85,7 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     stages = list(_stages(options, probe, sample_range, pin))
     if stages and stages[-1] != pin:
         stages.append(pin)
-    stages += _lengthen(output_rate(options, probe), probe, sample_range)
+    stages += _pad_and_cut(output_rate(options, probe), probe, sample_range)
     return ",".join(stages)
 
 
@@ -212,7 +212,7 @@ def _normalize(norm: Loudness, probe: Probe, sample_range: SampleRange, pin: str
         yield f"atrim=end_sample={length}"
 
 
-def _lengthen(output: int, probe: Probe, sample_range: SampleRange) -> Iterator[str]:
+def _pad_and_cut(output: int, probe: Probe, sample_range: SampleRange) -> Iterator[str]:
     """Yield the filters that pad a short input for the resampler and cut its output (D13).
 
     Only a measured length is used. If a source gives no samples, padding it with silence would make

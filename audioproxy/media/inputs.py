@@ -15,16 +15,16 @@ _DEMUXERS = (
 
 # The protocol whitelists (Format and encoding options, 5). Cleartext is for an object store at a
 # development endpoint, never for an https source.
-_REMOTE = ("https", "tls", "tcp")
-_CLEARTEXT = ("http",)
+_REMOTE_PROTOCOLS = ("https", "tls", "tcp")
+_CLEARTEXT_PROTOCOLS = ("http",)
 # Microseconds without a byte, after which ffmpeg gives up a connection.
 _STALL = 20_000_000
 # ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
 # losses, and ffmpeg reports the attempts. Without these options, ffmpeg reads on at the old offset
 # after a failed seek, and does not report the failure. It also does so where it wrongly detects
 # that a server does not serve ranges; `-seekable 1` overrides this detection.
-_RANGES = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
-_RANGES += ["-reconnect_delay_max", "2"]
+_RANGE_OPTIONS = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
+_RANGE_OPTIONS += ["-reconnect_delay_max", "2"]
 
 #: The descriptor number at which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
@@ -103,12 +103,14 @@ def remote_input(
     """
     options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
     options += ["-user_agent", user_agent]
-    options += _RANGES if ranges else ["-seekable", "0"]
+    options += _RANGE_OPTIONS if ranges else ["-seekable", "0"]
     if if_match is not None:
         options += ["-headers", f"If-Match: {if_match}\r\n"]
     if not url.startswith("https:"):
-        return Input(url, (*_REMOTE, *_CLEARTEXT), tuple(options), bounded=ranges)
+        return Input(
+            url, (*_REMOTE_PROTOCOLS, *_CLEARTEXT_PROTOCOLS), tuple(options), bounded=ranges
+        )
     options += ["-tls_verify", "1"]
     if ca_file is not None:
         options += ["-ca_file", ca_file]
-    return Input(url, _REMOTE, tuple(options), bounded=ranges)
+    return Input(url, _REMOTE_PROTOCOLS, tuple(options), bounded=ranges)

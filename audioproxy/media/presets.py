@@ -17,12 +17,12 @@ def _voice(rate: int) -> tuple[str, ...]:
     trimming by two hops keep length and position exact. alimiter compensates its own delay with
     ``latency=1``.
     """
-    late = 2 * (rate // 80)
+    delay = 2 * (rate // 80)
     return (
         "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto",
-        f"apad=pad_len={late}",
+        f"apad=pad_len={delay}",
         "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min",
-        f"atrim=start_sample={late}",
+        f"atrim=start_sample={delay}",
         "asetpts=PTS-STARTPTS",
         "deesser=i=0.4:m=0.5:f=0.5:s=o",
         "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"

@@ -48,7 +48,7 @@ _EIGHT_BITS = 1
 # Programs that read the format treat the numbers in its header as signed.
 _LONGEST_PIXEL = 2**31 - 1
 # Values that are written at a time.
-_VALUES = 4096
+_VALUES_PER_WRITE = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +81,8 @@ class Reduction:
         self._frames_in_block = 1
         self._blocks = 0
         # The extremes of the last block, which is not complete yet.
-        self._open = self._new_extremes(1)
-        self._open_frames = 0
+        self._partial_block = self._new_extremes(1)
+        self._partial_frames = 0
 
     @property
     def frame_bytes(self) -> int:
@@ -92,7 +92,7 @@ class Reduction:
     @property
     def frames(self) -> int:
         """The number of frames that were added."""
-        return self._blocks * self._frames_in_block + self._open_frames
+        return self._blocks * self._frames_in_block + self._partial_frames
 
     def add(self, samples: NDArray[np.int16]) -> None:
         """Add the next samples, which must be whole frames."""
@@ -100,7 +100,7 @@ class Reduction:
         if self._channels < self._decoded:
             frames = _mean(frames)
         while len(frames):
-            room = (self._capacity - self._blocks) * self._frames_in_block - self._open_frames
+            room = (self._capacity - self._blocks) * self._frames_in_block - self._partial_frames
             self._reduce_frames(frames[:room])
             frames = frames[room:]
             if self._blocks == self._capacity:
@@ -116,8 +116,8 @@ class Reduction:
         needed = -(-self.frames // self._pixels)
         blocks_in_pixel = -(-needed // self._frames_in_block)
         blocks = self._blocks
-        if self._open_frames:
-            self._write(blocks, self._open)
+        if self._partial_frames:
+            self._write(blocks, self._partial_block)
             blocks += 1
         extremes = np.zeros((self._pixels, self._channels, 2), np.int16)
         piece = blocks_in_pixel * max(1, _PIECE // blocks_in_pixel)
@@ -130,15 +130,17 @@ class Reduction:
 
     def _reduce_frames(self, frames: NDArray[np.int16]) -> None:
         """Reduce frames to blocks; the caller passes no more frames than there is room for."""
-        missing = self._frames_in_block - self._open_frames
+        missing = self._frames_in_block - self._partial_frames
         starts = np.concatenate(([0], np.arange(missing, len(frames), self._frames_in_block)))
         blocks = self._new_extremes(len(starts))
         _reduce(frames, frames, starts, blocks)
-        if self._open_frames:
-            both = np.concatenate((self._open, blocks[:1]))
+        if self._partial_frames:
+            both = np.concatenate((self._partial_block, blocks[:1]))
             _reduce(*_split(both), np.array([0]), blocks[:1])
-        whole, self._open_frames = divmod(self._open_frames + len(frames), self._frames_in_block)
-        self._open = blocks[-1:].copy()
+        whole, self._partial_frames = divmod(
+            self._partial_frames + len(frames), self._frames_in_block
+        )
+        self._partial_block = blocks[-1:].copy()
         self._write(self._blocks, blocks[:whole])
         self._blocks += whole
 
@@ -156,12 +158,12 @@ class Reduction:
         return np.empty((blocks, self._channels, 2), np.int16)
 
     def _write(self, at: int, blocks: Extremes) -> None:
-        self._spool.seek(at * self._open.nbytes)
+        self._spool.seek(at * self._partial_block.nbytes)
         self._spool.write(blocks.data)
 
     def _read(self, at: int, blocks: int) -> Extremes:
-        self._spool.seek(at * self._open.nbytes)
-        data = self._spool.read(blocks * self._open.nbytes)
+        self._spool.seek(at * self._partial_block.nbytes)
+        data = self._spool.read(blocks * self._partial_block.nbytes)
         return np.frombuffer(data, np.int16).reshape(-1, self._channels, 2)
 
 
@@ -198,7 +200,9 @@ def serialize(waveform: Waveform, spec: WaveformSpec) -> Iterator[bytes]:
     :raises InvalidOptions: where a pixel is longer than the binary header can state.
     """
     values = waveform.extremes.reshape(-1)
-    pieces = (values[at : at + _VALUES] for at in range(0, len(values), _VALUES))
+    pieces = (
+        values[at : at + _VALUES_PER_WRITE] for at in range(0, len(values), _VALUES_PER_WRITE)
+    )
     if spec.bits == 8:
         # Truncated toward zero, which `//` does not do.
         pieces = (np.fix(piece / 256).astype(np.int8) for piece in pieces)

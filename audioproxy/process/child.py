@@ -254,7 +254,7 @@ class _ChildProtocol(ProcessProtocol):
         self._child = child
         self._stdout = _Captured(stdout_limit)
         self._stderr = _StderrTail(keep_pattern)
-        self._hang_up: IDelayedCall | None = None
+        self._close_pipes_call: IDelayedCall | None = None
 
     @property
     def pid(self) -> int | None:
@@ -271,11 +271,11 @@ class _ChildProtocol(ProcessProtocol):
     def processExited(self, reason: Failure) -> None:
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
-        self._hang_up = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
+        self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
 
     def processEnded(self, reason: Failure) -> None:
-        if self._hang_up is not None and self._hang_up.active():
-            self._hang_up.cancel()
+        if self._close_pipes_call is not None and self._close_pipes_call.active():
+            self._close_pipes_call.cancel()
         value = reason.value
         self._child.ended(
             Exit(

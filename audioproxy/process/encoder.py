@@ -25,8 +25,8 @@ from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Seconds between two checks of the output's size. Until the first audio, checks are frequent, since
 # clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
-_FIRST_LOOK = 0.001
-_NEXT_LOOK = 0.03
+_INTERVAL_BEFORE_AUDIO = 0.001
+_INTERVAL_AFTER_AUDIO = 0.03
 
 # An encoder uses a whole CPU for as long as its render lasts, while the response with a stored
 # variant takes microseconds. So requests have priority over encoders.
@@ -184,7 +184,7 @@ class _Watch:
         self._clock = clock
         self._child = child
         self._check_output = check_output
-        self._next: IDelayedCall | None = clock.callLater(_FIRST_LOOK, self._look)
+        self._next: IDelayedCall | None = clock.callLater(_INTERVAL_BEFORE_AUDIO, self._check_once)
 
     def stop(self) -> None:
         """Stop checking."""
@@ -192,7 +192,7 @@ class _Watch:
             self._next.cancel()
             self._next = None
 
-    def _look(self) -> None:
+    def _check_once(self) -> None:
         self._next = None
         try:
             has_audio = self._check_output()
@@ -200,4 +200,6 @@ class _Watch:
             self.refusal = refusal
             self._child.stop()
         else:
-            self._next = self._clock.callLater(_NEXT_LOOK if has_audio else _FIRST_LOOK, self._look)
+            self._next = self._clock.callLater(
+                _INTERVAL_AFTER_AUDIO if has_audio else _INTERVAL_BEFORE_AUDIO, self._check_once
+            )

@@ -23,7 +23,7 @@ _FILTERS = (
 ).split()
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.
-_LISTED = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
+_LIST_ENTRY = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
 
 #: The lists that ffmpeg prints. Each row has the option that prints the list, the kind of entry,
 #: and the names that must be listed.
@@ -33,7 +33,7 @@ LISTS: tuple[tuple[str, str, list[str]], ...] = (
 )
 
 _LISTING_LIMIT = 1024 * 1024
-_SECONDS = 20.0
+_RUN_TIMEOUT = 20.0
 # Seconds between two checks of programs that cannot be run.
 _RETRY = 10.0
 _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
@@ -86,11 +86,11 @@ class Programs:
         program = arguments[0]
         try:
             child = self.launcher.launch(arguments, {}, stdout_limit=_LISTING_LIMIT)
-            ended = await child.wait(_SECONDS)
+            ended = await child.wait(_RUN_TIMEOUT)
         except SpawnFailed as error:
             return _Run(failure=f"{program} cannot be run ({error})")
         except ChildTimeout:
-            return _Run(failure=f"{program} did not respond within {_SECONDS:.0f} seconds")
+            return _Run(failure=f"{program} did not respond within {_RUN_TIMEOUT:.0f} seconds")
         if not ended.ok:
             words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")
@@ -182,5 +182,5 @@ def list_arguments(ffmpeg: str, flag: str) -> list[str]:
 
 def missing_from(listing: bytes, needed: list[str]) -> list[str]:
     """Return the needed names that a listing does not contain."""
-    listed = {match.decode("ascii", "replace") for match in _LISTED.findall(listing)}
+    listed = {match.decode("ascii", "replace") for match in _LIST_ENTRY.findall(listing)}
     return [name for name in needed if name not in listed]

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from audioproxy.errors import QueueFull
 
 # Weight of the newest hold in the running mean of hold times.
-_NEWEST = 0.3
+_NEWEST_WEIGHT = 0.3
 
 
 class Slots:
@@ -63,7 +63,7 @@ class Slots:
             yield
         finally:
             held_for = self._clock.seconds() - since
-            self._mean_hold += _NEWEST * (held_for - self._mean_hold)
+            self._mean_hold += _NEWEST_WEIGHT * (held_for - self._mean_hold)
             self._release()
 
     def retry_after(self) -> int:

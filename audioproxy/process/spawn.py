@@ -22,10 +22,10 @@ from twisted.logger import Logger
 from audioproxy.process.child import Child
 
 # Seconds within which setpriv has to show that it supports the option.
-_SECONDS = 5
+_SETPRIV_TIMEOUT = 5
 
 # Start errors that the program itself causes, and that persist until somebody repairs it.
-_UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
+_PERSISTENT_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 _log = Logger()
 
@@ -106,7 +106,7 @@ class Launcher:
             finally:
                 os.close(stdin)
         except OSError as error:
-            if error.errno in _UNUSABLE:
+            if error.errno in _PERSISTENT_ERRORS:
                 self.not_started()
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
         if output_limit is not None:
@@ -126,7 +126,7 @@ def find_parent_death_prefix() -> tuple[str, ...]:
     prefix: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
     try:
         # Other programs named setpriv do not support the option.
-        subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_SECONDS)
+        subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_SETPRIV_TIMEOUT)
     except (OSError, subprocess.SubprocessError):
         _log.warn("setpriv not found: encoders may outlive a killed service; install util-linux")
         return ()

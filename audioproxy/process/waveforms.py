@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _IN_MEMORY = 4 * 1024 * 1024
 # Bytes that the pipe can hold: the most that Linux grants to every user by default.
-_PIPE = 1024 * 1024
+_PIPE_SIZE = 1024 * 1024
 
 _log = Logger()
 
@@ -87,7 +87,7 @@ class Waveforms:
         # size where all pipes together have reached the user's limit, or where the system has no
         # such call.
         with suppress(OSError, AttributeError):
-            fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE)
+            fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         ended = Event()
         try:
             reading = self._in_thread(partial(read, readable, ended))

@@ -44,7 +44,7 @@ class Deadline:
         self._clock = clock
         self._end = clock.seconds() + seconds
         self._on_expiry = on_expiry
-        self._alarm = clock.callLater(seconds, self._expire)
+        self._delayed_call = clock.callLater(seconds, self._expire)
 
     def left(self) -> float:
         """Return the remaining seconds.
@@ -58,8 +58,8 @@ class Deadline:
 
     def cancel(self) -> None:
         """Cancel the call; repeated calls are harmless."""
-        if self._alarm.active():
-            self._alarm.cancel()
+        if self._delayed_call.active():
+            self._delayed_call.cancel()
 
     def _expire(self) -> None:
         self.expired = True

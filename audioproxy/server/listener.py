@@ -12,10 +12,10 @@ from audioproxy.server.site import ProxySite
 
 _BACKLOG = 1024
 
-# Descriptors that are reserved. _OWN is for the process itself, the metrics listener, and
+# Descriptors that are not for clients. _RESERVED is for the process itself, the metrics listener, and
 # connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
 # source, an output, pipes, and copies of them during a spawn.
-_OWN = 256
+_RESERVED = 256
 _PER_CHILD = 8
 # A client's connection, and the file that is sent to it.
 _PER_CLIENT = 2
@@ -83,7 +83,7 @@ def max_clients(children: int) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = _UNLIMITED
-    return max(_FEWEST_CLIENTS, (limit - _OWN - _PER_CHILD * children) // _PER_CLIENT)
+    return max(_FEWEST_CLIENTS, (limit - _RESERVED - _PER_CHILD * children) // _PER_CLIENT)
 
 
 def _open_socket(bind: str, port: int) -> socket.socket:

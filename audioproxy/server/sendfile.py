@@ -9,10 +9,10 @@ from audioproxy._twisted import pause_until_writable
 
 # The fewest bytes for which sendfile is faster. A reader that keeps up with an encoder gets fewer
 # bytes at a time. For those, a single write together with the chunk's framing is cheaper.
-_LEAST = 32 * 1024
+_MIN_SIZE = 32 * 1024
 # Bytes that are sent before other connections get their turn: mostly more than a socket's buffer
 # holds.
-_MOST = 1024 * 1024
+_MAX_SIZE = 1024 * 1024
 
 
 class SendfileBody:
@@ -41,17 +41,17 @@ class SendfileBody:
             written instead.
         :raises EOFError: where the file has fewer bytes.
         """
-        if not self._chunk_left and count < _LEAST:
+        if not self._chunk_left and count < _MIN_SIZE:
             return None
         if not self._channel.all_sent:
             self._wait()
             return 0
         if self._chunked and not self._chunk_left:
-            self._chunk_left = min(count, _MOST)
+            self._chunk_left = min(count, _MAX_SIZE)
             self._channel.transport.write(b"%x\r\n" % self._chunk_left)
             self._wait()
             return 0
-        moved = self._move(descriptor, offset, min(self._chunk_left or count, _MOST))
+        moved = self._sendfile(descriptor, offset, min(self._chunk_left or count, _MAX_SIZE))
         if self._chunked:
             self._chunk_left -= moved
             if not self._chunk_left:
@@ -59,7 +59,7 @@ class SendfileBody:
         self._wait()
         return moved
 
-    def _move(self, descriptor: int, offset: int, count: int) -> int:
+    def _sendfile(self, descriptor: int, offset: int, count: int) -> int:
         transport = self._channel.transport
         try:
             moved = os.sendfile(transport.fileno(), descriptor, offset, count)
@@ -68,7 +68,7 @@ class SendfileBody:
         except OSError:
             # The file system may not support sendfile. Or the file or the socket is broken: then
             # the read fails, or the transport notices when it sends.
-            data = os.pread(descriptor, min(count, _LEAST), offset)
+            data = os.pread(descriptor, min(count, _MIN_SIZE), offset)
             transport.write(data)
             moved = len(data)
         if not moved:

@@ -21,7 +21,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 #: Statuses of responses with the whole source.
 WHOLE = (200, 203)
 # Statuses of origins that refuse HEAD (D41). An origin with signed URLs refuses HEAD with a 403.
-_NO_HEAD = (403, 405, 501)
+_HEAD_REFUSED = (403, 405, 501)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
 
@@ -127,7 +127,7 @@ class OriginClient:
         """Return the response to HEAD, or to a GET of one byte where that tells more."""
         response = await self._send("HEAD", source, {})
         # Some frameworks respond to HEAD without a Content-Length, or with a Content-Length of 0.
-        if response.status in _NO_HEAD or (response.status == 200 and not response.length):
+        if response.status in _HEAD_REFUSED or (response.status == 200 and not response.length):
             response = await self.get(source, "0-0")
             await response.discard()
         return response

@@ -25,11 +25,11 @@ from audioproxy.variants.s3 import S3VariantStore
 _CONTENT = b"audioproxy can read what it writes"
 
 # Error codes of stores that accept the credentials but refuse to list buckets.
-_NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
+_LISTING_REFUSED = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 
 # Seconds of difference between two clocks: the thresholds for a note and for a bad result. With a
 # large difference, presigned URLs expire before they are used. S3 refuses requests at 15 minutes.
-_NOTICEABLE, _WRONG = 5, 300
+_NOTE_OFFSET, _BAD_OFFSET = 5, 300
 
 _SKIPPED = "not checked, since the store cannot be used"
 
@@ -131,7 +131,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
     try:
         await sources.request_bucket_list()
     except StoreError as error:
-        if not str(error).endswith(_NO_LIST):
+        if not str(error).endswith(_LISTING_REFUSED):
             hint = hint_for(
                 objects,
                 error,
@@ -200,7 +200,7 @@ def check_clock(ahead: int) -> CheckResult:
 
     :param ahead: seconds by which it is ahead of a store's clock.
     """
-    if abs(ahead) <= _NOTICEABLE:
+    if abs(ahead) <= _NOTE_OFFSET:
         return good("clock", "this machine and the store agree")
     text = f"{describe_clock_offset(ahead)}; set it by NTP"
-    return bad("clock", text) if abs(ahead) > _WRONG else note("clock", text)
+    return bad("clock", text) if abs(ahead) > _BAD_OFFSET else note("clock", text)
