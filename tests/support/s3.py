@@ -288,7 +288,7 @@ class Requests:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> S3Response:
-        """Send an unsigned request for a URL to this server; the URL may name any host."""
+        """Request a URL from this server without adding a signature; the URL may name any host."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with closing(self._connect(parts.hostname or "")) as connection:

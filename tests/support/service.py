@@ -338,7 +338,7 @@ def begin(service: ProxyService | AudioProxy) -> None:
 
 
 class ServiceCase(TestCase):
-    """Base class of tests that run services; everything is stopped at the end of the test.
+    """Base class of tests that run services; each service is stopped at the end of its test.
 
     :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most tests.
     :ivar root: the folder of the sources.
