@@ -12,8 +12,8 @@ from audioproxy.server.site import ProxySite
 
 _BACKLOG = 1024
 
-# Descriptors that are not for clients. _RESERVED is for the process itself, the metrics listener, and
-# connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
+# Descriptors that are not for clients. _RESERVED is for the process itself, the metrics listener,
+# and connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
 # source, an output, pipes, and copies of them during a spawn.
 _RESERVED = 256
 _PER_CHILD = 8
