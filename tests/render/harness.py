@@ -179,7 +179,7 @@ class RenderHarness:
         self.clock.advance(1)
 
     def unreleased_resources(self) -> tuple[object, ...]:
-        """Return everything that must be released at the end, as `NOTHING_UNRELEASED`."""
+        """Return the resources that must be released at the end; see `NOTHING_UNRELEASED`."""
         return (
             self.slots.held,
             self.slots.depth,

@@ -69,7 +69,10 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_gate_and_slot(self) -> None:
-        """A waveform is probed first, and holds a render slot until its document is written."""
+        """The source is probed first; only then does the waveform take a render slot.
+
+        The slot is held until the document is written.
+        """
         client = self.harness.start_client(PEAKS)
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
         self.harness.answer_probe()

@@ -63,7 +63,7 @@ class FindCommandsTests(RenderCase):
         self.assertEqual((None, None), (plan.ffmpeg, plan.measure))
 
     def test_refusals(self) -> None:
-        """Preparation refuses what a render refuses, with the same error, and closes the source."""
+        """Preparation fails with the same errors as a render, and then closes the source."""
         self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
         self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
         begun = self.begin("t:99")

@@ -499,7 +499,7 @@ class RefusalTests(RenderCase):
         encoder = self.harness.encoder()
         self.assertIsNot(encoder, measuring)
         chain = encoder.arguments[encoder.arguments.index("-af") + 1]
-        # 88 samples at 44100 Hz become 16 at 8000 Hz.
+        # The trim of 0.002 s has 88 samples at 44100 Hz, which are 16 samples at 8000 Hz.
         self.assertTrue(
             chain.endswith("apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16")
         )
@@ -815,7 +815,7 @@ class LeavingTests(RenderCase):
         new = self.harness.start_client()
         self.assertTrue(new.started)
         self.harness.answer_probe()
-        # The new render waits for the slot of the old one: never more children than slots.
+        # The new render waits for the slot of the old one, so children never outnumber slots.
         self.assertEqual(self.harness.spawner.alive, [dying])
         dying.exit_and_end(signal=15)
         self.harness.encoder().write_stdout(b"abc")

@@ -18,7 +18,7 @@ from tests.test_metrics import FORMATS, OUTCOMES, Counts, parse
 
 
 class MetricsCase(SynchronousTestCase):
-    """A node and the metrics that it counts."""
+    """A node and its metrics."""
 
     def setUp(self) -> None:
         self.make()

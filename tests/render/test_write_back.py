@@ -301,14 +301,17 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1})
 
     def test_late(self) -> None:
-        """After two minutes a write-back is given up: counted, logged, scratch file removed."""
+        """After two minutes a write-back is given up, and is counted and logged as a failure.
+
+        When the disk responds again, no scratch file is left.
+        """
         self.hang()
         self.harness.clock.advance(COMMIT - 0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1})
         self.harness.clock.advance(0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
-        # Output that no store has is not given to later requests (D37).
+        # Later requests do not join output whose write-back was given up (D37).
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertNotEqual(self.scratch_files(), [])
         self.harness.disk.run()

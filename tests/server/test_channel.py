@@ -299,7 +299,7 @@ class PipelineTests(ConnectionCase):
         self.finish(MISS)
         self.run_reactor_turn()
         self.assertEqual(1 + MAX_PIPELINED_BYTES // len(HEALTH), count(connection))
-        # The limit cut off the last request.
+        # The last pipelined request was incomplete; this is the rest of it.
         connection.send_raw(HEALTH[MAX_PIPELINED_BYTES % len(HEALTH) :])
         self.assertEqual(2 + MAX_PIPELINED_BYTES // len(HEALTH), count(connection))
 

@@ -78,7 +78,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(("", "in order"), (first.end, second.end))
 
     def test_busy(self) -> None:
-        """Connections with a response in progress stay; a lack of room is logged once a minute."""
+        """Connections with a response in progress stay; a repeated lack of room is logged once."""
         log = Log()
         self.addCleanup(log.start())
         busy = [self.connect(Phase.RESPONDING) for _ in range(2)]

@@ -64,7 +64,7 @@ class ListenerTests(TestCase):
             await send(port, b"/health")
 
     async def test_every_interface(self) -> None:
-        """Without an address, the listener binds all interfaces; port 0 lets the system choose."""
+        """Without an address, IPv4 clients are accepted; port 0 lets the system choose a port."""
         port = self.listener.open(0)
         self.assertEqual(200, (await fetch(port, b"/health")).status)
 

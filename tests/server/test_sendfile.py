@@ -38,7 +38,7 @@ class Files(BaseResource):
         self.output = output
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Send the range of the path, or the growing file."""
+        """Send the range that the path names, or the growing file."""
         descriptor = self.output.descriptor
         if path == b"/growing":
             await exchange.stream(200, FileProducer(self.output, descriptor=descriptor))
@@ -130,7 +130,7 @@ class SendfileTests(TestCase):
         self.assertTrue((await client.end()).body.endswith(LARGE_DATA))
 
     async def test_slow_client(self) -> None:
-        """A client that pauses receives every byte, and its pause takes little memory."""
+        """A client that pauses receives every byte, and few bytes are buffered for it."""
         self.grow(LARGE_DATA)
         # More than the socket buffers of a connection can hold.
         for _ in range(4):

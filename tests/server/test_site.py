@@ -130,7 +130,7 @@ class BadRequestTests(ConnectionCase):
         self.assert_ends(connection, 600, abort=True)
 
     def test_answer_that_is_read_late(self) -> None:
-        """The five seconds of a refused client begin when it has read the response."""
+        """A refused client that reads the response late is disconnected five seconds later."""
         connection = self.connect(window=1)
         connection.send_raw(BAD_LINES["SSH"])
         self.elapse(300)

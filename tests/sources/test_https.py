@@ -203,7 +203,10 @@ class OpenTests(OriginCase):
         self.assertEqual(requests, len(self.recorded_requests))
 
     def test_no_source(self) -> None:
-        """If a status has no source body, opening (as for HEAD) succeeds; reading is 415 (D48)."""
+        """A source whose status has no source body can be opened; reading it is a 415 (D48).
+
+        HEAD requests only open the source, and therefore succeed.
+        """
         for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
             self.unreadable(reply(status))
             self.unreadable(reply(405), reply(status))
@@ -398,7 +401,7 @@ class InputTests(OriginCase):
     def test_unsized_and_too_large(self) -> None:
         """A source of unknown length past the limit is probed in place (Info endpoint, 4).
 
-        Only a render of it is refused.
+        A render of this source is refused.
         """
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
@@ -551,7 +554,7 @@ class InputTests(OriginCase):
             found.close()
 
     def test_refusals(self) -> None:
-        """A response that is an error or another source fails the copy, which is removed."""
+        """If the response is an error or another source's, the copy fails and is removed."""
         for kind, response in (
             (NotFound, reply(404)),
             (UpstreamUnavailable, reply(503)),
@@ -625,7 +628,7 @@ class InputTests(OriginCase):
         self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
 
     def begin_refused(self, found: OpenHttpsSource, response: bytes) -> None:
-        """Assert that a copy fails with 500, and that reading its response ends in time."""
+        """Assert that a copy fails with a 500 within fifteen seconds of its response."""
         fetching = self.fetch(found, response)
         self.network.advance(15)
         self.exactly(fetching, RenderFailed)

@@ -605,8 +605,8 @@ class ProveTests(SynchronousTestCase):
     def test_good(self) -> None:
         """`prove` leaves no file behind.
 
-        If root ran `prove`, these files would belong to root, and the service could not write to
-        them.
+        If root runs `prove`, a file left behind would belong to root, and the service could not
+        write to it.
         """
         self.path.mkdir()
         self.assertIsNone(self.prove())

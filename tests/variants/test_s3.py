@@ -170,7 +170,7 @@ class OpenTests(VariantCase):
         self.assertTrue(text.endswith("a correct clock is required, here and in the store"), text)
 
     def test_clock(self) -> None:
-        """For a wrong clock, the boot error has the difference if the store sent a Date."""
+        """If the clock is wrong, the boot error states the difference from the store's Date."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
         for time, words in (
             ("12:00:00", "1203 s ahead of the store's"),
@@ -352,7 +352,7 @@ class OpenRangeTests(VariantCase):
             self.assertEqual(self.lines(), [f"a stored variant cannot be read: status {status}"])
 
     def test_breaks_off(self) -> None:
-        """A body that breaks off is a 502 and is logged, and never a short success."""
+        """A body that breaks off is a 502 and is logged; it does not count as complete."""
         for packets in (
             (part(length=5), b"hell"),
             (reply_without_length(206, b"", FIVE_BYTE_RANGE), b"hell"),
@@ -456,7 +456,10 @@ class CommitTests(CommitCase):
     """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
-        """The object has the variant's bytes and headers; the request signs the bytes' SHA-256."""
+        """The object has the variant's bytes and headers.
+
+        The signature covers the SHA-256 of the bytes.
+        """
         data = os.urandom(200_000)
         for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
             self.network.scripts.append(reply(200))

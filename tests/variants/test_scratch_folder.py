@@ -305,7 +305,7 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.close()
 
     def test_no_grandparent(self) -> None:
-        """Only the last folder is created, never the mount point of an unmounted disk."""
+        """Only the path's last folder is created, never the mount point of an unmounted disk."""
         folder = ScratchFolder(str(self.parent / "b"))
         self.assertRaises(FileNotFoundError, folder.open)
         self.assertFalse(self.parent.exists())

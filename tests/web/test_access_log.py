@@ -67,7 +67,7 @@ class AccessLogEntryTests(SynchronousTestCase):
         self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
 
     def test_sources_distinct(self) -> None:
-        """Two sources never look the same, because ``%`` is percent-encoded, too (D28)."""
+        """Different sources have different log text, because ``%`` is percent-encoded too (D28)."""
         for source, shown in (
             (b"local://a b.wav", "local://a%20b.wav"),
             (b"local://a%20b.wav", "local://a%2520b.wav"),

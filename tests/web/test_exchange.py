@@ -32,7 +32,7 @@ class ExchangeCase(SynchronousTestCase):
 
 
 class LineTests(ExchangeCase):
-    """Access log lines: what was known when the request ended."""
+    """Contents of access log lines."""
 
     def test_miss(self) -> None:
         """The line of a render has options, source, cache state, bytes and duration."""

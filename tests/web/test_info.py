@@ -582,7 +582,7 @@ class PoolTests(InfoCase):
         self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
         self.assertEqual((1, 1), (old.closed, new.closed))
-        self.harness.calls.pop(0)  # open call of the old source, which is closed
+        self.harness.calls.pop(0)  # `assert_settled` compares opens with closes of the new source
 
     def test_client_that_leaves(self) -> None:
         """If the only client leaves, the probe is ended; its exit frees the slot."""

@@ -49,7 +49,7 @@ class AnswerTests(ScrapeCase):
     """``GET /metrics``"""
 
     def test_scrape(self) -> None:
-        """A scrape has all metrics, its exact type and ``no-store`` (Metrics endpoint, 2)."""
+        """All metrics, the exact Content-Type and ``no-store`` are sent (Metrics endpoint, 2)."""
         self.harness.fetch(b"/health")
         expected = exposition(self.metrics.registry)
         response = self.fetch(b"/metrics")
@@ -110,7 +110,10 @@ class RefusalTests(ScrapeCase):
         self.assertIsNone(response["access-control-allow-origin"])
 
     def test_methods(self) -> None:
-        """Other methods are a 404, and so is a preflight, since no web page may read metrics."""
+        """Methods except GET and HEAD are a 404.
+
+        A preflight is a 404 too, since no web page may read metrics.
+        """
         for method in (b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"BREW", b"get"):
             self.assert_not_found(self.fetch(b"/metrics", method, origin=b"https://example.com"))
         self.assert_not_found(self.fetch(b"/metrics", b"POST", body=b"x", content_length=b"1"))

@@ -486,12 +486,12 @@ class HitTests(VariantCase):
         ):
             response = self.harness.fetch_signed(PATH, range=b"bytes=0-1", if_range=condition)
             self.assertEqual(status, response.status, condition)
-        # A range that does not apply cannot be unsatisfiable.
+        # If-Range does not match, so Range is ignored and the response is not a 416.
         response = self.harness.fetch_signed(PATH, range=b"bytes=9999-", if_range=b'"another"')
         self.assertEqual(200, response.status)
 
     def test_empty_variant(self) -> None:
-        """An empty variant is a complete response."""
+        """An empty variant is a 200 with Content-Length 0."""
         self.harness.store_variant(PATH, b"")
         response = self.harness.fetch_signed(PATH)
         self.assertEqual((200, b"", b"0"), (*_seen(response), response["content-length"]))

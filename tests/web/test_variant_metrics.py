@@ -228,7 +228,7 @@ class RequestTests(MetricsCase):
         self.harness.spawner.kill_all()
 
     def test_unsigned(self) -> None:
-        """Health, readiness and preflights have endpoint classes; all else is ``unknown``."""
+        """Health, readiness and preflights have endpoint classes; others are ``unknown``."""
         self.make(origin="*")
         for method, target, endpoint, family in (
             (b"GET", b"/health", "health", "2xx"),
