@@ -26,7 +26,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.process.ffmpeg_capabilities import LISTS
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
-from tests.support.checks import only, run_checks
+from tests.support.checks import run_checks, single_result
 from tests.support.origins import open_origin
 from tests.support.servers import free_port
 from tests.support.service import ServiceCase
@@ -47,12 +47,12 @@ class DoctorCase(ServiceCase):
 
     async def find(self, what: str, **variables: str) -> CheckResult:
         """Return the result of one check."""
-        return only(await self.run_checks(**variables), what)
+        return single_result(await self.run_checks(**variables), what)
 
     async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
         """Require this verdict and text for one check, and good results of all others."""
         results = await self.run_checks(**variables)
-        found = only(results, what)
+        found = single_result(results, what)
         self.assertIs(verdict, found.verdict, found.line)
         self.assertRegex(found.text, words)
         others = [result for result in results if result.verdict is not GOOD]
@@ -83,7 +83,7 @@ class SettingsTests(DoctorCase):
             ("AP_LOCAL_ROOT", "is not a directory", {"AP_LOCAL_ROOT": "/nowhere"}),
             ("AP_PORT", "a whole number", {"AP_PORT": "many"}),
             ("AP_METRICS_BIND", "an address of this machine", {"AP_METRICS_BIND": "192.0.2.1"}),
-            ("sources", "set AP_LOCAL_ROOT to", {"AP_LOCAL_ROOT": ""}),
+            ("sources", "set AP_LOCAL_ROOT for", {"AP_LOCAL_ROOT": ""}),
         ):
             if what == "AP_METRICS_BIND":
                 variables["AP_METRICS_PORT"] = str(free_port())
@@ -97,8 +97,8 @@ class SettingsTests(DoctorCase):
     async def test_store_missing(self) -> None:
         """A missing file store is reported by its setting, and its checks are skipped."""
         results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
-        self.assertIn("is not a directory", only(results, "AP_VARIANT_STORE").text)
-        self.assertIs(NOTE, only(results, "variant store").verdict)
+        self.assertIn("is not a directory", single_result(results, "AP_VARIANT_STORE").text)
+        self.assertIs(NOTE, single_result(results, "variant store").verdict)
 
     async def test_no_store(self) -> None:
         """A service without a variant store gets a note that every request renders."""
@@ -108,8 +108,8 @@ class SettingsTests(DoctorCase):
     async def test_refused_at_building(self) -> None:
         """Errors raised while the service is built are reported, and the other checks run."""
         results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
-        self.assertIn("no certificates could be read", only(results, "SSL_CERT_FILE").text)
-        self.assertIs(GOOD, only(results, "variant store").verdict)
+        self.assertIn("no certificates could be read", single_result(results, "SSL_CERT_FILE").text)
+        self.assertIs(GOOD, single_result(results, "variant store").verdict)
 
     def test_rescue(self) -> None:
         """`load_usable` drops refused settings and keeps all others."""
@@ -147,7 +147,7 @@ class MachineTests(DoctorCase):
     async def test_no_programs(self) -> None:
         """Without ffmpeg or setpriv, the result names the package to install."""
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
-        ffmpeg, setpriv = only(results, "ffmpeg"), only(results, "setpriv")
+        ffmpeg, setpriv = single_result(results, "ffmpeg"), single_result(results, "setpriv")
         self.assertEqual((BAD, NOTE), (ffmpeg.verdict, setpriv.verdict))
         self.assertRegex(ffmpeg.text, "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg")
         self.assertRegex(setpriv.text, "apt-get install util-linux")
@@ -171,7 +171,7 @@ class MachineTests(DoctorCase):
                 )
                 script.chmod(0o755)
             results = await self.run_checks(ffmpeg=True, PATH=str(folder))
-            found = only(results, "ffmpeg")
+            found = single_result(results, "ffmpeg")
             self.assertIs(verdict, found.verdict, found.line)
             self.assertRegex(found.text, words)
 
@@ -180,16 +180,16 @@ class MachineTests(DoctorCase):
         running = self.start()
         ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
         results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
-        found = only(results, "AP_PORT")
+        found = single_result(results, "AP_PORT")
         self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
-        found = only(results, "AP_METRICS_PORT")
+        found = single_result(results, "AP_METRICS_PORT")
         self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
         # Each port is used by the service's other listener.
         results = await self.run_checks(
             AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
         )
         for name in ports:
-            found = only(results, name)
+            found = single_result(results, name)
             self.assertEqual(BAD, found.verdict, found.line)
             self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free port")
 
@@ -199,7 +199,7 @@ class MachineTests(DoctorCase):
         for _ in range(2):
             results = await self.run_checks(**ports)
             for name, port in ports.items():
-                self.assertEqual(good(name, f"{port} is free"), only(results, name))
+                self.assertEqual(good(name, f"{port} is free"), single_result(results, name))
 
     async def test_no_permission(self) -> None:
         """A port that requires root is reported with the capability that permits it."""
@@ -267,7 +267,7 @@ class MachineTests(DoctorCase):
         for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
             endpoint = f"http://{host}:{origin.port}"
             results = await self.run_checks(**who, AP_S3_ENDPOINT=endpoint)
-            found = only(results, "way to sources")
+            found = single_result(results, "way to sources")
             self.assertIs(verdict, found.verdict, found.line)
 
     async def test_nothing_to_read(self) -> None:

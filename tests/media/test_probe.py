@@ -126,7 +126,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
         for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
             error = self.assertRaises(UndecodableSource, sound, **fields)
-            self.assertIn("claims", error.message)
+            self.assertIn("states", error.message)
 
     def test_not_an_answer(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
