@@ -121,7 +121,7 @@ class RunTests(BlockingCallsCase):
             self.assertEqual(failure.value.errno, errno.EAGAIN)
 
 
-class LateTests(BlockingCallsCase):
+class OverdueTests(BlockingCallsCase):
     """Calls that end after their deadline, or never"""
 
     def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:

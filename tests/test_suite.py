@@ -171,7 +171,7 @@ def constant(node: ast.expr) -> object:
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def unpromised(modules: list[Module]) -> Iterator[str]:
+def missing_docstrings(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for each test without a docstring."""
     for module in modules:
         for case in module.classes:
@@ -233,7 +233,7 @@ class SuiteTests(SynchronousTestCase):
         modules = suite()
         names = {module.name for module in modules}
         self.assertLessEqual({"tests.test_structure", "tests.test_suite"}, names)
-        for rule in (never_run, sleeps, fixed_ports, unpromised, silent_skips):
+        for rule in (never_run, sleeps, fixed_ports, missing_docstrings, silent_skips):
             self.assertEqual([], list(rule(modules)), rule.__name__)
 
 
@@ -318,7 +318,7 @@ class RuleTests(SynchronousTestCase):
             """
         self.assertEqual(
             [f"test_{letter} has no docstring" for letter in "abc"],
-            self.complaints(unpromised, source),
+            self.complaints(missing_docstrings, source),
         )
 
     def test_silent_skip(self) -> None:

@@ -93,7 +93,7 @@ class SocketTests(SynchronousTestCase):
 class NotifierTests(SynchronousTestCase):
     """Notifications to systemd"""
 
-    def hear(self, address: str | bytes, variable: str) -> bytes:
+    def receive(self, address: str | bytes, variable: str) -> bytes:
         """Listen at an address and return the notification that arrives."""
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
             listener.bind(address)
@@ -104,12 +104,12 @@ class NotifierTests(SynchronousTestCase):
     def test_path(self) -> None:
         """A state is sent as one datagram to a socket in the file system."""
         # A relative path, because the path of a socket must be short.
-        self.assertEqual(b"READY=1", self.hear("notify", "notify"))
+        self.assertEqual(b"READY=1", self.receive("notify", "notify"))
 
     def test_abstract(self) -> None:
         """A state is sent to an abstract socket, which is spelled with an @."""
         name = f"audioproxy-notify-{os.getpid()}"
-        self.assertEqual(b"READY=1", self.hear(f"\0{name}", f"@{name}"))
+        self.assertEqual(b"READY=1", self.receive(f"\0{name}", f"@{name}"))
 
     def test_nobody(self) -> None:
         """Without a listening socket, a notification has no effect and raises no error."""

@@ -398,7 +398,7 @@ class RunTests(TapCase):
         self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
 
 
-class HidingTests(TapCase):
+class NotDumpableTests(TapCase):
     """Protection of the keys in the service's memory from code in a decoder (D45)."""
 
     async def test_hidden(self) -> None:

@@ -17,7 +17,7 @@ from audioproxy.s3.objects import ObjectStore
 from audioproxy.scratch_files import AnonymousSpace
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.s3 import S3VariantStore
-from tests.support.checks import only
+from tests.support.checks import single_result
 from tests.support.wire import ClientCase, error, is_presigned, is_signed, reply
 
 SECRET = "a-secret-that-nobody-may-see"
@@ -105,8 +105,8 @@ class BucketTests(StoreCase):
         ):
             for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
                 results = self.check(reply(200), reply(200), response, reply(204), serve_mode=mode)
-                self.assertIs(Verdict.GOOD, only(results, "variant store").verdict)
-                result = only(results, "presigned URLs")
+                self.assertIs(Verdict.GOOD, single_result(results, "variant store").verdict)
+                result = single_result(results, "presigned URLs")
                 self.assertIs(verdict, result.verdict)
                 text = f"the URL did not return what was written ({reason}); "
                 self.assertTrue(result.text.startswith(text), result.text)
@@ -115,11 +115,11 @@ class BucketTests(StoreCase):
     def test_unwritable(self) -> None:
         """A bucket that cannot be used is reported with the message of the boot error."""
         results = self.check(reply(404, error("NoSuchBucket")))
-        result = only(results, "variant store")
+        result = single_result(results, "variant store")
         self.assertIs(Verdict.BAD, result.verdict)
         self.assertRegex(result.text, r"\AAP_VARIANT_STORE: writing an .* a bucket that exists ")
         skipped = note("presigned URLs", "not checked, since the store cannot be used")
-        self.assertEqual(skipped, only(results, "presigned URLs"))
+        self.assertEqual(skipped, single_result(results, "presigned URLs"))
 
 
 class SourceTests(StoreCase):
@@ -128,7 +128,7 @@ class SourceTests(StoreCase):
     def check(self, response: bytes) -> CheckResult:
         """Return the result for a store that sends this response."""
         config = self.config(source_s3=SETTINGS)
-        return only(
+        return single_result(
             self.results(check_bucket_sources(config, self.sources), response), "bucket sources"
         )
 
@@ -177,7 +177,7 @@ class ClockTests(StoreCase):
         for proxy in (Proxy(store=self.variants), Proxy(bucket_sources=self.sources)):
             settings = UsableSettings(self.config(), frozenset(), ())
             checking = check_stores(self.network, settings, proxy)  # type: ignore[arg-type]
-            self.assertEqual(ahead, only(self.results(checking, refusal), "clock"))
+            self.assertEqual(ahead, single_result(self.results(checking, refusal), "clock"))
 
     def test_unknown(self) -> None:
         """Without a Date header there is no result for the clock."""

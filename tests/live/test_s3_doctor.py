@@ -12,7 +12,7 @@ from botocore.compat import get_current_datetime
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
-from tests.support.checks import only, run_checks
+from tests.support.checks import run_checks, single_result
 from tests.support.origins import open_origin
 from tests.support.remote import ABORTED, PASS, RemoteCase, is_signed_url
 from tests.support.servers import free_port
@@ -36,7 +36,7 @@ class BucketCase(RemoteCase):
     def assert_verdicts(self, results: list[CheckResult], **wanted: Verdict) -> None:
         """Require the verdicts of checks; underscores in their names stand for spaces."""
         for what, verdict in wanted.items():
-            found = only(results, what.replace("_", " "))
+            found = single_result(results, what.replace("_", " "))
             self.assertIs(verdict, found.verdict, found.line)
 
     def shift_clock(self, seconds: int) -> None:
@@ -65,7 +65,7 @@ class GoodTests(BucketCase):
             way_to_the_store=Verdict.GOOD,
             clock=Verdict.GOOD,
         )
-        self.assertIn(f"s3://{self.variants} at ", only(results, "variant store").text)
+        self.assertIn(f"s3://{self.variants} at ", single_result(results, "variant store").text)
         self.assertEqual([], self.stored())
 
     async def test_sources_of_their_own(self) -> None:
@@ -80,7 +80,7 @@ class GoodTests(BucketCase):
         for secret, verdict in ((nobody.secret_key, Verdict.GOOD), ("x" * 40, Verdict.BAD)):
             results = await self.run_checks(**own, AWS_SECRET_ACCESS_KEY=secret)
             self.assert_verdicts(results, variant_store=Verdict.GOOD, bucket_sources=verdict)
-        self.assertIn("SignatureDoesNotMatch", only(results, "bucket sources").text)
+        self.assertIn("SignatureDoesNotMatch", single_result(results, "bucket sources").text)
 
 
 class RefusedTests(BucketCase):
@@ -106,7 +106,7 @@ class RefusedTests(BucketCase):
                 presigned_URLs=Verdict.NOTE,
                 temporary_files=Verdict.GOOD,
             )
-            text = only(results, "variant store").text
+            text = single_result(results, "variant store").text
             self.assertRegex(text, rf"\AAP_VARIANT_STORE: .*{cause}.*; .*{required}.* required\Z")
 
     async def test_presigned(self) -> None:
@@ -125,10 +125,10 @@ class RefusedTests(BucketCase):
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
         results = await self.run_checks(**endpoint)
-        self.assertIn("AP_S3_CA_BUNDLE", only(results, "variant store").text)
+        self.assertIn("AP_S3_CA_BUNDLE", single_result(results, "variant store").text)
         self.assert_verdicts(results, way_to_the_store=Verdict.NOTE)
         results = await self.run_checks(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
-        way = only(results, "way to the store")
+        way = single_result(results, "way to the store")
         self.assertEqual((Verdict.GOOD, True), (way.verdict, str(authority.bundle) in way.text))
 
 
@@ -142,8 +142,10 @@ class ClockTests(BucketCase):
         self.shift_clock(1203)
         results = await self.run_checks()
         self.assert_verdicts(results, variant_store=Verdict.BAD, clock=Verdict.BAD)
-        self.assertRegex(only(results, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}")
-        self.assertRegex(only(results, "clock").text, rf"\A{self.AHEAD}; set it by NTP\Z")
+        self.assertRegex(
+            single_result(results, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}"
+        )
+        self.assertRegex(single_result(results, "clock").text, rf"\A{self.AHEAD}; set it by NTP\Z")
         service = make_service(self.config(), reactor)
         try:
             error = await self.assertFailure(service.startService(), BootError)
@@ -159,6 +161,6 @@ class ClockTests(BucketCase):
             self.assert_verdicts(results, variant_store=Verdict.GOOD, clock=verdict)
         # The presigned URL is valid for 300 seconds, which have passed by the store's clock.
         self.assert_verdicts(results, presigned_URLs=Verdict.BAD)
-        text = only(results, "clock").text
+        text = single_result(results, "clock").text
         self.assertTrue(re.search("(399|400|401) s behind the store's", text), text)
         self.assertEqual([], self.stored())

@@ -32,7 +32,7 @@ async def run_checks(
     return results
 
 
-def only(results: list[CheckResult], check: str) -> CheckResult:
+def single_result(results: list[CheckResult], check: str) -> CheckResult:
     """Return the result of a check; fail unless the check has exactly one result."""
     found = [result for result in results if result.check == check]
     assert len(found) == 1, [result.line for result in results]

@@ -415,11 +415,7 @@ class Origin:
 
     def requests_for(self, path: str) -> list[ReceivedRequest]:
         """Return the requests for a path with any query."""
-        return [
-            requests_for
-            for requests_for in self.requests
-            if requests_for.target.partition("?")[0] == path
-        ]
+        return [request for request in self.requests if request.target.partition("?")[0] == path]
 
     def url(self, path: str, host: str = "localhost") -> str:
         """Return the URL of a path."""
