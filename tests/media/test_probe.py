@@ -275,7 +275,7 @@ class FieldTests(SynchronousTestCase):
         try:
             found = read({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:
-            self.assertIn("claims", error.message)
+            self.assertIn("states", error.message)
             return
         self.assertTrue(0 < found.sample_rate <= 6_144_000)
         self.assertTrue(0 < found.channels <= 64)
