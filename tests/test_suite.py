@@ -12,7 +12,7 @@ from textwrap import dedent
 from twisted.trial.unittest import SynchronousTestCase
 
 #: Base classes that drop a coroutine instead of running it, and the one that awaits coroutines.
-IGNORING_INPUT = {
+DROPPING_COROUTINES = {
     "twisted.trial.unittest.SynchronousTestCase",
     "unittest.TestCase",
     "unittest.case.TestCase",
@@ -128,7 +128,7 @@ def never_run(modules: list[Module]) -> Iterator[str]:
 
     for name in cases:
         family = set(ancestry(name))
-        if family & IGNORING_INPUT and AWAITING not in family:
+        if family & DROPPING_COROUTINES and AWAITING not in family:
             for module, case in (cases[member] for member in sorted(family & cases.keys())):
                 for test in tests_of(case):
                     if isinstance(test, ast.AsyncFunctionDef):

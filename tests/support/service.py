@@ -50,9 +50,8 @@ if os.getuid():
 
 #: Python code before `TWISTD` that disables the service's check of ffmpeg.
 WITHOUT_FFMPEG_CHECK = """\
-from audioproxy import service
-async def watch_programs(*arguments): pass
-service.watch_programs = watch_programs
+from audioproxy.process.ffmpeg_capabilities import ProgramsMonitor
+ProgramsMonitor.start = lambda self: None
 """
 
 
