@@ -27,7 +27,9 @@ def main() -> int:
     )
     parser.add_argument("--engine", choices=ENGINES, help="engine to use; both by default")
     parser.add_argument("--seed", type=int, help="seed of both engines; default random")
-    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="fuzz only this")
+    parser.add_argument(
+        "--target", action="append", choices=sorted(TARGETS), help="target to fuzz; all by default"
+    )
     given = parser.parse_args()
     # The targets examine what the service logs; do not print it.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
@@ -67,7 +69,7 @@ def regression(name: str, result: Result) -> str:
     """Return a failing input as a test to paste into ``tests/fuzz/test_fuzz.py``."""
     assert result.broken is not None
     check = TARGETS[name].check
-    how = breaks(check, result.broken).splitlines() or ["it fails only in another process"]
+    how = breaks(check, result.broken).splitlines() or ["the input does not fail in this process"]
     return f'''
     def test_{name}_regression(self) -> None:
         """{how[0][:80]}"""

@@ -43,7 +43,7 @@ class Result:
 
 
 def has_atheris() -> bool:
-    """Return whether atheris is installed; some Python versions have no wheel of it."""
+    """Return whether atheris is installed; it has no wheel for some Python versions."""
     return importlib.util.find_spec("atheris") is not None
 
 

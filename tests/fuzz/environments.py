@@ -21,7 +21,7 @@ Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
 
 
 def check_environment(data: bytes, load: Load = load) -> None:
-    """Assert that settings load or give problems, and that neither reveals a secret.
+    """Assert that settings give a configuration or problems, and that no secret is revealed.
 
     All problems and warnings have to be printable lines.
 

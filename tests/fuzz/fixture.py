@@ -30,7 +30,7 @@ from tests.support.http import (
 #: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
 SETUP_BYTES = 10
 ORIGINS = (None, "*", "https://app.example")
-#: Variants that are stored: those whose key ends with one of these digits.
+#: Alternatives for the stored variants: those whose key ends with one of these digits.
 STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
 DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")

@@ -23,7 +23,7 @@ ReadRange = Callable[[bytes | None, int], tuple[int, int] | None]
 def check_range(data: bytes, read: ReadRange = read_range) -> None:
     """Assert that a Range header selects the bytes that RFC 9110, 14 specifies.
 
-    :param data: a choice of the variant's size, then the header.
+    :param data: one byte that chooses the variant's size, then the header.
     """
     draws = Draws(data)
     size, header = draws.one_of(SIZES), draws.rest
@@ -41,7 +41,7 @@ def check_conditions(
     matches: Callable[[bytes | None, bytes], bool] = matches,
     applies: Callable[[bytes | None, bytes], bool] = range_applies,
 ) -> None:
-    """Assert that If-None-Match matches if it lists the ETag, and If-Range if it is the ETag."""
+    """Assert that If-None-Match matches a list with the ETag, and If-Range only the ETag itself."""
     header = data.replace(TAG_WORD, TAG)
     found = matches(header, TAG)
     tags = _entity_tags(header)

@@ -23,7 +23,7 @@ KEY = "ab" + "0" * 62
 BODY = bytes(range(256)) * 2
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000", "attachment")
 _MAGIC = b"APVARNT1"
-# Bytes to read; more than any file here has.
+# Number of bytes to read; larger than any file of this target.
 _MORE = 1 << 20
 
 

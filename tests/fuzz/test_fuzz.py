@@ -69,7 +69,7 @@ class FuzzTests(SynchronousTestCase):
 
     @inputs_of("conditions")
     def test_conditions(self, data: bytes) -> None:
-        """Any If-None-Match matches if it lists the ETag, and If-Range if it is the ETag."""
+        """If-None-Match matches a list with the ETag, and If-Range matches only the ETag itself."""
         check_conditions(data)
 
     @inputs_of("probe")

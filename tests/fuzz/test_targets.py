@@ -173,7 +173,7 @@ class ServerTargetTests(SynchronousTestCase):
 
 
 class ReaderTargetTests(SynchronousTestCase):
-    """Broken parsers that the targets of single parsers detect."""
+    """Broken parsers, each detected by the fuzz target of its parser."""
 
     def test_range(self) -> None:
         """`check_range` detects a range that is one byte too long, and a missing 416."""
@@ -231,7 +231,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_environment(b"AP_KEY=zz", chatty)
 
     def test_stored(self) -> None:
-        """`check_stored` detects that a file without its first bytes is served."""
+        """`check_stored` detects a store that serves a file whose first bytes are missing."""
 
         class Trusting(FileVariantStore):
             async def lookup(self, key: str) -> StoredFile | None:

@@ -1,4 +1,7 @@
-"""``python -m tests.soak``: run, report, and exit with 0 if every check passes."""
+"""``python -m tests.soak``: make a fault run and print its report.
+
+The exit status is 0 if every check passes, and 1 otherwise.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ def read_arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="seconds of load; default 120")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices; default 1")
-    parser.add_argument("--report", type=Path, help="write the report to this file, too")
-    parser.add_argument("--keep", type=Path, help="new folder, in which all files are kept")
+    parser.add_argument("--report", type=Path, help="also write the report to this file")
+    parser.add_argument("--keep", type=Path, help="keep all files in this new folder")
     return parser.parse_args(words)
 
 
 async def main(given: argparse.Namespace) -> None:
-    """Make one run.
+    """Make one fault run, print its report, and write the requested files.
 
     :raises SystemExit: with status 1 if a check failed.
     """

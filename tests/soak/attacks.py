@@ -1,4 +1,4 @@
-"""Faults that clients do not cause: attacked children, changed sources, damaged variants."""
+"""Faults that clients do not cause: attacks on child processes, sources and stored variants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Harm = Callable[[bytes, Random], bytes]
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
-# Seconds after which requests can no longer join a render whose variant is stored.
+# Seconds from the end of a stored render until requests can certainly no longer join it.
 _LINGER = 1.3
 
 
@@ -58,8 +58,8 @@ def _send(handle: int, number: int) -> bool:
 class ChildAttack:
     """Attack on one child process.
 
-    :ivar way: "kill", "stop" (for good) or "pause".
-    :ivar midway: wait until the response has begun to arrive.
+    :ivar way: "kill", "stop" (and never continue) or "pause".
+    :ivar midway: whether the attack waits until the response has begun to arrive.
     """
 
     program: str
@@ -101,13 +101,14 @@ class Attacks:
             await act(self._rig, chance)
 
     async def attack_child(self, _rig: Rig, chance: Random) -> None:
-        """Request a variant through a new link to its source, and attack the child that reads it.
+        """Request a variant through a new link to its source, and attack a child process.
 
         The child that reads the link is killed, stopped or paused.
         """
         rig = self._rig
         attack = next(self._child_attacks)
-        # Only node A, which is never restarted, can show that it ends a stopped child in time.
+        # The service has to end a stopped child in time. Only node A can show this, because it is
+        # never restarted.
         node = rig.a if attack.way == "stop" else rig.node(chance)
         options, source = LONG_RENDER if attack.midway else chance.choice(ATTACKED)
         name = rig.sounds.link(source)
@@ -184,7 +185,7 @@ class Attacks:
         await rewriting
 
     async def _rewrite(self, request: ExpectedRequest, over: list[bool]) -> None:
-        """Write the other version once a response with the current version has begun."""
+        """Write the other version of the source once the response has begun to arrive."""
         rig = self._rig
 
         def begun() -> bool:
@@ -209,8 +210,8 @@ class Attacks:
         path = rig.store / (request.key or "")[:2] / (request.key or "")
         if not await _stored(rig, request):
             return
-        # Before this wait ends, requests still join the finished render, and the service does not
-        # read the file.
+        # Requests may still join the finished render until this wait ends. Such a request does not
+        # read the stored file.
         await pause(_LINGER)
         disturbed = rig.journal.disturbed
         try:

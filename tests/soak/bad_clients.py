@@ -158,7 +158,7 @@ async def send_endless_body(rig: Rig, chance: Random) -> None:
 
 
 class LastingClients:
-    """Clients that stay for long: they are idle, stop reading, or send headers slowly."""
+    """Long-lived connections of clients that are idle, stop reading, or send headers slowly."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -188,8 +188,8 @@ class LastingClients:
             connection.reset()
             connection.resume()
 
-        self._rig.journal.faults["client: stalled for ever"] += 1
-        await self._rig.attend(self._rig.a, request, "stalled for ever", behave)
+        self._rig.journal.faults["client: stalled for the whole run"] += 1
+        await self._rig.attend(self._rig.a, request, "stalled for the whole run", behave)
 
     async def send_headers_slowly(self) -> None:
         """Send headers for more than a minute; the service has to close the connection."""
@@ -204,7 +204,7 @@ class LastingClients:
                 await pause(1)
         if connection.closed is None:
             self._rig.journal.remarks.append(
-                f"{_SLOW_HEADER_SECONDS} s of headers, but the service kept the connection open"
+                f"the service kept a connection open after {_SLOW_HEADER_SECONDS} s of headers"
             )
             connection.reset()
 

@@ -311,7 +311,7 @@ BUGS = [
         "tests.server.test_channel",
     ),
     Bug(
-        "a response is cut off to make room",
+        "a response is cut off to make room for a connection",
         "server/connections.py",
         "            if connection.all_sent and connection.phase",
         "            if connection.phase",

@@ -42,7 +42,7 @@ def check_answers(journal: Journal) -> Check:
 
 
 def check_remarks(journal: Journal) -> Check:
-    """Check that the run recorded no errors besides those of single requests."""
+    """Check that the journal has no remarks, which are errors that belong to no single request."""
     return Check("remarks", f"{len(journal.remarks)} remarks", list(journal.remarks))
 
 
@@ -144,7 +144,7 @@ def _add_requests(
     for where in sorted(expected.keys() | found.keys()):
         if expected[where] != found[where]:
             check.problems.append(
-                f"http_requests_total {where} is {found[where]}, the log has {expected[where]}"
+                f"http_requests_total {where} is {found[where]}, expected {expected[where]}"
             )
 
 
@@ -202,7 +202,7 @@ async def check_store(journal: Journal, store: Path) -> Check:
         if path.name not in journal.bodies:
             wrong.append(f"a variant that was never requested, {path.name}")
         elif body not in journal.bodies[path.name]:
-            wrong.append(f"a variant of {len(body)} bytes that is wrong, {path.name}")
+            wrong.append(f"a wrong variant of {len(body)} bytes, {path.name}")
         else:
             good += 1
     return Check("store", f"{good} variants right, {refused} files not readable", wrong)
@@ -210,7 +210,7 @@ async def check_store(journal: Journal, store: Path) -> Check:
 
 def check_end(store: Path, codes: dict[str, int | None]) -> Check:
     """Check that both nodes exit with status 0 and leave the scratch folder empty."""
-    wrong = [f"node {name} ended with {code}" for name, code in codes.items() if code != 0]
+    wrong = [f"node {name} had the exit status {code}" for name, code in codes.items() if code != 0]
     scratch = store / ".scratch"
     left = os.listdir(scratch) if scratch.exists() else []
     if left:

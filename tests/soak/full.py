@@ -40,7 +40,7 @@ async def check_full_store(rig: Rig) -> Check:
         check.figures += f"; {found.figures}"
         code = await node.stop(15)
         if code != 0:
-            check.problems.append(f"the node ended with {code}")
+            check.problems.append(f"the node had the exit status {code}")
     finally:
         await node.kill()
         left = _call("umount", "--lazy", str(disk))

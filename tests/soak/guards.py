@@ -78,7 +78,7 @@ def failed_checks(bug: Bug | None, seed: int) -> list[str]:
 
 
 def failed_tests(module: str, tree: Path) -> list[str]:
-    """Run the tests of a module in a copy of the tree; return the module if a test failed."""
+    """Run a test module in a copy of the tree; return its name in a list if a test failed."""
     ended = subprocess.run(
         [sys.executable, "-m", "twisted.trial", module],
         cwd=tree,

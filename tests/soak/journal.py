@@ -15,12 +15,12 @@ from tests.support.service import Client
 
 @dataclass
 class Journal:
-    """Visits (without their bodies), each judged when it ends.
+    """Record of the visits (without their bodies), the injected faults and the measurements.
 
     :ivar longest_wait: the largest valid Retry-After, in seconds.
     :ivar bodies: right bodies by cache key, to compare with the contents of the store.
     :ivar faults: how many faults of each kind were injected.
-    :ivar compared: bytes of bodies that were compared.
+    :ivar compared: total size in bytes of the bodies that were compared.
     :ivar disturbed: a counter that rises whenever the store is taken away, returned or cleared.
     :ivar health: response times of ``/health`` under load, in seconds.
     :ivar remarks: errors that belong to no visit.
@@ -40,7 +40,7 @@ class Journal:
     def begin(
         self, node: str, request: ExpectedRequest, kind: str, causes: set[str] | None = None
     ) -> Visit:
-        """Open the record of a request."""
+        """Add and return the visit of a request that is about to be sent."""
         name = f"{node}.{next(self._numbers)}"
         visit = Visit(name, node, kind, request, causes if causes is not None else set())
         self.visits.append(visit)

@@ -35,7 +35,7 @@ class Node:
     """One node, across restarts of its process.
 
     :ivar name: a letter.
-    :ivar up: whether the node listens, as far as the run knows.
+    :ivar up: whether the node has started to listen, and the run has not ended it since.
     :ivar scraped: how often the metrics of the current process were read.
     """
 
@@ -182,7 +182,7 @@ def alive(pid: int) -> bool:
 
 
 def encodes(pid: int) -> bool:
-    """Return whether a process is an encoder that has started its program."""
+    """Return whether a process is an encoder: ffmpeg that writes to stdout, after ``exec``."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return words[0].endswith(b"ffmpeg") and b"pipe:1" in words

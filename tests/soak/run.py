@@ -63,7 +63,9 @@ class Run:
             await rig.b.start()
             rehearsal = Rehearsal(rig)
             await rehearsal.run()
-            outcome.checks.append(Check("rehearsal", "all counters exact", rehearsal.problems))
+            outcome.checks.append(
+                Check("rehearsal", "counters compared exactly", rehearsal.problems)
+            )
             await self._quiet(None)
             before = Level.of(rig.a)
             started = reactor.seconds()
@@ -149,7 +151,7 @@ class Run:
         leaks = checks.check_leaks(rig.a, before, after, self._peaks["descriptors"])
         if not quiet:
             leaks.problems.append("node A did not become idle within the deadline")
-        slots = Check("slots", f"{self._peaks['encoders']} encoders at a time at most")
+        slots = Check("slots", f"at most {self._peaks['encoders']} encoders at a time")
         if self._peaks["encoders"] > CAPACITY:
             slots.problems.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()

@@ -143,10 +143,10 @@ LINE = (
 
 
 class LogTests(SynchronousTestCase):
-    """Each request has one access log line."""
+    """Verdicts on the access log, which has one line for each request."""
 
     def problems(self, *lines: str, **changes: object) -> list[str]:
-        """Return the problems about a log, compared with one visit."""
+        """Return the differences between the lines of a log and one visit."""
         made = visit()
         made.status = 200
         for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""Faults of the store and of node B: the store disappears or is cleared, the node is ended."""
+"""Faults of the store and of node B: the store is moved away or cleared, the node is ended."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ class Troubles:
                 await self.kill()
             else:
                 await self.drain()
-        # The last start has to remove the scratch files that earlier processes left behind.
+        # Restart the node once more: its new process has to remove the scratch files that earlier
+        # processes left behind.
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the node and start it again; its children have to die with it."""
+        """Kill node B, check that its children die with it, and start it again."""
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one encoder runs for a while.
         (arriving,) = await self._have_arriving("doomed")
         rig.journal.faults["node: kill -9"] += 1
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
-        # A stopped encoder dies only from the parent-death signal. Leave out children that have not
-        # started their program yet: they have no parent-death signal yet.
+        # Stop the encoders, so that only the parent-death signal ends them. Leave out children that
+        # have not called ``exec`` yet: their parent-death signal is not set yet.
         orphans = [pid for pid in node.children() if encodes(pid)]
         for pid in orphans:
             _signal(pid, signal.SIGSTOP)
@@ -77,7 +78,10 @@ class Troubles:
         await self._start()
 
     async def drain(self) -> None:
-        """Stop the node with SIGTERM; responses that have begun have to arrive complete."""
+        """Stop node B with SIGTERM, and start it again.
+
+        Responses that have begun have to arrive complete.
+        """
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one response is being sent.
         (arriving,) = await self._have_arriving("drained")
@@ -88,10 +92,10 @@ class Troubles:
         orphans = node.children()
         code = await node.stop(rig.parameters.timeout + 15)
         if code != 0:
-            rig.journal.remarks.append(f"after SIGTERM a node had the exit status {code}")
+            rig.journal.remarks.append(f"node B had the exit status {code} after SIGTERM")
             await node.kill()
         if any(alive(pid) for pid in orphans):
-            rig.journal.remarks.append("children outlived a node that SIGTERM ended")
+            rig.journal.remarks.append("children outlived a node that was stopped with SIGTERM")
         await arriving
         await self._start()
 

@@ -73,7 +73,7 @@ class Excuse:
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
 _LATE = frozenset({(504, "render_timeout"), (504, "probe_timeout")})
 
-#: Excuses by the name of their cause: a fault that was injected on purpose.
+#: Excuses by cause. A cause is the name of a fault that was injected on purpose.
 EXCUSES = {
     "client left": Excuse(cuts=True, silences=True),
     "child killed": Excuse(_FAILED, cuts=True),
