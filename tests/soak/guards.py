@@ -21,7 +21,8 @@ from tests.support.service import PROJECT
 _PARTS = ("audioproxy", "tests", "twisted", "setup.cfg", "pyproject.toml")
 _JUNK = shutil.ignore_patterns("__pycache__", "node_modules", "_trial_temp*")
 _SECONDS = 14
-# Seconds after which a run counts as failed.
+# Time limit of one run in seconds. A fault run that exceeds it is reported as a run without a
+# result. A test module that exceeds it ends this program with TimeoutExpired.
 _LONGEST = 150
 _ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \| .+ \|$", re.MULTILINE)
 _BROKE = "the run gave no result"
