@@ -74,7 +74,7 @@ class FuzzTests(SynchronousTestCase):
 
     @inputs_of("probe")
     def test_probe(self, data: bytes) -> None:
-        """Any ffprobe output gives a valid info document without nulls, or is refused."""
+        """Any ffprobe output gives a valid document without nulls, a refusal or a ValueError."""
         check_probe(data)
 
     @inputs_of("diagnostic")
@@ -105,7 +105,7 @@ class FoundTests(SynchronousTestCase):
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
     def test_depth(self) -> None:
-        """JSON nested too deeply for Python is neither a probe result nor a valid record."""
+        """JSON nested too deeply for Python crashes neither probe parser nor store lookup."""
         check_probe(bytes(2) + b"[" * 9999)
         check_stored(b"\2" + b"[" * 9999)
 
@@ -114,6 +114,6 @@ class FoundTests(SynchronousTestCase):
         check_stored(b'\2{"size": 1e999}')
 
     def test_broken_request_behind_a_render(self) -> None:
-        """A connection that was closed because of a malformed request is not read further."""
+        """A malformed request pipelined behind a render gets at most one response, a 400."""
         get = b"GET /insecure/plain/local://a HTTP/1.1\r\nHost: h\r\n\r\n"
         check_server(DEFAULT_SETUP + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + get + b"e\r\n")

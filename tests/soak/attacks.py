@@ -24,7 +24,7 @@ Harm = Callable[[bytes, Random], bytes]
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
-# Seconds from the end of a stored render until requests can certainly no longer join it.
+# Seconds to wait after a render was stored. Requests can then certainly no longer join it.
 _LINGER = 1.3
 
 
@@ -58,7 +58,8 @@ def _send(handle: int, number: int) -> bool:
 class ChildAttack:
     """Attack on one child process.
 
-    :ivar way: "kill", "stop" (and never continue) or "pause".
+    :ivar way: "kill" (SIGKILL), "stop" (SIGSTOP) or "pause" (SIGSTOP, then SIGCONT). A "stop"
+        becomes a "pause" while another "stop" is in progress.
     :ivar midway: whether the attack waits until the response has begun to arrive.
     """
 
@@ -222,7 +223,7 @@ class Attacks:
             # it.
             os.replace(replacement, path)
         except FileNotFoundError:
-            return  # the store has been moved away for a while
+            return  # the store was moved away or cleared
         rig.journal.faults[f"store: variant {name}"] += 1
         visit = await rig.attend(rig.a, request, f"{name} variant")
         if visit.state == "HIT" and disturbed == rig.journal.disturbed:

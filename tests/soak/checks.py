@@ -69,7 +69,10 @@ class Level:
 
 
 def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
-    """Check that an idle node holds the same resources after the load as before it."""
+    """Check that the load left no descriptors, child processes or temporary files behind.
+
+    The same descriptors have to be open as before the load. Memory may grow by `MEMORY_BOUND`.
+    """
     more, fewer = after.descriptors - before.descriptors, before.descriptors - after.descriptors
     growth = after.memory - before.memory
     wrong = []
@@ -137,7 +140,7 @@ def _add_requests(
     for labels, value in metrics.each("http_requests_total").items():
         named = dict(labels)
         found[named["endpoint"], named["status"]] += int(value)
-    # The request that read these metrics may have counted itself.
+    # The metrics may already include the request that read them.
     scraped = found.pop(("metrics", "2xx"), 0)
     if scraped not in (node.scraped - 1, node.scraped):
         check.problems.append(f"{scraped} requests for metrics counted, {node.scraped} made")

@@ -1,7 +1,8 @@
 """``python -m tests.soak.guards``: check that the tests detect known bugs.
 
-Each bug of `BUGS` is put into a copy of the tree. A short fault run of that copy, or the test
-module that the bug names, has to fail. A run of a copy without a bug has to pass.
+Each bug of `BUGS` is put into a copy of the tree. The bug names a check of a fault run, or a test
+module. This check has to fail in a short fault run of the copy, or this module has to fail in the
+copy. A fault run of a copy without a bug has to pass.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def spoil(bug: Bug, tree: Path) -> None:
 
 
 def failed_checks(bug: Bug | None, seed: int) -> list[str]:
-    """Test a copy of the tree; return the names of the failed checks, or the failed test module."""
+    """Test a copy of the tree; return the names of the failed checks, or the failed test module.
+
+    If a fault run gives no result, the list holds a message instead.
+    """
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         tree = Path(folder, "tree")
         tree.mkdir()

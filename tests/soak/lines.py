@@ -111,7 +111,7 @@ async def read_to_end(connection: ClientConnection, visit: Visit) -> None:
 
 
 def leaving(seconds: float, size: int, gently: bool) -> ClientBehavior:
-    """Leave after the given time or number of received bytes, whichever comes first."""
+    """Return a behavior: leave after a time or a number of bytes, whichever comes first."""
 
     async def behave(connection: ClientConnection, visit: Visit) -> None:
         await connection.wait(lambda: len(connection.received) > size, seconds)
@@ -130,7 +130,7 @@ def leaving(seconds: float, size: int, gently: bool) -> ClientBehavior:
 
 
 def stalling(size: int, seconds: float) -> ClientBehavior:
-    """Stop reading after the given number of bytes; continue after the given time."""
+    """Return a behavior: stop reading after a number of bytes, and continue after a time."""
 
     async def behave(connection: ClientConnection, visit: Visit) -> None:
         if not await connection.wait(lambda: len(connection.received) > size):
@@ -145,7 +145,7 @@ def stalling(size: int, seconds: float) -> ClientBehavior:
 
 
 def half_closing(seconds: float) -> ClientBehavior:
-    """Half-close after the given time; the service treats that as a client that left."""
+    """Return a behavior: half-close after a time; the service treats that as a client that left."""
 
     async def behave(connection: ClientConnection, visit: Visit) -> None:
         await connection.wait(lambda: False, seconds)

@@ -160,7 +160,10 @@ class Rig:
         )
 
     def reference(self, options: str, source: str) -> ExpectedResponse:
-        """Return the expected response to a GET of a variant; each is rendered only once."""
+        """Return the expected response to a GET of a variant.
+
+        The body is rendered only at the first call.
+        """
         where = (options, source)
         if where not in self._expected:
             made = references.render(self.sounds.path(source), options)

@@ -32,7 +32,8 @@ class Sounds:
         self._numbers = count(1)
         _make(root / TONE, "0.5*sin(440*2*PI*t)|0.4*sin(663*2*PI*t)", 44100, 2)
         _make(root / SPEECH, "0.4*sin(200*2*PI*t)*sin(3*t)+0.05*random(0)", 48000, 5)
-        # A wide spectrum keeps the encoder busy; the source is never silent.
+        # The left tone is frequency-modulated. The right tone is constant, so the source is never
+        # silent.
         _make(root / LONG, "0.3*sin(300*2*PI*t+9*sin(5*t))|0.3*sin(2111*2*PI*t)", 44100, long)
         paths = [attic / "one.wav", attic / "two.wav"]
         for path, pitch in zip(paths, (500, 1700), strict=True):

@@ -17,7 +17,7 @@ WANTED = ExpectedResponse(
 )
 MISS = {b"x-audio-proxy": b"MISS", b"content-type": b"audio/mpeg", b"etag": b'"key"'}
 HIT = {**MISS, b"x-audio-proxy": b"HIT", b"accept-ranges": b"bytes", b"content-length": b"200"}
-ERROR = b'{"error": "%s", "message": "so it is"}'
+ERROR = b'{"error": "%s", "message": "A message."}'
 
 
 def visit(*causes: str, **changes: object) -> Visit:

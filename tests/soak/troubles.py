@@ -1,4 +1,4 @@
-"""Faults of the store and of node B: the store is moved away or cleared, the node is ended."""
+"""Faults: the store is moved away or cleared, and node B is killed or stopped with SIGTERM."""
 
 from __future__ import annotations
 

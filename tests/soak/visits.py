@@ -12,7 +12,7 @@ Error = tuple[int, str]
 class ExpectedResponse:
     """Expected response of a request that no fault affects.
 
-    :ivar bodies: the right complete bodies; empty if any body is right.
+    :ivar bodies: the right complete bodies of a variant; empty if no variant is expected.
     :ivar document: the right JSON body.
     :ivar code: the error code of a refusal.
     :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
