@@ -105,7 +105,7 @@ class FoundTests(SynchronousTestCase):
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
     def test_depth(self) -> None:
-        """JSON nested too deeply for Python crashes neither probe parser nor store lookup."""
+        """Deeply nested JSON crashes neither the parser of probe results nor the store lookup."""
         check_probe(bytes(2) + b"[" * 9999)
         check_stored(b"\2" + b"[" * 9999)
 
