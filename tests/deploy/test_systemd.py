@@ -105,7 +105,7 @@ class UnitTests(SynchronousTestCase):
 
     def test_descriptors(self) -> None:
         """The unit allows as many descriptors as the service requests."""
-        self.assertEqual([str(tap._DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
+        self.assertEqual([str(tap._MAX_DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
 
     def test_port(self) -> None:
         """The socket unit and the service have the same port."""
