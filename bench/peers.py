@@ -175,7 +175,7 @@ def gateway(folder: Path, *, core: int) -> Iterator[tuple[JuiceFS, Program]]:
             except OSError:
                 pass
             if not server.running or time.monotonic() > deadline:
-                raise RuntimeError(f"the gateway does not start: {server.last_words}")
+                raise RuntimeError(f"the gateway does not start: {server.output_tail}")
             time.sleep(0.05)
         yield store, Program(server._process, store.port)
     finally:
