@@ -32,7 +32,7 @@ _MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
 class Match:
     """A condition on a label of a series.
 
-    :ivar values: all values that it names.
+    :ivar values: all values that the condition names.
     """
 
     name: str
@@ -60,7 +60,7 @@ def exposed() -> dict[str, dict[str, set[str]]]:
         series = found[f"audio_proxy_{name}"]
         for label, value in labels:
             series[label].add(value)
-    # A histogram has a series only after an event; its labels are those of the counter.
+    # A histogram has a series only after an event. Its labels are those of the counter of renders.
     outcomes = found["audio_proxy_renders_total"]
     for part in ("bucket", "sum", "count"):
         found[f"audio_proxy_render_duration_seconds_{part}"].update(outcomes)

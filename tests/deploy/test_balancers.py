@@ -55,7 +55,8 @@ class BalancerTests(TestCase):
     async def test_nginx(self) -> None:
         """nginx accepts the file without a warning, with TLS too.
 
-        Its check opens the listening sockets and the log files, so their paths are changed here.
+        nginx's check opens the listening sockets and the log files, so the test changes their
+        paths.
         """
         for certificate in (None, self.certificate()):
             said = await self.check(Nginx(self.folder, NODES, certificate))

@@ -128,7 +128,7 @@ class FileTests(SynchronousTestCase):
                 self.assertTrue(path.exists(), f"{name}: {path}")
 
     def test_images(self) -> None:
-        """Every image has a version; the nodes use this version, which is built once."""
+        """Every image has a version; the nodes use the service's version, which is built once."""
         for name, service in services().items():
             self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
         self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
@@ -191,7 +191,10 @@ class NodeTests(SynchronousTestCase):
         self.assertGreater(grace, make_resource(configuration(), reactor).drain_timeout + 10)
 
     def test_store(self) -> None:
-        """The store has the nodes' buckets, and grants the rights that nodes need."""
+        """The script creates the nodes' buckets in their store.
+
+        It reads exactly the variables that its container has.
+        """
         config = configuration()
         endpoint = urlsplit(config.variant_s3.endpoint or "")
         self.assertIn(endpoint.hostname, services())
@@ -226,10 +229,10 @@ class NodeTests(SynchronousTestCase):
 
 
 class BalancerTests(SynchronousTestCase):
-    """One address for the nodes."""
+    """The load balancer in front of the nodes."""
 
     def test_configuration(self) -> None:
-        """HAProxy accepts the configuration; only the inner network resolves the nodes' names."""
+        """HAProxy accepts the configuration, although the nodes' names cannot be resolved here."""
         done = subprocess.run(
             [installed("haproxy"), "-c", "-f", FOLDER / "haproxy.cfg"],
             capture_output=True,

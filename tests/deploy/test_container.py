@@ -99,7 +99,7 @@ class ImageTests(SynchronousTestCase):
         self.assertTrue(environment()["PATH"].startswith(f"{made[0]}/bin:"))
 
     def test_build_tools_stay_behind(self) -> None:
-        """The image has no pip and no venv."""
+        """The last stage installs no build tools, and the virtual environment has no pip."""
         installed = " ".join(final("RUN"))
         self.assertNotRegex(installed, r"\bpip\b|venv|\bgcc\b|-dev\b")
         self.assertRegex(stages()[0][-1][1], r"pip uninstall --yes --quiet setuptools pip$")
@@ -152,7 +152,7 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual([environment()["TMPDIR"]], json.loads(volumes))
 
     def test_command(self) -> None:
-        """Signals reach the service, even early ones and a second one (D39)."""
+        """The service runs under tini, so early and repeated signals reach it (D39)."""
         (command,), (first,) = final("CMD"), final("ENTRYPOINT")
         self.assertEqual(["twistd", "--nodaemon", "--pidfile=", "audioproxy"], json.loads(command))
         self.assertEqual(["tini", "--"], json.loads(first))
@@ -168,10 +168,10 @@ class RunningTests(SynchronousTestCase):
 
 
 class HealthCheckTests(ServiceCase):
-    """The health check of the image, run as the engine would."""
+    """The health check of the image, run as the container engine runs it."""
 
     async def check(self, port: int) -> int:
-        """Return the status of the health check for a service on some port."""
+        """Return the exit status of the health check for a service on a port."""
         process = Process()
         words = [sys.executable, *health_check()[1:]]
         reactor.spawnProcess(process, words[0], words, env={"AP_PORT": str(port)})

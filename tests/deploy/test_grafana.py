@@ -82,7 +82,7 @@ class ExpressionTests(SynchronousTestCase):
         self.assertIn(f"{len(written)} rules", said)
 
     def test_choice_of_nodes(self) -> None:
-        """When a user selects nodes, every panel shows exactly these."""
+        """When a user selects nodes, every panel shows exactly the selected nodes."""
         for title, expression in expressions().items():
             if names(expression):
                 for selector in re.findall(r"\w+\{([^}]*)\}", expression):
@@ -145,7 +145,7 @@ class PanelTests(SynchronousTestCase):
             self.assertTrue(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH, panel["title"])
 
     def test_data_source(self) -> None:
-        """Every panel uses the selected data source, with any name."""
+        """Every panel uses the selected data source, whatever its name is."""
         (source,) = (
             row["name"] for row in DASHBOARD["templating"]["list"] if row["type"] == "datasource"
         )

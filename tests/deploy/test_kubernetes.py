@@ -138,7 +138,7 @@ class SchemaTests(SynchronousTestCase):
                 self.assertEqual(namespace["name"], document["metadata"]["namespace"])
 
     def test_image(self) -> None:
-        """The image has this version."""
+        """The image's tag is the version of the service."""
         (kustomization,) = manifests()["kustomization.yaml"]
         (image,) = kustomization["images"]
         self.assertEqual(container()["image"], image["name"])
@@ -291,7 +291,11 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(["http"], exposed)
 
     def test_scaling(self) -> None:
-        """The autoscaler keeps a spare pod, and the Deployment sets no number of replicas."""
+        """The autoscaler has more pods than a disruption may stop.
+
+        The Deployment sets no number of replicas, so that it does not reset the autoscaler's
+        number.
+        """
         scaling = only("HorizontalPodAutoscaler")["spec"]
         only(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
         self.assertNotIn("replicas", only("Deployment")["spec"])

@@ -37,7 +37,7 @@ from tests.support.service import PROJECT
 
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
-#: Names of `configure` for some demuxers and a muxer that ffmpeg itself names differently.
+#: Names in `configure` of demuxers and a muxer for which ffmpeg itself prints other names.
 RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
@@ -119,7 +119,7 @@ def own(program: str) -> str:
     """
     if shutil.which(program) == str(OWN / program):
         return str(OWN / program)
-    reason = "It is not the project's own ffmpeg that is tested; `make test-ffmpeg` does that."
+    reason = "This needs the project's own ffmpeg on the PATH; use `make test-ffmpeg`."
     if os.environ.get("AUDIOPROXY_OWN_FFMPEG") == "required":
         raise AssertionError(reason)
     raise SkipTest(reason)
@@ -152,7 +152,7 @@ class ComponentsTests(SynchronousTestCase):
         self.assertEqual(opened | RECOGNISED, listed()["demuxer"])
 
     def test_protocols(self) -> None:
-        """The protocols are those of sources, and two pipes for output.
+        """The protocols are those of sources, and `pipe` for output.
 
         (Format and encoding options, 5)
         """
@@ -278,7 +278,7 @@ class SameTests(SynchronousTestCase):
     """Comparison with Debian's ffmpeg of the same version"""
 
     def setUp(self) -> None:
-        """Find Debian's ffmpeg."""
+        """Find the programs of the project's own build."""
         self.ffmpeg, self.ffprobe = own("ffmpeg"), own("ffprobe")
 
     def assert_alike(self, name: str, source: bytes, texts: list[str]) -> None:
@@ -303,7 +303,10 @@ class SameTests(SynchronousTestCase):
             self.assert_alike(name, source, ["f:wav/bd:32f", "f:mp3"])
 
     def test_refusals(self) -> None:
-        """Video is recognized in every container of video (Format and encoding options, 4)."""
+        """Both programs describe the video in every container of video alike.
+
+        (Format and encoding options, 4)
+        """
         for name in test_info.FILMS:
             self.assert_alike(name, (test_info.folder() / name).read_bytes(), [])
 
@@ -337,7 +340,7 @@ def audible() -> Iterator[tuple[str, bytes]]:
 
 
 def encoded(codecs: Mapping[str, str]) -> dict[str, str]:
-    """Return ffmpeg's arguments, by file name."""
+    """Return ffmpeg's arguments for each codec and container, by file name."""
     return {
         f"{codec}.{ending}": f"-strict experimental -bitexact -c:a {codec}"
         for ending, names in codecs.items()

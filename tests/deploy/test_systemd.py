@@ -17,7 +17,7 @@ from tests.support.service import PROJECT
 
 FOLDER = PROJECT / "deploy/systemd"
 
-#: Other names of variables in the file.
+#: Variables that the file has under another name: `AWS_REGION`.
 ALIASES = {"AWS_DEFAULT_REGION"}
 
 #: Variables that modules other than `audioproxy.config` read.
@@ -67,9 +67,10 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual((0, ""), self.analyze(*words, *units))
 
     def test_store_elsewhere(self) -> None:
-        """The unit's comment for a store elsewhere has a permanent user, and is valid.
+        """The unit is valid with its commented-out settings for a store in another folder.
 
-        With a dynamic user, stored variants would lose their owner after a stop.
+        They name a permanent user. With a dynamic user, stored variants would lose their owner
+        after a stop.
         """
         text = (self.folder / "audioproxy.service").read_text()
         for setting in ("User=audioproxy", "ReadWritePaths=/srv/variants"):
@@ -80,7 +81,7 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual((0, ""), self.analyze(*words))
 
     def test_exposure(self) -> None:
-        """systemd rates the exposure of the service as low: 2 of 10.
+        """systemd rates the exposure of the service as at most 2 of 10.
 
         With the systemd version that the unit names, the rating is exactly the number in the unit.
         """

@@ -16,7 +16,7 @@ class ExactUrlTests(ClientCase):
     """The requests that `ExactUrlAgent` sends"""
 
     def get(self, url: str, seen: str = "http://other.test/") -> Deferred[object]:
-        """Start a treq request for ``url``; treq itself is given the URL ``seen``."""
+        """Start a treq request through the agent for ``url``; treq is given the URL ``seen``."""
         client = HTTPClient(self.client.agent(url))
         answered = client.get(
             seen,
@@ -64,7 +64,10 @@ class ExactUrlTests(ClientCase):
         self.assertEqual(b"\x1f\x8b", self.successResultOf(readBody(response)))
 
     def test_cancelled(self) -> None:
-        """A request cancelled at any stage fails with CancelledError; its connection is closed."""
+        """A request cancelled while connecting or waiting fails with CancelledError.
+
+        A connection that is open is closed.
+        """
         silent = self.get("http://audio.test/")
         self.network.silent = True
         connecting = self.get("http://other.test/")

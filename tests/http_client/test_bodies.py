@@ -1,4 +1,4 @@
-"""Request and response bodies: exact or a failure, with backpressure, and never held in memory."""
+"""Request and response bodies: exact transfers, backpressure, stalls and early ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 class BodyCase(ClientCase):
-    """Response of which only the headers have arrived."""
+    """Requests to a server that responds with the packets of the test."""
 
     @property
     def peer(self) -> Peer:
@@ -61,7 +61,7 @@ class SmallBodyTests(BodyCase):
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
     def test_broken_off(self) -> None:
-        """A body that ends early is a TransportError, also without a stated length."""
+        """A body that ends early raises TransportError, even if no length is stated."""
         for packets in (
             (reply(200, length=5), b"hell"),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
@@ -75,7 +75,7 @@ class SmallBodyTests(BodyCase):
                 self.exactly(reading, TransportError)
 
     def test_misframed(self) -> None:
-        """A body with malformed chunks is a TransportError."""
+        """A body with malformed chunks raises TransportError."""
         response = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
         self.error_of(response.read(100), TransportError)
 
@@ -223,7 +223,7 @@ class BodyStreamTests(BodyStreamCase):
                 self.assertEqual(bytes(self.consumer.data), b"hello")
 
     def test_another_size(self) -> None:
-        """A complete body that is shorter than expected fails with an error with both sizes."""
+        """A complete body that is shorter than expected fails; the error states both sizes."""
         for packets in (
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
@@ -352,7 +352,7 @@ class StallTests(BodyStreamCase):
     """`BodyStream`: servers that stall"""
 
     def test_stall(self) -> None:
-        """After 30 seconds without data the stream fails; the data before was passed on."""
+        """After 30 seconds without data the stream fails; earlier data reaches the consumer."""
         sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.network.advance(29.9)
         self.assertNoResult(sending)
@@ -640,7 +640,7 @@ class EarlyResponseTests(RequestBodyCase):
     DENIED = error("AccessDenied")
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
-        """Upload to an object store that reads 1000 bytes and then does ``speak``."""
+        """Upload to an object store that reads 1000 bytes; then call ``speak`` with its peer."""
         self.network.on_connect = lambda peer: peer.set_window(1000)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
@@ -649,7 +649,7 @@ class EarlyResponseTests(RequestBodyCase):
         return putting
 
     def test_answer(self) -> None:
-        """A response before the end of the upload is returned, and the rest is not sent."""
+        """A response before the end of the upload is returned, and the upload is not completed."""
         putting = self.put_early(Bytes(self.DATA), lambda peer: peer.send(reply(403, self.DENIED)))
         response = self.successResultOf(putting)
         self.assertEqual(response.status, 403)
@@ -698,7 +698,7 @@ class EarlyResponseTests(RequestBodyCase):
         self.assertEqual(log.errors, [])
 
     def test_answer_in_pieces(self) -> None:
-        """An early response whose body follows its headers fails the upload within 30 seconds."""
+        """An early response fails the upload within 30 seconds if its body is a separate packet."""
         putting = self.put_early(
             Bytes(self.DATA),
             lambda peer: peer.send(reply(403, length=len(self.DENIED)), self.DENIED),

@@ -35,12 +35,12 @@ class HttpClientsTests(SynchronousTestCase):
         self.assertIs(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
 
     def test_separate(self) -> None:
-        """Another CA bundle has its own client, so that only its own servers are trusted by it."""
+        """A different CA bundle has a separate client, since a client trusts only one bundle."""
         clients = self.make()
         self.assertIsNot(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
 
     def test_ca_file(self) -> None:
-        """`ca_file`, which ffmpeg is given, is SSL_CERT_FILE."""
+        """`ca_file`, which is passed to ffmpeg, is the path in SSL_CERT_FILE."""
         self.assertEqual(self.bundle, self.make(self.bundle).ca_file)
 
     def test_unusable(self) -> None:

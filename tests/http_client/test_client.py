@@ -28,7 +28,8 @@ from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
-#: Request targets (the URL after the host). Each has other spellings that servers may treat alike.
+#: Request targets: the part of a URL after the host. A server may treat other spellings of them as
+#: equal.
 TARGETS = """
     / //a /a//b/ /./a/../b/. /a%2Fb /a%2fb /%41 /a;b /;p/q /a;b/c;d /?a /?a?b /a?b;c&d=%20+e;
     /a|b^c`d /a"b<c>d /a[b]{c}\\d /% /%zz /~a /a:b@c /a?b=http://c//d
@@ -150,7 +151,7 @@ class ResponseTests(ClientCase):
         self.assertEqual(self.result_of(response.read(len(body))), body)
 
     def test_headers(self) -> None:
-        """Header names ignore case, repeated headers are joined, and a missing header is None."""
+        """Header lookups ignore case, repeated headers are joined, and a missing header is None."""
         response = self.get(
             b'HTTP/1.1 200 OK\r\nETAG:  "x" \r\nVary: a\r\nvary: b\r\nX-L: \xe9\r\n'
             b"Content-Length: 0\r\n\r\n"
@@ -243,7 +244,7 @@ class ResponseTests(ClientCase):
         self.network.run()
 
     def test_too_long(self) -> None:
-        """Reading stops with BodyTooLarge at a body longer than the limit."""
+        """Reading a body longer than the limit raises BodyTooLarge and aborts the connection."""
         response = self.get(reply(200, length=100_000), b"x" * 5)
         reading = self.begin(response.read(10))
         self.network.peers[-1].send(b"x" * 50_000)
@@ -289,7 +290,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(self.network.peers[0].closed)
 
     def test_idle(self) -> None:
-        """Idle connections close after 15 seconds, before servers close them."""
+        """The client closes idle connections after 15 seconds."""
         self.network.scripts.append(reply(200))
         self.ask_and_read()
         self.network.advance(14.9)
@@ -356,7 +357,7 @@ class ConnectionTests(ClientCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_quiet(self) -> None:
-        """Opening, closing and refused connections log nothing."""
+        """Opened, closed and refused connections log nothing."""
         log = Log()
         self.addCleanup(log.start())
         self.network.scripts += [reply(200), reply(200, b"", {"Connection": "close"})]
@@ -400,7 +401,7 @@ class DeadlineTests(ClientCase):
         self.assert_late(fetching, 600)
 
     def test_half_an_answer(self) -> None:
-        """All headers must arrive within 15 seconds; a slow trickle does not extend the timeout."""
+        """All headers must arrive within 15 seconds, even if the server keeps sending slowly."""
         fetching = self.fetch()
         self.network.peers[0].send(b"HTTP/1.1 200 OK\r\n")
         for n in range(14):
@@ -571,7 +572,7 @@ class TrustCase(ClientCase):
         self.network.context = context
 
     def get(self, host: str = "s3.test") -> Deferred[bytes]:
-        """Start a request, and return its body."""
+        """Start a request, and return the body of its response."""
 
         async def get() -> bytes:
             response = await self.client.request("GET", f"https://{host}/a", {})
@@ -584,7 +585,7 @@ class TrustTests(TrustCase):
     """Certificates are always verified"""
 
     def assert_untrusted(self, host: str = "s3.test") -> str:
-        """Assert that a server's certificate is rejected and no request is sent; return why."""
+        """Return why a server's certificate is rejected; assert that no request is sent."""
         asked = self.get(host)
         self.network.run()
         self.assertEqual(self.network.requests, [])
@@ -668,7 +669,7 @@ class TrustTests(TrustCase):
         self.successResultOf(closing)
 
     def test_body_that_is_cut(self) -> None:
-        """A framed body cut off by the end of the connection fails over TLS too."""
+        """Over TLS too, a body with a length or chunks fails if the connection ends early."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         for packets in (
             (reply(200, length=10), b"hello"),
@@ -710,7 +711,7 @@ class ReadTrustTests(SynchronousTestCase):
             self.assertRaises(ValueError, load_trust_root, self.write(data))
 
     def test_broken(self) -> None:
-        """One invalid certificate makes the whole bundle a ValueError."""
+        """A bundle with one invalid certificate raises ValueError."""
         whole = self.ONE.cert_pem.bytes()
         begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
         for block in (begin + end, begin + b"AAAA\n" + end, begin + b"!\n" + end):
@@ -734,7 +735,7 @@ class ReadTrustTests(SynchronousTestCase):
 
 
 class Visit(Protocol):
-    """Server side of a connection, which sends the test's response to any data."""
+    """Server side of a connection, which answers any data with the test's response."""
 
     def __init__(self, server: RealTests) -> None:
         self.server = server

@@ -28,7 +28,7 @@ def wrapped(*errors: BaseException) -> Exception:
 
 
 class QueryTests(SynchronousTestCase):
-    """`translate_error`: quotes of a request in an error"""
+    """`translate_error`: errors that quote a request"""
 
     def test_query(self) -> None:
         """A translated error contains no URL query, since it may be logged (D47)."""

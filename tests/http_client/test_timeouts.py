@@ -105,7 +105,10 @@ class WithTimeoutTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_cleanup(self) -> None:
-        """TimeoutError is raised only after a coroutine that ignores cancellation has ended."""
+        """A timeout or a cancellation is raised only after the coroutine has ended.
+
+        The coroutine of this test ignores its cancellation.
+        """
 
         async def work() -> str:
             return await await_uncancelled(self.step)

@@ -161,7 +161,7 @@ class EndTests(RealCase):
                     os.close(descriptor)
 
     async def test_second_wait(self) -> None:
-        """A wait that begins after the end returns the end too."""
+        """A second wait, after the child has ended, returns the same exit."""
         child = self.start(["/bin/true"])
         self.assertEqual(await child.wait(15), await child.wait(15))
 
@@ -247,7 +247,7 @@ class StopTests(RealCase):
             parent.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             os.kill(child, signal.SIGKILL)
-            self.fail("the child lives on")
+            self.fail("the child is still running")
         finally:
             parent.kill()
             parent.wait()
@@ -271,12 +271,12 @@ class SurroundingsTests(RealCase):
         self.assertEqual(seen, ENVIRONMENT)
 
     async def test_stdin(self) -> None:
-        """A child that reads its stdin finds its end."""
+        """A child that reads its stdin gets EOF."""
         ended = await self.start(["/bin/cat"]).wait(15)
         self.assertEqual((ended.code, ended.stdout), (0, b""))
 
     async def test_descriptors(self) -> None:
-        """A child has each file under its promised number, even if the numbers cross."""
+        """A child has each file under the requested descriptor, even if two numbers are swapped."""
         files = []
         for text in (b"one", b"two"):
             reading, writing = os.pipe()
@@ -299,13 +299,13 @@ class SurroundingsTests(RealCase):
                 os.close(again)
 
     async def test_no_other_descriptor(self) -> None:
-        """A child inherits only the promised descriptors, even if others are inheritable."""
+        """A child inherits only the requested descriptors, even if others are inheritable."""
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         self.addCleanup(os.close, writing)
         os.set_inheritable(reading, True)
         ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
-        # Besides the first three, the listing has a descriptor of its own.
+        # Descriptor 3 is that of the listed folder itself.
         self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
 
     async def test_no_leak(self) -> None:
@@ -335,7 +335,7 @@ class StartTests(RealCase):
         self.assertIn("Permission denied", str(error))
 
     def test_no_descriptors_left(self) -> None:
-        """Without free descriptors nothing starts, crashes or leaks."""
+        """Without enough free descriptors a program is not started, and no descriptor leaks."""
         before = open_descriptors()
         free = os.dup(0)
         os.close(free)
@@ -369,7 +369,7 @@ class LauncherTests(SynchronousTestCase):
         return Deferred.fromCoroutine(child.wait(timeout))
 
     def test_command(self) -> None:
-        """The prefix that ends a child with the service precedes the child's command line (D40)."""
+        """The prefix that kills a child when the service dies precedes the command line (D40)."""
         self.start(("setpriv", "--"))
         self.assertEqual(self.spawner.last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
         self.assertEqual(self.spawner.last.environment, {"A": "b"})
@@ -399,7 +399,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def survivals(self) -> list[str]:
-        """Return the list of later log events about children that survive a kill."""
+        """Return a list to which later log events of level error are added."""
         lines: list[str] = []
 
         def note(event: LogEvent) -> None:
@@ -425,7 +425,7 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.last.exit_and_end(signal=9)
 
     def test_not_started(self) -> None:
-        """The owner is notified of each program that did not start, and of no other end (D34)."""
+        """`not_started` is called if a program cannot be executed, and in no other case (D34)."""
         heard: list[str] = []
         launcher = Launcher(
             self.spawner, self.clock, {}, not_started=lambda: heard.append("it did not start")
@@ -443,7 +443,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(3, len(heard))
 
     def test_survives_a_kill(self) -> None:
-        """A child that lives five seconds after KILL is an error line, and is waited for."""
+        """A child that survives KILL for five seconds is logged as an error, and still awaited."""
         lines = self.survivals()
         waiting = self.wait(self.start())
         self.spawner.last.pid = 77
@@ -523,7 +523,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_two_callers(self) -> None:
-        """Two waits both return the end, and cancelling one does not affect the other."""
+        """If one of two waits is cancelled, the child is stopped; the other returns its exit."""
         child = self.start()
         first, second = self.wait(child), self.wait(child)
         first.cancel()

@@ -1,4 +1,4 @@
-"""The encoder: every end of a run is a value or a refusal."""
+"""The encoder: every run ends with a return value or a refusal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 9)
 
     def test_source_to_blame(self) -> None:
-        """A diagnostic about the source is a 415; that of a run without audio has its own class."""
+        """A diagnostic that blames the source is a 415, and empty output is NothingDecoded."""
         for stderr, refusal in (
             (b"x: Invalid data found when processing input", UndecodableSource),
             (b"Empty output", NothingDecoded),
@@ -158,12 +158,12 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, OutputTooLarge)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg a render is a 500, and no file is checked (D34)."""
+        """Without ffmpeg a render is a 500 (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.encode(), RenderFailed)
 
     def test_timeout(self) -> None:
-        """A run past its time is a 504, raised when the child is dead."""
+        """A run that exceeds its timeout is a 504, raised when the child is dead."""
         encoding = self.encode(timeout=100)
         self.clock.advance(100)
         self.assertNoResult(encoding)
@@ -209,7 +209,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_cancelled(self) -> None:
-        """Cancelling stops the child, and the file is checked until the child is dead."""
+        """Cancelling stops the child, and CancelledError is raised when the child is dead."""
         encoding = self.encode()
         encoding.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -219,7 +219,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_no_leak(self) -> None:
-        """No descriptor stays open, including the output's and the source's."""
+        """No descriptor stays open, whether a run succeeds or fails."""
         before = open_descriptors()
         for code in (0, 1):
             encoding = self.encode()
@@ -273,7 +273,7 @@ class RunToPipeTests(EncoderCase):
             self.refused(running, refusal)
 
     def test_timeout(self) -> None:
-        """A run past its time is a 504, raised when the child is dead."""
+        """A run that exceeds its timeout is a 504, raised when the child is dead."""
         running = self.run_to_pipe(timeout=3)
         self.clock.advance(3)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -282,7 +282,7 @@ class RunToPipeTests(EncoderCase):
         self.refused(running, RenderTimeout)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg the run is a 500, and the pipe's reader gets the end at once (D34)."""
+        """Without ffmpeg the run is a 500, and the pipe's reader gets EOF at once (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.run_to_pipe(), RenderFailed)
         self.assertEqual(os.read(self.reading, 9), b"")
@@ -329,7 +329,7 @@ class MeasureTests(EncoderCase):
         self.refused(measuring, UndecodableSource)
 
     def test_timeout(self) -> None:
-        """A pass past its time is a 504."""
+        """A decode pass that exceeds its timeout is a 504."""
         measuring = self.measure(timeout=3)
         self.clock.advance(3)
         self.spawner.last.exit_and_end(signal=15)
@@ -363,7 +363,10 @@ class CutShortTests(EncoderCase):
         self.spawner.last.exit_and_end(code)
 
     def test_exit_0(self) -> None:
-        """Half a source is never a success, although ffmpeg exits with 0 (Errors, 8)."""
+        """A run that read only a part of its source fails, although ffmpeg exits with 0.
+
+        (Errors, 8)
+        """
         for start in self.runs():
             for stderr in CUT_SHORT:
                 running = start()
@@ -371,7 +374,7 @@ class CutShortTests(EncoderCase):
                 self.refused(running, UpstreamUnavailable)
 
     def test_whole(self) -> None:
-        """Other complaints of ffmpeg do not turn a success into a failure."""
+        """Other messages of ffmpeg do not turn a success into a failure."""
         for start in self.runs():
             for stderr in (b"", *WHOLE):
                 running = start()

@@ -47,7 +47,7 @@ class FindMissingTests(InspectionCase):
     """`Programs.find_missing`"""
 
     def test_complete(self) -> None:
-        """A complete ffmpeg has no findings."""
+        """Nothing is reported missing for a complete ffmpeg."""
         self.find()
         self.answer_versions()
         self.answer_lists()
@@ -109,7 +109,7 @@ class FindMissingTests(InspectionCase):
 
 
 class WatchTests(InspectionCase):
-    """`ProgramsMonitor`: the same checks, until both programs can be run"""
+    """`ProgramsMonitor`: checks that are repeated until both programs can be run"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -167,7 +167,7 @@ class WatchTests(InspectionCase):
         self.assertEqual([False, False, True, True], self.reports)
 
     def test_again(self) -> None:
-        """If a program cannot be started during a check, another check follows."""
+        """Any number of checks that are requested during a check cause one more check."""
         monitor = self.watch()
         monitor.check()
         monitor.check()

@@ -40,7 +40,7 @@ class FeatureTests(SynchronousTestCase):
         )
 
     def test_missing(self) -> None:
-        """Names that a list lacks are missing, in the order of the requirements (D34)."""
+        """The names that a list lacks are returned in the order of the requirements (D34)."""
         for listing, needed, missing in (
             (ENCODER_LIST, ["aac", "flac"], []),
             (ENCODER_LIST, ["libopus", "aac", "libvorbis"], ["libopus", "libvorbis"]),

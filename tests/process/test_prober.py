@@ -31,7 +31,7 @@ VIDEO = {"codec_type": "video", "codec_name": "h264"}
 
 
 def probe_output(*streams: dict[str, object]) -> bytes:
-    """Return ffprobe's output for a file of ten seconds."""
+    """Return ffprobe's output for a file of ten seconds with some streams."""
     container = {"format_name": "mp3", "duration": "10.0"}
     return json.dumps({"streams": streams, "format": container}).encode()
 
@@ -39,7 +39,8 @@ def probe_output(*streams: dict[str, object]) -> bytes:
 class Opened:
     """Source whose behavior each test sets.
 
-    :ivar asked: for each call of `input`, its time and whether it needs the whole source.
+    :ivar asked: for each call of `input`, the seconds that it may take, and whether it needs the
+        whole source.
     :ivar refusal: raised by `input`, if it is set.
     :ivar state: its fingerprint.
     """
@@ -206,7 +207,7 @@ class AnswerTests(ProberCase):
             self.refused(asked, ProbeFailed)
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
-        """Make a probe output more than the limit, and be stopped."""
+        """Start a probe whose output exceeds the limit, and end its child."""
         asked = self.fetch()
         self.spawner.last.write_stdout(text)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -223,7 +224,7 @@ class AnswerTests(ProberCase):
         self.refused(self.cut_off(text), UndecodableSource)
 
     def test_long_tags(self) -> None:
-        """Of a source with too many tags, everything before the tags is known."""
+        """If a source's tags exceed the output limit, everything before the cut is known."""
         tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
         container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
         text = json.dumps({"streams": [AUDIO], "format": container}, indent=4).encode()
@@ -237,7 +238,7 @@ class AnswerTests(ProberCase):
         self.refused(self.fetch(), ProbeFailed)
 
     def test_timeout(self) -> None:
-        """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until it is dead."""
+        """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until its child is dead."""
         asked = self.fetch()
         self.clock.advance(10)
         self.assertNoResult(asked)
@@ -252,7 +253,7 @@ class RemoteTests(ProberCase):
     URL = "https://a.test/b.mp3"
 
     def test_how_it_is_opened(self) -> None:
-        """For a probe, a source has AP_PROBE_TIMEOUT to be opened, and is not downloaded whole."""
+        """A probe opens its source with AP_PROBE_TIMEOUT, and does not need the whole source."""
         source = Opened(remote_input(self.URL, "us/1"))
         asked = self.fetch(source=source)
         self.assertEqual(source.asked, [(10, False)])
@@ -305,7 +306,7 @@ class RemoteTests(ProberCase):
             self.assertEqual(self.successResultOf(asked).codec, "mp3")
 
     def test_whole(self) -> None:
-        """Other complaints of ffprobe are not lost connections."""
+        """Other messages of ffprobe do not turn a success into a failure."""
         for stderr in WHOLE:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
             self.spawner.last.write_stdout(probe_output(AUDIO))
@@ -402,7 +403,7 @@ class SharingTests(ProberCase):
         self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:
-        """Without a free probe slot a probe is a 429, without a queue (D21)."""
+        """A probe that finds no free slot is a 429 at once: there is no queue (D21)."""
         self.fetch(b"a").addErrback(lambda _: None)
         self.fetch(b"b").addErrback(lambda _: None)
         shared = self.fetch(b"a").addErrback(lambda _: None)

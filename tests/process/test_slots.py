@@ -32,7 +32,7 @@ class Holder:
         self._work.callback(None)
 
     def leave(self) -> None:
-        """Cancel it, whether it waits or holds a slot."""
+        """Cancel the coroutine, whether it waits or holds a slot."""
         self.over.cancel()
 
     async def _run(self) -> None:
@@ -61,7 +61,7 @@ class SlotsCase(SynchronousTestCase):
         return Slots(self.clock, capacity, queue, longest, self.depths.append)
 
     def take_slot(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
-        """Return another holder; without a reference it would be garbage-collected."""
+        """Return a new holder, and keep a reference, so that it is not garbage-collected."""
         self.everyone.append(Holder(slots, on_slot))
         return self.everyone[-1]
 
@@ -237,7 +237,7 @@ class RetryAfterTests(SlotsCase):
             holder.finish()
         for _ in range(5):
             self.take_slot(slots)
-        # Four requests are ahead on two slots, 20 seconds each.
+        # Three waiters and this request need a slot for 20 seconds each, and there are two slots.
         self.assertEqual(self.refusal(slots), 40)
 
     def test_bounds(self) -> None:

@@ -1,4 +1,4 @@
-"""Waveforms from the output of a child: every end is a document or a refusal."""
+"""Waveforms from the output of a child: every run ends with a document or a refusal."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class BadEndTests(DrawCase):
     """Waveforms that fail"""
 
     def test_encoder(self) -> None:
-        """A child that fails is a refusal, even after good samples."""
+        """A child that fails causes a refusal, even after valid samples."""
         for stderr, code, signal, refusal in (
             (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
             (b"Empty output", 1, None, NothingDecoded),
@@ -229,7 +229,7 @@ class BadEndTests(DrawCase):
             self.refused(drawing, refusal)
 
     def test_nothing(self) -> None:
-        """A child that exits with 0 without a frame has decoded nothing."""
+        """A child that exits with 0 without a complete frame causes NothingDecoded."""
         for said in (b"", b"\x01", samples(1)):
             drawing = self.start()
             self.spawner.last.write_stdout(said)
@@ -238,7 +238,10 @@ class BadEndTests(DrawCase):
             self.refused(drawing, NothingDecoded)
 
     def test_timeout(self) -> None:
-        """A child past its time is a 504, raised when it is dead and the reader has ended."""
+        """A child that exceeds its timeout is a 504.
+
+        It is raised when the child is dead and the reader has ended.
+        """
         drawing = self.start(timeout=5)
         self.spawner.last.write_stdout(samples(1, 2))
         self.clock.advance(5)
@@ -265,7 +268,7 @@ class BadEndTests(DrawCase):
         self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
 
     def assert_not_kept(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
-        """Assert a 500 and one log line for the operator."""
+        """Assert that the waveform fails with a 500 and one warning in the log."""
         message = self.refused(drawing, RenderFailed).message
         self.assertEqual(message, "The waveform could not be written to the disk.")
         (event,) = [event for event in events if "cannot be written" in event["log_format"]]
@@ -286,7 +289,7 @@ class BadEndTests(DrawCase):
         self.assert_not_kept(drawing, events)
 
     def test_no_place_for_blocks(self) -> None:
-        """Blocks that cannot be stored are a 500, whatever the child says about its broken pipe."""
+        """Blocks that cannot be stored are a 500, however the child ends at its broken pipe."""
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
@@ -364,7 +367,7 @@ class CancelTests(DrawCase):
         self.assertEqual(self.written(), b"")
 
     def test_while_it_is_written(self) -> None:
-        """The output is released only when the writer has ended."""
+        """A waveform that is cancelled during the write ends only when the writer has ended."""
         works: list[Callable[[], object]] = []
 
         def in_thread(work: Callable[[], object]) -> Deferred[Any]:
@@ -428,7 +431,7 @@ class ThreadTests(TestCase):
         )
         for part in (frames[:9_999], frames[9_999:]):
             looks = CountingEvent.made.looks
-            await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "some looks")
+            await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "more checks")
             # Data that exceeds the pipe would block this thread until the reader reads.
             spawner.last.write_stdout(part.tobytes())
         spawner.last.exit_and_end()
