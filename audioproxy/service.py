@@ -120,7 +120,7 @@ class AudioProxy(Service):
         self.programs = Programs(launcher, ffmpeg, ffprobe)
         self._monitor = ProgramsMonitor(self.programs, readiness.programs_checked)
         # A check of the programs must not trigger another check when it finds them missing.
-        reporting = replace(launcher, not_started=self._monitor.check)
+        reporting = replace(launcher, on_spawn_failure=self._monitor.check)
         slots = Slots(
             reactor,
             config.max_concurrency,
@@ -282,7 +282,7 @@ class ProxyService(Service):
             ):
                 self.metrics_port = self._metrics_listener.open(self.metrics_port, bind)
             if self._listening_socket is not None:
-                self.port = self._main.adopt(self._listening_socket)
+                self.port = self._main.listen_on(self._listening_socket)
             else:
                 with _naming_variable("AP_PORT", f"port {self.port}"):
                     self.port = self._main.open(self.port)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from audioproxy.config import ConfigError
 
 # The first descriptor that is passed follows stdin, stdout and stderr.
-_FIRST = 3
+_FIRST_DESCRIPTOR = 3
 
 _ADVICE = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
 
@@ -34,16 +34,16 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
         fault = f"{count} sockets" if count.isdecimal() else "not a number"
         raise _refused(f"{fault}; one is required: keep one ListenStream= in the socket unit")
     try:
-        given = socket.socket(fileno=_FIRST)
+        given = socket.socket(fileno=_FIRST_DESCRIPTOR)
     except OSError as error:
         raise _refused(
-            f"descriptor {_FIRST} is not a socket ({error.strerror}); {_ADVICE}"
+            f"descriptor {_FIRST_DESCRIPTOR} is not a socket ({error.strerror}); {_ADVICE}"
         ) from error
     # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
         given.close()
-        raise _refused(f"descriptor {_FIRST} is not a listening TCP socket; {_ADVICE}")
+        raise _refused(f"descriptor {_FIRST_DESCRIPTOR} is not a listening TCP socket; {_ADVICE}")
     given.set_inheritable(False)
     return given
 

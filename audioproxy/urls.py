@@ -31,7 +31,7 @@ from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import sign
-from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
+from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
 from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,
@@ -211,11 +211,12 @@ class Signer:
     now: Callable[[], float] = field(default=time.time, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, bytes) or len(self.key) < LEAST_KEY:
+        if not isinstance(self.key, bytes) or len(self.key) < MIN_KEY_BYTES:
             raise ValueError(
-                f"a key is at least {LEAST_KEY} bytes; Signer.from_hex accepts the text of AP_KEY"
+                f"a key is at least {MIN_KEY_BYTES} bytes;"
+                " Signer.from_hex accepts the text of AP_KEY"
             )
-        if not isinstance(self.salt, bytes) or len(self.salt) < LEAST_SALT:
+        if not isinstance(self.salt, bytes) or len(self.salt) < MIN_SALT_BYTES:
             raise ValueError(
                 "a salt is at least 1 byte; Signer.from_hex accepts the text of AP_SALT"
             )
@@ -239,8 +240,10 @@ class Signer:
         :raises ValueError: for text that is not hexadecimal, or too short. The error does not quote
             it.
         """
-        raw_key = _secret("AP_KEY", key, LEAST_KEY)
-        return cls(raw_key, _secret("AP_SALT", salt, LEAST_SALT), base, encoded=encoded, now=now)
+        raw_key = _secret("AP_KEY", key, MIN_KEY_BYTES)
+        return cls(
+            raw_key, _secret("AP_SALT", salt, MIN_SALT_BYTES), base, encoded=encoded, now=now
+        )
 
     def url(
         self,

@@ -182,7 +182,7 @@ class GrowingFileTests(FileProducerCase):
     def put(self, data: bytes) -> None:
         """Append bytes to the output as an encoder does."""
         os.write(self.output.descriptor, data)
-        self.output.grow()
+        self.output.update_size()
 
     def assert_released(self) -> None:
         """Assert that the producer no longer keeps the file open."""
@@ -288,7 +288,7 @@ class GrowingFileTests(FileProducerCase):
             if isinstance(step, int):
                 more = bytes([number]) * step
                 os.write(output.descriptor, more)
-                output.grow()
+                output.update_size()
                 made += more
             elif step == "drain":
                 consumer.drain()

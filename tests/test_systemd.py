@@ -23,7 +23,7 @@ class SocketTests(SynchronousTestCase):
         The descriptor of ``given`` replaces the usual number 3, which is in use here.
         """
         if given is not None:
-            self.patch(systemd, "_FIRST", given.detach())
+            self.patch(systemd, "_FIRST_DESCRIPTOR", given.detach())
         return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
 
     def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
@@ -81,7 +81,7 @@ class SocketTests(SynchronousTestCase):
         """A descriptor that is a pipe or closed is refused; the message says what to configure."""
         reading, writing = os.pipe()
         os.close(writing)
-        self.patch(systemd, "_FIRST", reading)
+        self.patch(systemd, "_FIRST_DESCRIPTOR", reading)
         lines = [self.refusal()]
         os.close(reading)
         lines.append(self.refusal())

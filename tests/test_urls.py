@@ -130,7 +130,7 @@ def climbs(source: bytes) -> bool:
     The grammar accepts such a source; it is refused when it is opened.
     """
     path = source.removeprefix(b"local://")
-    return path != source and grammar.climbs_out(path)
+    return path != source and grammar.leaves_root(path)
 
 
 @st.composite

@@ -21,7 +21,7 @@ from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
 
 #: The possible results of a fetch.
-RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "not a variant", "failed"
+RENDERED, STORED, NOT_A_VARIANT, FAILED = "rendered", "stored already", "not a variant", "failed"
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
@@ -91,7 +91,7 @@ class Fetcher:
             await response.stream(None, self._timeout).send(counter)
         except TransportError as error:
             raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
-        return _RESULTS.get(state or "", OTHER)
+        return _RESULTS.get(state or "", NOT_A_VARIANT)
 
 
 @implementer(IConsumer)

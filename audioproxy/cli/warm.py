@@ -14,7 +14,15 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
-from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.fetcher import (
+    FAILED,
+    NOT_A_VARIANT,
+    RENDERED,
+    STORED,
+    Fetcher,
+    FetchFailed,
+    redact_url,
+)
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
@@ -136,7 +144,7 @@ class WarmProgress:
         return ", ".join(f"{self._counts[result]} {result}" for result in order)
 
 
-_ORDER = (RENDERED, STORED, OTHER, FAILED)
+_ORDER = (RENDERED, STORED, NOT_A_VARIANT, FAILED)
 
 
 def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:

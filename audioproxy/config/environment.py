@@ -33,7 +33,7 @@ from audioproxy.config.values import (
     whole_number,
     writable_directory,
 )
-from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
+from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
 
 # Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
@@ -58,8 +58,8 @@ def _variant_store(text: str) -> FileStore | BucketStore:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "AP_KEY": secret_reader(LEAST_KEY),
-    "AP_SALT": secret_reader(LEAST_SALT),
+    "AP_KEY": secret_reader(MIN_KEY_BYTES),
+    "AP_SALT": secret_reader(MIN_SALT_BYTES),
     "AP_ALLOW_INSECURE": switch,
     "AP_PORT": whole_number(0, 65_535),
     "AP_LOCAL_ROOT": readable_directory,
@@ -113,7 +113,7 @@ _VARIANT_IDENTITY = (
     "AP_VARIANT_S3_REGION",
 )
 # A key and a salt that `Config` accepts, to check the other settings with.
-_ACCEPTABLE = {"AP_KEY": bytes(LEAST_KEY), "AP_SALT": bytes(LEAST_SALT)}
+_ACCEPTABLE = {"AP_KEY": bytes(MIN_KEY_BYTES), "AP_SALT": bytes(MIN_SALT_BYTES)}
 
 # Variables that are set together or not at all.
 _GROUPS = (_SHARED_IDENTITY, _VARIANT_IDENTITY)

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, check_length, describe_secret
+from audioproxy.grammar.signing_secrets import (
+    MIN_KEY_BYTES,
+    MIN_SALT_BYTES,
+    check_length,
+    describe_secret,
+)
 
 _QUOTE_LIMIT = 200
 
@@ -90,14 +95,14 @@ def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
     """
     if not isinstance(allow_insecure, bool):
         yield f"AP_ALLOW_INSECURE: {type(allow_insecure).__name__}; True or False is required"
-    signing = {"AP_KEY": (key, LEAST_KEY), "AP_SALT": (salt, LEAST_SALT)}
+    signing = {"AP_KEY": (key, MIN_KEY_BYTES), "AP_SALT": (salt, MIN_SALT_BYTES)}
     missing = [name for name, (value, _) in signing.items() if value is None]
-    for name, (value, least) in signing.items():
+    for name, (value, min_bytes) in signing.items():
         if value is None:
             if len(missing) == 1:
                 yield missing_beside(name, signing.keys() - {name}, signing)
             elif not allow_insecure:
-                yield f"{name}: not set; {describe_secret(least)}"
+                yield f"{name}: not set; {describe_secret(min_bytes)}"
         elif not isinstance(value, bytes):
             yield (
                 f"{name}: {type(value).__name__}; bytes are required, such as bytes.fromhex returns"
@@ -105,7 +110,7 @@ def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
             )
         else:
             try:
-                check_length(value, least)
+                check_length(value, min_bytes)
             except ValueError as error:
                 yield f"{name}: {error}"
 

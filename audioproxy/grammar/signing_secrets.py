@@ -6,23 +6,23 @@ import re
 from collections.abc import Callable
 
 #: The minimum lengths of a key and of a salt in bytes (Authentication, 4; D32).
-LEAST_KEY, LEAST_SALT = 32, 1
+MIN_KEY_BYTES, MIN_SALT_BYTES = 32, 1
 
 _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 
 
-def describe_secret(least: int) -> str:
-    """Return a description of the text of a secret of at least ``least`` bytes."""
-    amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
+def describe_secret(min_bytes: int) -> str:
+    """Return a description of the text of a secret of at least ``min_bytes`` bytes."""
+    amount, verb = ("1 byte", "is") if min_bytes == 1 else (f"{min_bytes} bytes", "are")
     # The example has 16 bytes where the minimum is lower.
     return (
         f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
-        f" {max(least, 16)}` prints"
+        f" {max(min_bytes, 16)}` prints"
     )
 
 
-def secret_reader(least: int) -> Callable[[str], bytes]:
-    """Return a parser of secrets of at least ``least`` bytes. Its errors never quote the value."""
+def secret_reader(min_bytes: int) -> Callable[[str], bytes]:
+    """Return a parser of secrets of ``min_bytes`` or more. Its errors never quote the value."""
 
     def read(text: str) -> bytes:
         # bytes.fromhex() alone would skip white space, even in the middle.
@@ -34,18 +34,18 @@ def secret_reader(least: int) -> Callable[[str], bytes]:
         elif digits % 2:
             fault = f"an odd number of hexadecimal digits, {digits}, but each byte has two"
         else:
-            return check_length(bytes.fromhex(text), least)
-        raise ValueError(f"{fault}; {describe_secret(least)}")
+            return check_length(bytes.fromhex(text), min_bytes)
+        raise ValueError(f"{fault}; {describe_secret(min_bytes)}")
 
     return read
 
 
-def check_length(secret: bytes, least: int) -> bytes:
+def check_length(secret: bytes, min_bytes: int) -> bytes:
     """Return a decoded secret.
 
-    :raises ValueError: if it has fewer than ``least`` bytes.
+    :raises ValueError: if it has fewer than ``min_bytes`` bytes.
     """
-    if len(secret) < least:
+    if len(secret) < min_bytes:
         amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
-        raise ValueError(f"{amount}; {describe_secret(least)}")
+        raise ValueError(f"{amount}; {describe_secret(min_bytes)}")
     return secret

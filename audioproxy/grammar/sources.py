@@ -138,12 +138,12 @@ def _parse_local(path: bytes) -> LocalSource:
             f"a local path has at most {_MAX_PATH_COMPONENTS} components"
             f" and {_MAX_PATH_BYTES} bytes"
         )
-    if climbs_out(path):
+    if leaves_root(path):
         raise ValueError("the path leaves the root")
     return LocalSource(path)
 
 
-def climbs_out(path: bytes) -> bool:
+def leaves_root(path: bytes) -> bool:
     """Return whether a relative path leaves its start directory at any point."""
     depth = 0
     for component in path.split(b"/"):

@@ -18,7 +18,7 @@ _DEMUXERS = (
 _REMOTE_PROTOCOLS = ("https", "tls", "tcp")
 _CLEARTEXT_PROTOCOLS = ("http",)
 # Microseconds without a byte, after which ffmpeg gives up a connection.
-_STALL = 20_000_000
+_STALL_TIMEOUT_US = 20_000_000
 # ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
 # losses, and ffmpeg reports the attempts. Without these options, ffmpeg reads on at the old offset
 # after a failed seek, and does not report the failure. It also does so where it wrongly detects
@@ -36,14 +36,14 @@ class Input:
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
-    :ivar bounded: the source is a file, or its server is known to serve ranges. Only then can a
+    :ivar seekable: the source is a file, or its server is known to serve ranges. Only then can a
         connection that ends early be recognized.
     """
 
     url: str
     protocols: tuple[str, ...]
     options: tuple[str, ...] = ()
-    bounded: bool = True
+    seekable: bool = True
 
     @property
     def verbosity(self) -> str:
@@ -101,16 +101,16 @@ def remote_input(
     :param ranges: the server is known to serve ranges. If a server sent the whole body in place of
         a range, ffmpeg would read bytes in a wrong order without an error.
     """
-    options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
+    options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL_TIMEOUT_US)]
     options += ["-user_agent", user_agent]
     options += _RANGE_OPTIONS if ranges else ["-seekable", "0"]
     if if_match is not None:
         options += ["-headers", f"If-Match: {if_match}\r\n"]
     if not url.startswith("https:"):
         return Input(
-            url, (*_REMOTE_PROTOCOLS, *_CLEARTEXT_PROTOCOLS), tuple(options), bounded=ranges
+            url, (*_REMOTE_PROTOCOLS, *_CLEARTEXT_PROTOCOLS), tuple(options), seekable=ranges
         )
     options += ["-tls_verify", "1"]
     if ca_file is not None:
         options += ["-ca_file", ca_file]
-    return Input(url, _REMOTE_PROTOCOLS, tuple(options), bounded=ranges)
+    return Input(url, _REMOTE_PROTOCOLS, tuple(options), seekable=ranges)

@@ -39,7 +39,7 @@ _BLOCKS_IN_PIXEL = 100
 # merges, the blocks stay short.
 _LEAST_CAPACITY = 256 * 1024
 # Blocks that are processed at a time.
-_PIECE = 64 * 1024
+_BLOCKS_PER_BATCH = 64 * 1024
 
 # The version of the format, in both serializations. Version 1 supports only one channel.
 _VERSION = 2
@@ -120,9 +120,9 @@ class Reduction:
             self._write(blocks, self._partial_block)
             blocks += 1
         extremes = np.zeros((self._pixels, self._channels, 2), np.int16)
-        piece = blocks_in_pixel * max(1, _PIECE // blocks_in_pixel)
-        for at in range(0, blocks, piece):
-            batch = self._read(at, min(piece, blocks - at))
+        batch_size = blocks_in_pixel * max(1, _BLOCKS_PER_BATCH // blocks_in_pixel)
+        for at in range(0, blocks, batch_size):
+            batch = self._read(at, min(batch_size, blocks - at))
             starts = np.arange(0, len(batch), blocks_in_pixel)
             first = at // blocks_in_pixel
             _reduce(*_split(batch), starts, extremes[first : first + len(starts)])
@@ -146,8 +146,8 @@ class Reduction:
 
     def _merge_neighbors(self) -> None:
         """Merge every two neighboring blocks, at the capacity, when all blocks are complete."""
-        for at in range(0, self._blocks, _PIECE):
-            batch = self._read(at, min(_PIECE, self._blocks - at))
+        for at in range(0, self._blocks, _BLOCKS_PER_BATCH):
+            batch = self._read(at, min(_BLOCKS_PER_BATCH, self._blocks - at))
             merged = self._new_extremes(len(batch) // 2)
             _reduce(*_split(batch), np.arange(0, len(batch), 2), merged)
             self._write(at // 2, merged)

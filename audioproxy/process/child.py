@@ -79,13 +79,13 @@ class Child:
         clock: IReactorTime,
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
-        not_started: Callable[[], object] = lambda: None,
+        on_spawn_failure: Callable[[], object] = lambda: None,
     ) -> None:
-        self._not_started = not_started
+        self._on_spawn_failure = on_spawn_failure
         self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
         self._reaped: SharedResult[Exit] = SharedResult()
-        self._expected: IDelayedCall | None = None
+        self._escalation: IDelayedCall | None = None
         # Timers and pipes call back outside of this context, but their log lines belong to the
         # request that started the child (D54).
         self._context = copy_context()
@@ -150,32 +150,32 @@ class Child:
 
     def stop(self) -> None:
         """Send TERM to the child, and KILL if it does not end in time."""
-        if not self._reaped.fired and self._expected is None:
-            self._expect_end(_TERM_GRACE, self.kill)
+        if not self._reaped.fired and self._escalation is None:
+            self._schedule_escalation(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
     def kill(self) -> None:
         """Send KILL to the child."""
         if not self._reaped.fired:
-            self._expect_end(_KILL_GRACE, self._report_survival)
+            self._schedule_escalation(_KILL_GRACE, self._log_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
         """Record how the child ended; called by its protocol when the child is reaped."""
-        self._forget_expectation()
+        self._cancel_escalation()
         if how.never_ran:
-            self._not_started()
+            self._on_spawn_failure()
         self._reaped.fire(how)
 
-    def _expect_end(self, seconds: float, otherwise: Callable[[], None]) -> None:
-        self._forget_expectation()
-        self._expected = self._clock.callLater(seconds, otherwise)
+    def _schedule_escalation(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        self._cancel_escalation()
+        self._escalation = self._clock.callLater(seconds, otherwise)
 
-    def _forget_expectation(self) -> None:
-        if self._expected is not None and self._expected.active():
-            self._expected.cancel()
+    def _cancel_escalation(self) -> None:
+        if self._escalation is not None and self._escalation.active():
+            self._escalation.cancel()
 
-    def _report_survival(self) -> None:
+    def _log_survival(self) -> None:
         self._log_error("child {pid} survived SIGKILL; waiting for its end", pid=self.protocol.pid)
 
     def _log_error(self, words: str, **fields: object) -> None:

@@ -134,14 +134,14 @@ class Prober:
                 raise ProbeFailed from error
             except (ChildTimeout, TimeoutError):
                 raise ProbeTimeout from None
-        cut_short = opened.bounded and was_cut_short(ended.stderr)
+        cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:
                 return read_probe(
                     ended.stdout,
                     ended.stderr,
                     cut_off=ended.overflowed,
-                    seekable=opened.bounded,
+                    seekable=opened.seekable,
                 )
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")

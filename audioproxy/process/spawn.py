@@ -56,7 +56,7 @@ class Launcher:
         (D45).
     :ivar parent_death_prefix: makes the kernel kill a child when this process ends (D40).
     :ivar session_prefix: gives a child a session of its own; it goes ahead of the other prefix.
-    :ivar not_started: called where a program could not be started.
+    :ivar on_spawn_failure: called where a program could not be started.
     """
 
     spawner: Spawner
@@ -64,7 +64,7 @@ class Launcher:
     environment: Mapping[str, str]
     parent_death_prefix: tuple[str, ...] = ()
     session_prefix: tuple[str, ...] = ()
-    not_started: Callable[[], object] = lambda: None
+    on_spawn_failure: Callable[[], object] = lambda: None
 
     def launch(
         self,
@@ -91,7 +91,7 @@ class Launcher:
             program.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, stdout_limit, keep_pattern, self.not_started)
+        child = Child(self.clock, stdout_limit, keep_pattern, self.on_spawn_failure)
         prefix = self.parent_death_prefix if parent_death_signal else ()
         command = [*self.session_prefix, *prefix, *arguments]
         try:
@@ -107,7 +107,7 @@ class Launcher:
                 os.close(stdin)
         except OSError as error:
             if error.errno in _PERSISTENT_ERRORS:
-                self.not_started()
+                self.on_spawn_failure()
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
         if output_limit is not None:
             child.limit_output(output_limit)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import WaveformReader
 
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
-_IN_MEMORY = 4 * 1024 * 1024
+_MAX_MEMORY_BYTES = 4 * 1024 * 1024
 # Bytes that the pipe can hold: the most that Linux grants to every user by default.
 _PIPE_SIZE = 1024 * 1024
 
@@ -60,7 +60,7 @@ class Waveforms:
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
         """
-        spool = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES)  # noqa: SIM115
         try:
             read = partial(_read_pipe, spec, spool)
             reader = await self._decode(arguments, descriptors, timeout, read)

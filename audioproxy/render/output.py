@@ -41,7 +41,7 @@ class RenderOutput:
         """The scratch file, which the store takes over."""
         return self._scratch
 
-    def grow(self) -> int:
+    def update_size(self) -> int:
         """Check the file's size, notify the followers of new bytes, and return the size."""
         size = os.fstat(self._scratch.descriptor).st_size
         readable = min(size, self.limit)

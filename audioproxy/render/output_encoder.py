@@ -49,7 +49,7 @@ class OutputEncoder:
                 WaveformSpec.of(options, preparation.probe),
                 limit,
             )
-            output.grow()
+            output.update_size()
         else:
             await self.encoder.encode(
                 command, preparation.descriptors, output.descriptor, left, check_output, limit

@@ -222,7 +222,7 @@ class Render:
         if scratch is None:
             if not self._subscribers:
                 raise CancelledError
-            scratch = await self._write_back.create_beside_store(deadline.left())
+            scratch = await self._write_back.create_outside_store(deadline.left())
         self._output = RenderOutput(scratch, self._context.limits.max_variant)
         return self._output
 
@@ -230,7 +230,7 @@ class Render:
         """Check the output, and return whether it has audio or the render has ended."""
         output = self._output
         assert output is not None
-        size = output.grow()
+        size = output.update_size()
         if size > output.limit:
             refusal = OutputTooLarge()
             # The refusal does not wait for the child, which may take some time to die.

@@ -49,7 +49,7 @@ class WriteBack:
             self.possible = False
             return None
 
-    async def create_beside_store(self, seconds: float) -> ScratchFile:
+    async def create_outside_store(self, seconds: float) -> ScratchFile:
         """Return a scratch file for an output that is not stored.
 
         :raises RenderFailed: where none can be created.

@@ -38,9 +38,9 @@ class Listener:
         :returns: the port, which the system chooses for port 0.
         :raises OSError: where the system refuses.
         """
-        return self.adopt(_open_socket(bind, port))
+        return self.listen_on(_open_socket(bind, port))
 
-    def adopt(self, opened: socket.socket) -> int:
+    def listen_on(self, opened: socket.socket) -> int:
         """Listen on a socket that already listens; from here on the listener owns it.
 
         :returns: its port.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from cachetools import TTLCache
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
-from audioproxy.grammar.sources import LocalSource, climbs_out, log_name
+from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 
@@ -158,7 +158,7 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     """Return the components below the root that ``path`` resolves to."""
     if path.startswith(b"/"):
         raise ValueError("the path is absolute")
-    if climbs_out(path):
+    if leaves_root(path):
         raise ValueError("the path leaves the root")
     resolved = os.path.realpath(os.path.join(root, path), strict=True)
     prefix = root.rstrip(b"/") + b"/"

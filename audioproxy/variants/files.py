@@ -112,7 +112,7 @@ class FileVariantStore:
                 f"not writable ({error}); a directory that this process may write into is required"
             ) from error
 
-    async def prove(self) -> None:
+    async def check_writable(self) -> None:
         """Prove that a store that is not open is writable and has space for a variant.
 
         :raises Unwritable: where it is not.

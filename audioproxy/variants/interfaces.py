@@ -75,7 +75,7 @@ class VariantStore(ScratchSpace, Protocol):
         """
         ...
 
-    async def prove(self) -> None:
+    async def check_writable(self) -> None:
         """Prove that a store which is not open can be written to, and leave nothing behind.
 
         :raises Unwritable: where it cannot; the text is that of `open` where both fail.

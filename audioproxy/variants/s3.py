@@ -147,9 +147,9 @@ class S3VariantStore:
 
         :raises Unwritable: where it is not.
         """
-        await self.prove()
+        await self.check_writable()
 
-    async def prove(
+    async def check_writable(
         self,
         content: bytes = b"",
         inspect: Callable[[StoreObject], Coroutine[Any, Any, object]] | None = None,

@@ -15,7 +15,7 @@ from zope.interface.verify import verifyClass
 
 from audioproxy.cli import fetcher as fetcher_module
 from audioproxy.cli import warm as warm_module
-from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
@@ -62,7 +62,7 @@ class FetchTests(ClientCase):
             ("MISS", RENDERED),
             ("COALESCED", RENDERED),
             ("HIT", STORED),
-            (None, OTHER),
+            (None, NOT_A_VARIANT),
         ):
             headers = {"X-Audio-Proxy": state} if state else {}
             stream = (
@@ -278,7 +278,7 @@ class AllTests(SynchronousTestCase):
         begun = self.begin(3)
         self.fetcher.waiting.pop().errback(FetchFailed("404"))
         self.fetcher.waiting.pop().callback(RENDERED)
-        self.fetcher.waiting.pop().callback(OTHER)
+        self.fetcher.waiting.pop().callback(NOT_A_VARIANT)
         self.successResultOf(begun)
         self.assertEqual(["a line without a signed URL: 404"], self.said)
         self.assertEqual(1, self.progress.failed)

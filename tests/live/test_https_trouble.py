@@ -273,7 +273,7 @@ class StallTests(TroubleCase):
 
     async def test_body(self) -> None:
         """A body that stalls for good gives 502 or a broken stream."""
-        self.patch(inputs, "_STALL", 300_000)
+        self.patch(inputs, "_STALL_TIMEOUT_US", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
         lost, fetched = UnreadableAfter(good, 300_000, "hold"), replace(good, **NO_RANGES)
@@ -285,7 +285,7 @@ class StallTests(TroubleCase):
 
     async def test_body_once(self) -> None:
         """A body that stalls once is requested again, and the render succeeds."""
-        self.patch(inputs, "_STALL", 800_000)
+        self.patch(inputs, "_STALL_TIMEOUT_US", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
         stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
         response = await fetch(service.port, self.path(self.origin.put("/a", stops)))
@@ -459,7 +459,7 @@ class LeftoverTests(TroubleCase):
         """Serve every kind of fault, and return the URLs."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 1)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.5)
-        self.patch(inputs, "_STALL", 500_000)
+        self.patch(inputs, "_STALL_TIMEOUT_US", 500_000)
         data, flac = sound("a.wav", "20"), short_flac().read_bytes()
         framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
         behaviors: list[Behavior] = [

@@ -118,8 +118,8 @@ class RemoteTests(SynchronousTestCase):
                 self.assertEqual(self.value(source, "-seekable"), seekable)
                 # A source without seeking cannot be resumed either.
                 self.assertEqual(self.value(source, "-reconnect"), "1" if ranges else None)
-                self.assertEqual(source.bounded, ranges)
-        self.assertTrue(local_input().bounded)
+                self.assertEqual(source.seekable, ranges)
+        self.assertTrue(local_input().seekable)
 
     def test_verbosity(self) -> None:
         """Remote sources use verbosity warning, at which ffmpeg reports lost connections."""

@@ -199,7 +199,7 @@ class ReductionTests(SynchronousTestCase):
         patches = (
             self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
             self.patch(waveform_module, "_LEAST_CAPACITY", 2 * least),
-            self.patch(waveform_module, "_PIECE", 2 * piece),
+            self.patch(waveform_module, "_BLOCKS_PER_BATCH", 2 * piece),
         )
         try:
             decoded, channels = kind

@@ -425,10 +425,10 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.last.exit_and_end(signal=9)
 
     def test_not_started(self) -> None:
-        """`not_started` is called if a program cannot be executed, and in no other case (D34)."""
+        """`on_spawn_failure` is called only if a program cannot be executed (D34)."""
         heard: list[str] = []
         launcher = Launcher(
-            self.spawner, self.clock, {}, not_started=lambda: heard.append("it did not start")
+            self.spawner, self.clock, {}, on_spawn_failure=lambda: heard.append("it did not start")
         )
         for code, count in ((0, 0), (1, 0), (126, 1), (127, 2)):
             launcher.launch(["x"], {})

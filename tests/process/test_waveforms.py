@@ -161,7 +161,7 @@ class GoodEndTests(DrawCase):
 
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit go into a file, which is removed afterwards."""
-        self.patch(waveforms, "_IN_MEMORY", 16)
+        self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
         drawing = self.start()

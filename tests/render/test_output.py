@@ -32,14 +32,14 @@ class RenderOutputTests(SynchronousTestCase):
     def put(self, data: bytes) -> int:
         """Write bytes as an encoder does, then update the known size."""
         os.write(self.output.descriptor, data)
-        return self.output.grow()
+        return self.output.update_size()
 
     def test_growth(self) -> None:
         """Followers are notified when the file has grown, and only then."""
         leave = self.follow()
-        self.assertEqual((self.output.grow(), self.told), (0, []))
+        self.assertEqual((self.output.update_size(), self.told), (0, []))
         self.assertEqual((self.put(b"abc"), self.told), (3, ["a"]))
-        self.assertEqual((self.output.grow(), self.told), (3, ["a"]))
+        self.assertEqual((self.output.update_size(), self.told), (3, ["a"]))
         self.assertEqual((self.put(b"de"), self.output.size, self.told), (5, 5, ["a", "a"]))
         leave()
         self.output.release()
@@ -63,7 +63,7 @@ class RenderOutputTests(SynchronousTestCase):
         """Readers receive no byte past the limit, however large the file is (D52)."""
         limited = RenderOutput(AnonymousFile(), 5)
         os.write(limited.descriptor, b"0123456789")
-        self.assertEqual((limited.grow(), limited.size), (10, 5))
+        self.assertEqual((limited.update_size(), limited.size), (10, 5))
         self.assertEqual(limited.read(0, 99), b"01234")
         self.assertEqual(limited.read(5, 99), b"")
         limited.release()

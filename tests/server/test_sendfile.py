@@ -87,7 +87,7 @@ class SendfileTests(TestCase):
     def grow(self, data: bytes) -> None:
         """Append to the file."""
         os.write(self.file.descriptor, data)
-        self.output.grow()
+        self.output.update_size()
 
     async def test_ranges(self) -> None:
         """A range of a file of any length is sent exactly."""

@@ -180,8 +180,8 @@ BUGS = [
     Bug(
         "no SIGKILL follows SIGTERM",
         "process/child.py",
-        "            self._expect_end(_TERM_GRACE, self.kill)\n",
-        "            self._expect_end(_TERM_GRACE, self._report_survival)\n",
+        "            self._schedule_escalation(_TERM_GRACE, self.kill)\n",
+        "            self._schedule_escalation(_TERM_GRACE, self._log_survival)\n",
         "responses",
     ),
     Bug(

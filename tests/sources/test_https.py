@@ -375,7 +375,7 @@ class InputTests(OriginCase):
             found = self.opened(reply(200, length=7, headers=TAGGED), response)
             for _ in range(2):
                 opened = self.result_of(found.input(10, whole=ranges))
-                self.assertEqual((SOURCE.url, ranges), (opened.url, opened.bounded), response)
+                self.assertEqual((SOURCE.url, ranges), (opened.url, opened.seekable), response)
                 seekable = opened.options[opened.options.index("-seekable") + 1]
                 self.assertEqual("1" if ranges else "0", seekable, response)
                 self.assertIn("/trust.pem", opened.options)
@@ -409,7 +409,7 @@ class InputTests(OriginCase):
         self.network.scripts += [large, large]
         # The copy is not tried again for another probe.
         for _ in range(2):
-            self.assertFalse(self.result_of(found.input(10, whole=False)).bounded)
+            self.assertFalse(self.result_of(found.input(10, whole=False)).seekable)
         self.assertEqual(0, self.space.held)
         self.error_of(found.input(10, whole=True), SourceTooLarge)
 
@@ -422,7 +422,7 @@ class InputTests(OriginCase):
         self.network.advance(4.9)
         self.assertNoResult(opening)
         self.network.advance(0.1)
-        self.assertFalse(self.successResultOf(opening).bounded)
+        self.assertFalse(self.successResultOf(opening).seekable)
         self.assertEqual(0, self.space.held)
 
     def test_closed_while_it_is_fetched(self) -> None:
@@ -441,7 +441,7 @@ class InputTests(OriginCase):
         """An origin that served the first byte as a range is not asked for the last byte."""
         part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         found = self.opened(reply(405), part)
-        self.assertTrue(self.result_of(found.input(10, whole=True)).bounded)
+        self.assertTrue(self.result_of(found.input(10, whole=True)).seekable)
         self.assertEqual(2, len(self.recorded_requests))
 
     def test_no_validator(self) -> None:
@@ -449,7 +449,7 @@ class InputTests(OriginCase):
         found = self.opened(reply(200, length=7))
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         self.network.scripts += [part, reply(200, b"0123456")]
-        self.assertTrue(self.result_of(found.input(10, whole=False)).bounded)
+        self.assertTrue(self.result_of(found.input(10, whole=False)).seekable)
         self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
         self.assertEqual(
             ["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.recorded_requests
@@ -480,7 +480,7 @@ class InputTests(OriginCase):
                 *[part] * len(more),
             ]
             opened = self.result_of(found.input(10, whole=True))
-            self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.bounded))
+            self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.seekable))
             self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.recorded_requests)
 
     def test_redirect_target_changed(self) -> None:

@@ -235,7 +235,7 @@ class InputTests(SourceCase):
         self.assertEqual(options["-max_redirects"], "0")
         self.assertEqual(options["-headers"], 'If-Match: "abc"\r\n')
         self.assertEqual(options["-seekable"], "1")
-        self.assertTrue(given.bounded)
+        self.assertTrue(given.seekable)
 
     def test_trust(self) -> None:
         """Over TLS, ffmpeg verifies the certificate with the store's CA bundle or the system's."""

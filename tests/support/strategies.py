@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING
-from audioproxy.grammar.sources import climbs_out
+from audioproxy.grammar.sources import leaves_root
 
 #: Makes results reproducible: no deadline, no random seed and no database of earlier runs.
 DETERMINISTIC = settings(
@@ -153,7 +153,7 @@ def _locals() -> st.SearchStrategy[bytes]:
     path = st.binary(min_size=1, max_size=80).filter(
         lambda path: not path.startswith(b"/") and b"\0" not in path and path.count(b"/") < 64
     )
-    inside = path.filter(lambda path: not climbs_out(path))
+    inside = path.filter(lambda path: not leaves_root(path))
     return inside.map(lambda path: b"local://" + path)
 
 

@@ -581,57 +581,59 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
 
-class ProveTests(SynchronousTestCase):
-    """`FileVariantStore.prove`"""
+class CheckWritableTests(SynchronousTestCase):
+    """`FileVariantStore.check_writable`"""
 
     def setUp(self) -> None:
         self.path = Path(self.mktemp()).absolute()
 
-    def prove(self) -> str | None:
+    def check_writable(self) -> str | None:
         """Return the reason why the store cannot be used, or None."""
         before = open_descriptors()
 
-        async def prove() -> str | None:
+        async def check_writable() -> str | None:
             try:
-                await FileVariantStore(str(self.path), SYNCHRONOUS_CALLS).prove()
+                await FileVariantStore(str(self.path), SYNCHRONOUS_CALLS).check_writable()
             except Unwritable as error:
                 return str(error)
             return None
 
-        reason = self.successResultOf(Deferred.fromCoroutine(prove()))
+        reason = self.successResultOf(Deferred.fromCoroutine(check_writable()))
         self.assertEqual(open_descriptors(), before)
         return reason
 
     def test_good(self) -> None:
-        """`prove` leaves no file behind.
+        """`check_writable` leaves no file behind.
 
-        If root runs `prove`, a file left behind would belong to root, and the service could not
-        write to it.
+        If root runs `check_writable`, a file left behind would belong to root, and the
+        service could not write to it.
         """
         self.path.mkdir()
-        self.assertIsNone(self.prove())
+        self.assertIsNone(self.check_writable())
         self.assertEqual(os.listdir(self.path), [])
 
     def test_beside_a_service(self) -> None:
-        """`prove` leaves the files of a running service unchanged."""
+        """`check_writable` leaves the files of a running service unchanged."""
         self.path.mkdir()
         running = FileVariantStore(str(self.path), SYNCHRONOUS_CALLS)
         self.successResultOf(Deferred.fromCoroutine(running.open()))
         self.addCleanup(running.close_now)
         before = sorted(self.path.rglob("*"))
-        self.assertIsNone(self.prove())
+        self.assertIsNone(self.check_writable())
         self.assertEqual(sorted(self.path.rglob("*")), before)
 
     def test_missing(self) -> None:
-        """`prove` reports a missing store with the same reason as at boot."""
-        self.assertRegex(self.prove() or "", r"\Anot writable \(.+\); a directory that ")
+        """`check_writable` reports a missing store with the same reason as at boot."""
+        self.assertRegex(self.check_writable() or "", r"\Anot writable \(.+\); a directory that ")
 
     def test_full(self) -> None:
-        """`prove` reports a lack of disk space for variants."""
+        """`check_writable` reports a lack of disk space for variants."""
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
         self.patch(files_module, "_RESERVE_FRACTION", 1)
-        self.assertRegex(self.prove() or "", "No space left .+; disk space for variants is")
+        self.assertRegex(
+            self.check_writable() or "", "No space left .+; disk space for variants is"
+        )
         self.assertEqual(os.listdir(self.path), [])
 
 

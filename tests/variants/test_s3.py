@@ -210,8 +210,8 @@ class OpenTests(VariantCase):
         self.assertEqual(self.network.requests, [])
 
 
-class ProveTests(VariantCase):
-    """`S3VariantStore.prove`"""
+class CheckWritableTests(VariantCase):
+    """`S3VariantStore.check_writable`"""
 
     def test_inspect(self) -> None:
         """The object has the given content, and exists until ``inspect`` has returned."""
@@ -221,7 +221,7 @@ class ProveTests(VariantCase):
             inspected.append((proof.url, [request.method for request in self.network.requests]))
 
         self.network.scripts += [reply(200), reply(200), reply(204)]
-        self.result_of(self.variants.prove(b"content", inspect))
+        self.result_of(self.variants.check_writable(b"content", inspect))
         put, head, delete = self.network.requests
         self.assertEqual((put.method, put.body), ("PUT", b"content"))
         self.assertTrue(is_signed(put, SECRET))
@@ -237,7 +237,7 @@ class ProveTests(VariantCase):
             raise Denied("status 403, AccessDenied")
 
         self.network.scripts += [reply(200), reply(200), reply(204)]
-        text = str(self.error_of(self.variants.prove(b"", inspect), Unwritable))
+        text = str(self.error_of(self.variants.check_writable(b"", inspect), Unwritable))
         self.assertIn("finding the object that was written in s3://bucket failed", text)
         self.assertEqual("DELETE", self.network.requests[-1].method)
 

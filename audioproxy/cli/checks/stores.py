@@ -62,7 +62,7 @@ async def check_stores(
 async def check_folder(config: Config, path: str, store: VariantStore) -> CheckResult:
     """Check that a variant store in a directory is writable, and its free space."""
     try:
-        await store.prove()
+        await store.check_writable()
     except Unwritable as error:
         return bad("variant store", f"AP_VARIANT_STORE: {error}")
     renders = config.max_concurrency
@@ -87,7 +87,7 @@ async def check_bucket(
         presigned.append(await _check_presigned_url(reactor, config, proof))
 
     try:
-        await store.prove(_CONTENT, inspect)
+        await store.check_writable(_CONTENT, inspect)
     except Unwritable as error:
         unwritable = str(error)
         yield bad("variant store", f"AP_VARIANT_STORE: {unwritable}")
