@@ -17,7 +17,7 @@ class ExpiredTests(SynchronousTestCase):
     """`expired`"""
 
     def test_boundary(self) -> None:
-        """The whole second that ``exp`` names is served; the next second is not (D14)."""
+        """A URL is valid to the end of the second that ``exp`` names (D14)."""
         for now, gone in (
             (0.0, False),
             (999.0, False),
@@ -32,7 +32,7 @@ class ExpiredTests(SynchronousTestCase):
             self.assertIs(expired(1000, now), gone, now)
 
     def test_no_leeway(self) -> None:
-        """The clock has no tolerance (Request option exp, 2)."""
+        """Expiry has no leeway for clock skew (Request option exp, 2)."""
         self.assertIs(expired(1_893_456_000, 1_893_456_000.999), False)
         self.assertIs(expired(1_893_456_000, 1_893_456_001.0), True)
 
@@ -69,7 +69,7 @@ class ClampTests(SynchronousTestCase):
             self.assertEqual(clamp(seconds, 1000, now), clamped, (seconds, now))
 
     def test_without_exp(self) -> None:
-        """A URL without ``exp`` keeps every lifetime (Request option exp, 3)."""
+        """Without ``exp``, lifetimes are unchanged (Request option exp, 3)."""
         for seconds in (0, 300, YEAR):
             self.assertEqual(clamp(seconds, None, 253_402_300_800.0), seconds)
 

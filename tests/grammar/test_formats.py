@@ -99,7 +99,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(accepted, sorted(rates), token)
 
     def test_ranges(self) -> None:
-        """ogg, wav and flac accept any rate up to their highest, except for gaps of flac (D8)."""
+        """ogg, wav and flac accept a range; flac only multiples of 10 above 65534 (D8)."""
         for token, rate, accepted in (
             ("ogg", 0, False),
             ("ogg", 1, True),
@@ -122,7 +122,7 @@ class RatesTests(SynchronousTestCase):
             self.assertIs(FORMATS[token].rates.accepts(rate), accepted, (token, rate))
 
     def test_nearest(self) -> None:
-        """Without ``sr`` the rate is the source's, else the next higher, else the highest (D8)."""
+        """`Rates.nearest` returns the same rate, the next higher one or the highest (D8)."""
         for token, source, rate in (
             ("mp3", 44_100, 44_100),
             ("mp3", 44_099, 44_100),
@@ -150,7 +150,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(FORMATS[token].rates.nearest(source), rate, (token, source))
 
     def test_describe(self) -> None:
-        """The rates that a refusal lists are all accepted (D8, D20)."""
+        """`Rates.describe` states the rates that ``sr`` accepts (D8, D20)."""
         for token, words in (
             ("opus", "one of 8000, 12000, 16000, 24000, 48000"),
             ("aac", "one of " + ", ".join(map(str, (7350, *MPEG)))),
@@ -167,7 +167,7 @@ class RatesTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(token=st.sampled_from(sorted(FORMATS)), source=st.integers(1, 800_000))
     def test_nearest_is_accepted(self, token: str, source: int) -> None:
-        """Every sample rate of a source has a supported rate of the output (D8, D13)."""
+        """The nearest rate is supported, and no lower one reaches the source's (D8, D13)."""
         rates = FORMATS[token].rates
         rate = rates.nearest(source)
         self.assertTrue(rates.accepts(rate))

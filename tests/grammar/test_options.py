@@ -19,12 +19,12 @@ class CanonicalTests(SynchronousTestCase):
     """`VariantOptions.canonical`"""
 
     def test_defaults(self) -> None:
-        """The canonical string always has the format, and no omitted options (D4)."""
+        """The canonical string has the format, even the default, but no omitted option (D4)."""
         self.assertEqual(VariantOptions().canonical(), "f:mp3")
         self.assertEqual(VariantOptions(f="wav").canonical(), "f:wav")
 
     def test_order(self) -> None:
-        """Keys stand in ascending order (D4)."""
+        """Keys are in ascending order (D4)."""
         options = VariantOptions(
             f="wav",
             sr=8000,

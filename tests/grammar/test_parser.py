@@ -1,4 +1,4 @@
-"""Option segments: each rule of the contract and each refusal is a row."""
+"""Parsing of option segments: a table row for each rule of the contract and each refusal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cut(text: str) -> list[bytes]:
 
 
 def beside(key: str, value: str) -> str:
-    """Return an options string with this value for ``key``, and the segments that it requires."""
+    """Return ``key:value``, preceded by the segments that the key requires."""
     return "/".join(filter(None, [KEYS[key][0], f"{key}:{value}"]))
 
 
@@ -95,7 +95,7 @@ class SegmentTests(OptionsCase):
         self.assert_canonical([("", "f:mp3")])
 
     def test_unknown(self) -> None:
-        """Unknown keys are refused, even similar ones (Signed URL grammar; D2)."""
+        """Unknown keys are refused, even if they resemble known ones (Signed URL grammar; D2)."""
         for key, (_, value, _) in KEYS.items():
             for other in (
                 key.upper(),
@@ -174,7 +174,7 @@ class SegmentTests(OptionsCase):
                 self.assert_refused([(beside(key, f"{value}:"), f"{key}:{value}:", "expected")])
 
     def test_spaces(self) -> None:
-        """A space or a line feed around a value makes it another value (D2)."""
+        """Outside ``dl`` and ``cb``, spaces, line feeds and NUL around a value are refused (D2)."""
         for key, (_, value, _) in KEYS.items():
             if key not in ("dl", "cb"):
                 for other in (f" {value}", f"{value} ", f"{value}\n", f"{value}\0"):
@@ -201,7 +201,7 @@ class SegmentTests(OptionsCase):
     @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
-        """Any bytes are options, or a 422 that says why in ASCII (D13, D20)."""
+        """Any bytes are parsed as options or refused with a 422 in ASCII (D13, D20)."""
         for each in (segments, [*good, *segments]):
             try:
                 options, _ = read_options(each)
@@ -242,7 +242,7 @@ class BoundsTests(OptionsCase):
     )
 
     def test_whole_numbers(self) -> None:
-        """Every whole number accepts both its bounds, and nothing outside them (D6)."""
+        """Options with whole numbers accept both bounds, and nothing outside them (D6)."""
         for context, key, low, high in self.WHOLE:
             for value in (low, high):
                 options, exp = read_options([*cut(context), f"{key}:{value}".encode()])
@@ -254,7 +254,7 @@ class BoundsTests(OptionsCase):
                     self.assertRegex(words, r"\d", segment)
 
     def test_decimals(self) -> None:
-        """Every decimal accepts both its bounds, and nothing a thousandth outside them (D3, D6)."""
+        """Options with decimals accept both bounds, and refuse values 0.001 outside (D3, D6)."""
         step = Decimal("0.001")
         for context, shape, low, high in self.DECIMAL:
             for value in (low, high):
@@ -265,7 +265,10 @@ class BoundsTests(OptionsCase):
                 self.assertRegex(words, r"\d", segment)
 
     def test_spellings_of_whole_numbers(self) -> None:
-        """Whole numbers have no fraction, plus or exponent, and 9 digits (12 for ``exp``) (D3)."""
+        """Whole numbers have at most 9 digits, and no fraction, plus or exponent (D3).
+
+        ``exp`` may have 12 digits.
+        """
         for key in ("br", "sr", "pts", "exp"):
             value = KEYS[key][1]
             for other in (f"{value}.0", f"+{value}", f"{value}e0", f"0x{value}", "x"):
@@ -280,7 +283,7 @@ class BoundsTests(OptionsCase):
         )
 
     def test_spellings_of_decimals(self) -> None:
-        """A decimal has no exponent, at most 3 fractional and 9 integer digits (D3)."""
+        """A decimal has 1 to 9 integer digits, up to 3 fractional digits, and no exponent (D3)."""
         for shape in (row[1] for row in self.DECIMAL):
             for other in ("1e0", "1.", ".5", "1.0000", "0000000001", "1,5", "x", "nan", "inf"):
                 segment = shape.format(other)
@@ -312,7 +315,7 @@ class EncodingTests(OptionsCase):
     """f, br, q, sr, ch, bd"""
 
     def test_formats(self) -> None:
-        """The canonical string has the format, even the default; others are refused (D4)."""
+        """The canonical string has even a default format; unknown formats are refused (D4)."""
         for token in FORMATS:
             canonical = PEAKS if token == "peaks" else f"f:{token}"
             self.assert_canonical([(f"f:{token}", canonical)])
@@ -463,7 +466,7 @@ class TimeTests(OptionsCase):
     """t, fade, gain, norm, enhance"""
 
     def test_trim(self) -> None:
-        """``t`` is a start, and optionally a duration from there (D3)."""
+        """``t`` is a start, and optionally a duration (D3)."""
         self.assert_canonical(
             [
                 ("t:0", "f:mp3/t:0"),
@@ -655,7 +658,7 @@ class PeaksTests(OptionsCase):
                 self.assert_refused([(text, segment, words)])
 
     def test_without_peaks(self) -> None:
-        """Options of peaks without ``f:peaks`` are refused, and so create no second key (D7)."""
+        """Options of peaks are refused for other formats, so they create no second key (D7)."""
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
             for form in FORMATS:
@@ -705,7 +708,7 @@ class DeliveryTests(OptionsCase):
             self.assert_refused([(f"dl:{value}", f"dl:{value}", words)])
 
     def test_cache_buster(self) -> None:
-        """``cb`` is an opaque string of bytes in the key, decoded once (D2)."""
+        """``cb`` is an opaque byte string, percent-decoded once (D2)."""
         for value, opaque, canonical in (
             ("1", b"1", "1"),
             ("v1.2_3-4~5", b"v1.2_3-4~5", "v1.2_3-4~5"),
@@ -773,13 +776,13 @@ class ExpTests(OptionsCase):
             self.assertIsNone(read_expiry(cut(f"exp:{value}")), value)
 
     def test_with_a_conflict(self) -> None:
-        """Other refusals do not hide an ``exp`` that has passed (Request handling order, 2)."""
+        """`read_expiry` ignores errors in other segments (Request handling order, 2)."""
         for text in ("exp:5/br:1", "zz:1/exp:5", "f:mp3//exp:5", "br/exp:5", "br:96/q:1/exp:5"):
             self.assertEqual(read_expiry(cut(text)), 5, text)
             self.assertRaises(InvalidOptions, read_options, cut(text))
 
     def test_none(self) -> None:
-        """``exp`` is None unless exactly one is well formed (Request option exp)."""
+        """``exp`` is None unless it is given exactly once and well formed (Request option exp)."""
         for text in (
             *("", "f:mp3", "exp", "exp:", "EXP:5", "cb:exp:5", "exp:5/exp:6", "exp:5/exp:5"),
             *("exp:5/exp:x", "expires:5", "%65xp:5", " exp:5"),
@@ -800,7 +803,10 @@ class ExpTests(OptionsCase):
     @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
-        """`read_expiry` and the options agree on any bytes, within bounds (Request option exp)."""
+        """For any bytes, `read_expiry` returns None or a number within bounds.
+
+        If `read_options` accepts the same bytes, it returns the same ``exp`` (Request option exp).
+        """
         exp = read_expiry(segments)
         self.assertTrue(exp is None or 0 <= exp <= 253_402_300_799)
         try:
@@ -813,7 +819,7 @@ class InfoTests(SynchronousTestCase):
     """`refuse_options`: an info document has no options."""
 
     def why(self, segments: list[bytes]) -> str:
-        """Return the message with which segments beside ``info`` are refused."""
+        """Return the quoted segment from the refusal of an info URL with these segments."""
         error = self.assertRaises(InvalidOptions, refuse_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
         quoted, _, rest = error.message.partition(" is not accepted: ")
@@ -826,14 +832,14 @@ class InfoTests(SynchronousTestCase):
         self.assertIsNone(refuse_options(()))
 
     def test_any_option(self) -> None:
-        """Every option of every class is refused beside info (Info document, 5)."""
+        """Every option of every class is refused in an info URL (Info document, 5)."""
         for key, (_, *values) in KEYS.items():
             for value in values:
                 segment = f"{key}:{value}"
                 self.assertEqual(self.why(cut(segment)), f'"{segment}"')
 
     def test_any_segment(self) -> None:
-        """Beside info, unknown keys, empty segments and another info are refused (D20)."""
+        """In an info URL, unknown keys, empty segments and a second info are refused (D20)."""
         for segment, quoted in (
             (b"", '""'),
             (b"x", '"x"'),
@@ -849,14 +855,14 @@ class InfoTests(SynchronousTestCase):
         self.assertEqual(self.why([b"f:mp3", b"q:99"]), '"f:mp3"')
 
     def test_expired(self) -> None:
-        """An ``exp`` beside info is refused, even if it has passed (Info document, 5)."""
+        """An ``exp`` is refused in an info URL, even if it has passed (Info document, 5)."""
         for second in (1, 253_402_300_799):
             self.assertEqual(self.why([b"exp:%d" % second]), f'"exp:{second}"')
 
     @DETERMINISTIC
     @given(segments=st.lists(junk(), min_size=1, max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
-        """Any segment between info and the source is a 422, never a document or a crash."""
+        """Any segment between info and the source is refused with a 422."""
         target = split_target(b"/info/" + b"/".join([*segments, b"plain", b"local://a"]))
         assert target is not None
         if target.options:

@@ -1,4 +1,4 @@
-"""Signed paths are parsed in one order: signature, exp, options, source."""
+"""Parsing of signed requests, in the order signature, exp, options, source."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
 
     def test_diagnosis(self) -> None:
-        """The refusal names a common mistake of a holder of the key."""
+        """The refusal names a common signing mistake, such as a missing salt."""
         path = b"/plain/local://a"
         error = self.refused(KEYS, SignedPath(sign(KEY, b"", path), path))
         assert error.diagnosis is not None
@@ -56,7 +56,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(f"The signature does not match: {error.diagnosis}.", error.message)
 
     def test_insecure(self) -> None:
-        """The word insecure is accepted if allowed; otherwise the refusal names the setting."""
+        """The signature ``insecure`` is accepted if allowed; else the refusal names the setting."""
         path = SignedPath(b"insecure", b"/plain/local://a")
         SigningKeys(None, None, allow_insecure=True).verify(path)
         self.assertIn("AP_ALLOW_INSECURE", self.refused(KEYS, path).message)
@@ -71,7 +71,7 @@ class RequestTests(SynchronousTestCase):
     """`read_request` and `parse_request`"""
 
     def test_variant(self) -> None:
-        """A variant request has options, source, expiry, canonical string, cache key and tag."""
+        """A variant request has options, source, expiry, canonical string, cache key and ETag."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
         request = read_request(signed(path), KEYS, NOW)
         options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])
@@ -87,7 +87,7 @@ class RequestTests(SynchronousTestCase):
         )
 
     def test_order(self) -> None:
-        """The first error decides the refusal: signature, exp, options, source."""
+        """Errors are reported in the order signature, exp, options, source."""
         worst = b"/exp:5/q:99/plain/nowhere://a"
         for path, now, refusal in (
             (SignedPath(b"x", worst), NOW, InvalidSignature),
@@ -108,7 +108,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(5, request.exp)
 
     def test_is_expired(self) -> None:
-        """A request that was parsed in time expires after the second of ``exp`` (D14)."""
+        """A request expires after the second that ``exp`` names, or never without ``exp`` (D14)."""
         for path, late in ((b"/exp:5/plain/local://a", True), (b"/plain/local://a", False)):
             request = parse_request(path, None)
             assert isinstance(request, VariantRequest)

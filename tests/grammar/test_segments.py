@@ -1,4 +1,4 @@
-"""The parts of a path."""
+"""Splitting of a path into signature, options, form and source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SplitSignatureTests(SynchronousTestCase):
     """`split_signature`"""
 
     def test_exact_bytes(self) -> None:
-        """The signed path is the raw bytes with the leading slash (Authentication, 1)."""
+        """The signed path is every raw byte after the signature (Authentication, 1)."""
         for path, signature, signed in (
             (b"/S/f:mp3/plain/local://a%2Fb", b"S", b"/f:mp3/plain/local://a%2Fb"),
             (b"/S/info/plain/local://a", b"S", b"/info/plain/local://a"),
@@ -26,7 +26,7 @@ class SplitSignatureTests(SynchronousTestCase):
             self.assertEqual(split_signature(path), SignedPath(signature, signed), path)
 
     def test_single_segment(self) -> None:
-        """A path without a leading slash and two segments has no signed part (D18)."""
+        """A path with fewer than two segments, or no leading slash, has no signed part (D18)."""
         for path in (b"", b"/", b"/health", b"/x:y", b"*", b"no/slash", b"http://host/S/plain/x"):
             self.assertIsNone(split_signature(path), path)
 

@@ -20,7 +20,7 @@ from tests.support.strategies import DETERMINISTIC, junk
 #         hmac.new(bytes.fromhex(key), bytes.fromhex(salt) + path, hashlib.sha256).digest()
 #     ).rstrip(b"=")
 #
-# and the first one again by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
+# The first one was also made by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
 VECTORS = (
     (
         "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -133,7 +133,7 @@ class VerifyTests(SynchronousTestCase):
                 self.assertIs(verified, False, path)
 
     def test_final_character(self) -> None:
-        """Only one of four last characters that decode alike is accepted (Authentication, 2)."""
+        """Of four last characters that decode alike, only one is accepted (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         digest = base64.urlsafe_b64decode(signature + b"=")
         alike = [

@@ -1,4 +1,4 @@
-"""The diagnosis of wrong signatures that a holder of the key made."""
+"""Diagnosis of common mistakes in signatures that a holder of the key made."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SlipTests(SynchronousTestCase):
             self.assertIsNone(diagnose_signature(KEY, SALT, PATH, signature), signature)
 
     def test_broken_escape(self) -> None:
-        """A path that cannot be decoded is still compared with the other mistakes."""
+        """A path with a broken escape is still checked for the other mistakes."""
         path = b"/f:mp3/plain/local://100%"
         self.assertIsNone(diagnose_signature(KEY, SALT, path, sign(bytes(32), SALT, path)))
         self.assertIn(

@@ -23,7 +23,7 @@ from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, sour
 
 
 def host_of(length: int) -> bytes:
-    """Return a host name of so many bytes, in labels of at most 63."""
+    """Return a host name of ``length`` bytes, in labels of at most 63."""
     full, rest = divmod(length, 64)
     return b".".join([b"h" * 63] * full + ([b"h" * rest] if rest else []))
 
@@ -38,7 +38,7 @@ class SourceCase(SynchronousTestCase):
         return plain
 
     def refused(self, form: bytes, raw: bytes) -> NotFound:
-        """Return the refusal of a raw source, which must have the message of all refusals."""
+        """Return the refusal of a raw source, after a check that it has the common message."""
         error = self.assertRaises(NotFound, read_source, form, raw)
         self.assertEqual(error.message, NotFound.default_message, raw)
         self.assertTrue(error.reason, raw)
@@ -71,7 +71,7 @@ class LocalTests(SourceCase):
         self.assertEqual(source.canonical, b"local://albums/one/a.mp3")
 
     def test_escaped(self) -> None:
-        """The path is URL-escaped, and bytes that are not text stay bytes (D15)."""
+        """The path is percent-decoded, and bytes that are not UTF-8 are kept (D15)."""
         for raw, path in (
             (b"local://a%20b.mp3", b"a b.mp3"),
             (b"local%3A%2F%2Fa%2Fb", b"a/b"),
@@ -115,7 +115,7 @@ class LocalTests(SourceCase):
             self.refuse(b"local://" + path, "64 components and 1024 bytes")
 
     def test_bound_is_of_decoded_bytes(self) -> None:
-        """Escapes do not count towards the bounds (Source bounds; D15)."""
+        """The bounds apply to the decoded path (Source bounds; D15)."""
         self.assertEqual(
             read_source(b"plain", b"local://" + b"%61" * 1024), LocalSource(b"a" * 1024)
         )
@@ -133,7 +133,7 @@ class S3Tests(SourceCase):
     """``s3://``"""
 
     def test_canonical(self) -> None:
-        """An object is its bucket and its raw decoded key (Source forms)."""
+        """An S3 source is a bucket and a percent-decoded, unnormalized key (Source forms)."""
         for raw, bucket, key in (
             (b"s3://bucket/a/b.mp3", "bucket", b"a/b.mp3"),
             (b"s3://bucket/a%20b", "bucket", b"a b"),
@@ -189,7 +189,7 @@ class HttpsTests(SourceCase):
     """``https://``"""
 
     def test_folded(self) -> None:
-        """Spellings of one address are one source (Canonical source string, 2)."""
+        """Equivalent spellings of a URL give one source (Canonical source string, 2)."""
         for source, url in (
             # Letter case of scheme and host.
             (b"https://example.com/a", "https://example.com/a"),
@@ -235,7 +235,7 @@ class HttpsTests(SourceCase):
             self.assertEqual(folded.canonical, url.encode("ascii"), source)
 
     def test_not_folded(self) -> None:
-        """Only the origin interprets the preserved parts (Canonical source string, 2 and 3)."""
+        """Parts that only the origin interprets are kept (Canonical source string, 2 and 3)."""
         for url in (
             # The URL's own percent-encoding.
             "https://example.com/%61",
@@ -304,7 +304,7 @@ class HttpsTests(SourceCase):
             self.assertEqual(folded.host, host, source)
 
     def test_escaped_once(self) -> None:
-        """A URL is escaped once to be a source, and decoded once (Source forms; D15)."""
+        """A plain URL is percent-decoded exactly once (Source forms; D15)."""
         for raw, url in (
             (b"https%3A%2F%2Fexample.com%2Fa%3Fq%3D1", b"https://example.com/a?q=1"),
             (b"https://example.com/%252e", b"https://example.com/%2e"),
@@ -449,7 +449,7 @@ class EncodedTests(SourceCase):
             self.assertEqual(read_source(b"enc", unpadded + padding).canonical, source)
 
     def test_wrong_padding(self) -> None:
-        """Too little and too much padding is refused (D15)."""
+        """Too little and too much padding are refused (D15)."""
         for raw in (
             *(b"bG9jYWw6Ly9h=", b"bG9jYWw6Ly9h==", b"bG9jYWw6Ly9h===", b"bG9jYWw6Ly9h===="),
             *(b"bG9jYWw6Ly9hYg=", b"bG9jYWw6Ly9hYg===", b"bG9jYWw6Ly9hYmM=="),
@@ -509,7 +509,7 @@ class EncodedTests(SourceCase):
         self.refused(b"plain", b"")
 
     def test_not_decoded_again(self) -> None:
-        """The decoded base64url is the source itself, with its escapes (D15)."""
+        """The decoded base64url is not percent-decoded (D15)."""
         for source in (b"local://%2e%2e/a", b"local://a%20b", b"s3://b/%ff", b"https://h/%2e"):
             self.assertEqual(read_source(b"enc", encoded(source)).canonical, source)
         self.assertEqual(read_source(b"enc", encoded(b"local://100%")).canonical, b"local://100%")
@@ -538,7 +538,7 @@ class SourceProperties(SourceCase):
     @DETERMINISTIC
     @given(source=sources(), data=st.data())
     def test_one_canonical_string(self, source: bytes, data: st.DataObject) -> None:
-        """Plain and enc forms of one source are one source (Source forms; D15)."""
+        """The plain and enc forms of a source give the same source (Source forms; D15)."""
         spelled = encoded(source)
         padded = spelled + b"=" * (-len(spelled) % 4)
         first = read_source(b"plain", data.draw(escaped(source)))
@@ -549,7 +549,7 @@ class SourceProperties(SourceCase):
     @DETERMINISTIC
     @given(form=st.sampled_from((b"plain", b"enc")), raw=junk())
     def test_any_bytes(self, form: bytes, raw: bytes) -> None:
-        """Any bytes are a source or a 404 (D13, D16)."""
+        """Any bytes are parsed as a source or refused with a 404 (D13, D16)."""
         for each in (raw, *(encoded(scheme + raw) for scheme in (b"", b"s3://b", b"https://"))):
             try:
                 source = read_source(form, each)
@@ -562,7 +562,7 @@ class SourceProperties(SourceCase):
         rest=junk(), scheme=st.sampled_from((b"local://", b"s3://b/", b"https://h", b"https://"))
     )
     def test_any_bytes_behind_a_scheme(self, rest: bytes, scheme: bytes) -> None:
-        """Any bytes after a scheme are a source or a 404, alike in both forms (D15, D16)."""
+        """In both forms, any bytes after a scheme give the same source or 404 (D15, D16)."""
         source = scheme + rest
         outcomes = []
         for form, raw in (
@@ -591,7 +591,7 @@ class LogNameTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(source=sources(), other=sources())
     def test_alike(self, source: bytes, other: bytes) -> None:
-        """A name is one word of visible ASCII, and different sources have different names (D28)."""
+        """A log name is one word of visible ASCII, and is different for each source (D28)."""
         one, two = (read_source(b"enc", encoded(each)).canonical for each in (source, other))
         self.assertRegex(log_name(one), r"\A[!-~]+\Z")
         self.assertEqual(one == two, log_name(one) == log_name(two))

@@ -22,7 +22,7 @@ class DecimalTests(SynchronousTestCase):
     """`read_decimal` and `print_decimal`"""
 
     def test_spellings(self) -> None:
-        """A number is parsed as it is spelled, and printed in its shortest form (D3)."""
+        """A decimal is parsed exactly, and printed in its shortest form (D3)."""
         for text, printed in (
             (b"0", "0"),
             (b"-0", "0"),
@@ -67,7 +67,7 @@ class DecimalTests(SynchronousTestCase):
         self.assertRaises(ValueError, read_decimal, b"+3.5", 0, 9)
 
     def test_bounds(self) -> None:
-        """Both bounds are accepted, and nothing a thousandth outside them (D6)."""
+        """Both bounds are accepted, and values 0.001 outside them are refused (D6)."""
         low, high = Decimal("0.1"), Decimal(2)
         for text in (b"0.1", b"2", b"2.000"):
             self.assertTrue(low <= read_decimal(text, low, high) <= high, text)
@@ -88,7 +88,7 @@ class DecimalTests(SynchronousTestCase):
         plus=st.booleans(),
     )
     def test_inverse(self, thousandths: int, fraction: int, whole: int, plus: bool) -> None:
-        """Every spelling of a number is printed alike, and parsed to the same number (D3)."""
+        """All spellings of a number give the same value and the same printed form (D3)."""
         text = spell_thousandths(thousandths, fraction=fraction, whole=whole, plus=plus)
         value = read_decimal(text.encode(), -(10**9), 10**9, plus=True)
         printed = print_decimal(value)
@@ -101,7 +101,7 @@ class DecimalTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(text=junk())
     def test_junk(self, text: bytes) -> None:
-        """Any bytes are a number within bounds or a ValueError (D3)."""
+        """Any bytes give a number within the bounds or raise ValueError (D3)."""
         try:
             value = read_decimal(text, -60, 60, plus=True)
         except ValueError:
@@ -167,7 +167,7 @@ class IntegerTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(text=junk())
     def test_junk(self, text: bytes) -> None:
-        """Any bytes are a whole number within bounds or a ValueError (D3)."""
+        """Any bytes give a whole number within the bounds or raise ValueError (D3)."""
         try:
             value = read_integer(text, 1, 65_536)
         except ValueError:

@@ -55,7 +55,7 @@ SERVICE = (
 _URL = b"https://a.test/b.mp3"
 _TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
 
-#: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as measured. Lines that precede the
+#: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as observed. Lines that precede the
 #: message about the failed URL belong to the same diagnostic.
 REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
     NotFound: (
@@ -80,7 +80,7 @@ REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": No route to host",
         _URL + b": Broken pipe",
         b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
-        # The service classifies an untrusted certificate alike (D48).
+        # The service's own requests report an untrusted certificate in the same way (D48).
         b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
         b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
         + (_URL + b": Input/output error"),
@@ -121,7 +121,7 @@ CUT_SHORT = (
     b"[https @ 0x55] HTTP error 412 Precondition Failed\n    Last message repeated 1 times",
     b"[http @ 0x55] HTTP error 503 Slow Down",
     b"[in#0/flac @ 0x55] Error during demuxing: Connection reset by peer",
-    # Without a known length every end looks like this, even the correct one.
+    # Without a known length, every end of a body gives this message, even the correct one.
     b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
     + (_URL + b": Input/output error"),
 )
@@ -187,7 +187,7 @@ class ClassifyTests(SynchronousTestCase):
             self.assertIs(classify(cover + stderr), UndecodableSource, stderr)
 
     def test_service_first(self) -> None:
-        """A full disk is a failure of the service, even if the source is broken (Errors, 500)."""
+        """A failure of the service is detected even if the source is broken (Errors, 500)."""
         for ours in SERVICE:
             for stderr in (SOURCES[0] + b"\n" + ours, ours + b"\nEmpty output\n"):
                 self.assertIs(classify(stderr), None, stderr)
@@ -251,7 +251,7 @@ class CutShortTests(SynchronousTestCase):
             self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
     def test_every_loss_has_a_name(self) -> None:
-        """`classify` attributes every cut-short source to the source or to its server."""
+        """A source that was cut short is never attributed to the service."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
 

@@ -141,7 +141,7 @@ class CommandTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
-        """Any options on any source give a command line or a refusal that quotes one (D13)."""
+        """Any options and source give a command line or a refusal that quotes an option (D13)."""
         options, _ = read_options(segments)
         try:
             words = encoder_arguments("ffmpeg", SOURCE, options, probe)
@@ -211,9 +211,10 @@ class ShapeTests(SynchronousTestCase):
     """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
-        """Without ``sr`` the rate is the source's, else the next higher, else the highest (D8).
+        """Without ``sr``, the source's rate, the next higher or the highest is used (D8).
 
-        The limit of 48000 Hz is for ``sr`` only (Format and encoding options, 2).
+        The format must support the rate. The limit of 48000 Hz is for ``sr`` only (Format and
+        encoding options, 2).
         """
         for text, source, rate in (
             ("f:mp3", 44100, 44100),
@@ -231,9 +232,9 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual(output_rate(read(text), replace(CD, sample_rate=source)), rate, text)
 
     def test_depth(self) -> None:
-        """The default depth is the lowest that holds the source's, or else the highest.
+        """The default depth is the lowest that is not below the source's, or the highest.
 
-        (Format and encoding options)
+        ``bd`` replaces the default, and lossy formats have no depth (Format and encoding options).
         """
         for text, source, depth in (
             ("f:flac", 8, "16"),
@@ -277,7 +278,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")
 
     def test_encoded_nothing(self) -> None:
-        """Only for FLAC does an output of headers alone mean that there was no audio (D11)."""
+        """An empty output, and for FLAC one of headers only, means no audio (D11)."""
         for token, encoder in ENCODERS.items():
             self.assertTrue(encoder.encoded_nothing(0))
             self.assertIs(encoder.encoded_nothing(1), token == "flac")

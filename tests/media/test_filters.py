@@ -61,7 +61,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual(chain(backwards), ",".join(stages))
 
     def test_rate(self) -> None:
-        """Every chain ends at the source's rate, so only the last resampling changes the rate."""
+        """Without padding, a chain ends at the source's rate, and no stage is repeated in a row."""
         for text in (
             "gain:3",
             "fade:1",
@@ -76,7 +76,7 @@ class ChainTests(SynchronousTestCase):
             self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
 
     def test_trim(self) -> None:
-        """``t`` is cut by samples, and the result starts at time 0."""
+        """``t`` cuts at exact samples, and the output's timestamps start at 0."""
         self.assertEqual(
             chain("t:0.5:1"),
             f"{PIN},atrim=start_sample=22050:end_sample=66150,asetpts=PTS-STARTPTS,{PIN}",
@@ -140,7 +140,7 @@ class ChainTests(SynchronousTestCase):
                 stages.format("atrim=end_sample"),
                 (text, duration),
             )
-        # The padding follows every other stage, for a region too.
+        # Padding follows every other stage, also for a trimmed source.
         found = chain("f:wav/sr:8000/t:1:0.002/gain:3", brief)
         self.assertTrue(
             found.endswith(
@@ -202,7 +202,7 @@ class ChannelTests(SynchronousTestCase):
     """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """The channels are those of ``ch``, or up to 2 (Format and encoding options)."""
+        """``ch`` sets the channels; the default is at most 2 (Format and encoding options)."""
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
@@ -232,7 +232,7 @@ class ChannelTests(SynchronousTestCase):
         )
 
     def test_measuring_that_may_help(self) -> None:
-        """A render without audio is repeated only if it was cut or resampled (D12, D13)."""
+        """Measuring can help a render without audio only if it trims or resamples (D12, D13)."""
         for text, helps in (
             ("f:wav", False),
             ("f:wav/sr:44100", False),

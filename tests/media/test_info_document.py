@@ -147,7 +147,7 @@ class FormatTests(SynchronousTestCase):
             ("flac,x", "flac"),
             ("x,y", "x"),
             ("x,opus", "opus"),
-            # A token is a whole name, as it is spelled.
+            # A token must equal a whole name, including letter case.
             ("mp3x,xmp3", "mp3x"),
             ("MP3,x", "MP3"),
             (" mp3", " mp3"),
@@ -266,7 +266,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({"bitrate": 5}, document({"bit_rate": digits}, {"bit_rate": "5"}))
 
     def test_huge_durations(self) -> None:
-        """No duration is infinite or 0, even in JSON."""
+        """Durations with an exponent or too many digits are omitted."""
         for text in ("1e400", "1e-400", "9" * 400, "0." + "0" * 400 + "1", 1e300, 1e-300):
             self.assertEqual({}, document({"duration": text}), text)
 
@@ -357,7 +357,7 @@ class TagTests(SynchronousTestCase):
             self.assertEqual(found, json.loads(json.dumps(found).encode("ascii")))
 
 
-#: Strings that are almost numbers, and numbers that are almost invalid.
+#: Numbers as text, with their special values, and values that count as missing.
 NUMBERS = (
     st.integers().map(str)
     | st.floats().map(str)

@@ -104,14 +104,14 @@ class RemoteTests(SynchronousTestCase):
             self.assertEqual(self.value(source, "-protocol_whitelist"), "https,tls,tcp")
 
     def test_verified(self) -> None:
-        """Certificates are verified, by default against the system's."""
+        """Certificates are verified, by default with the system's CA certificates."""
         for ca_file in (None, "/ca.pem"):
             source = remote_input(URL, "a", ca_file)
             self.assertEqual(self.value(source, "-tls_verify"), "1")
             self.assertEqual(self.value(source, "-ca_file"), ca_file)
 
     def test_ranges(self) -> None:
-        """Ranges are requested only if the server supports them; only then is the end known."""
+        """Ranges are requested, and the input is seekable, only if the server supports ranges."""
         for url in (URL, "http://127.0.0.1/b"):
             for ranges, seekable in ((True, "1"), (False, "0")):
                 source = remote_input(url, "a", ranges=ranges)
@@ -128,7 +128,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual(local_input().verbosity, "error")
 
     def test_if_match(self) -> None:
-        """If the source has an entity tag, every range is requested with it."""
+        """If the source has an entity tag, requests have it in If-Match."""
         self.assertIsNone(self.value(remote_input(URL, "a"), "-headers"))
         for url in (URL, "http://127.0.0.1/b"):
             source = remote_input(url, "a", if_match='"x"')

@@ -232,7 +232,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
 
     def test_description(self) -> None:
-        """The info document describes the same stream, and contains no fallbacks."""
+        """The info document describes the first audio stream, without default values."""
         second = {**AUDIO, "sample_rate": "8000"}
         container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
         found = read(COVER, AUDIO, second, duration="2.5", **container)

@@ -41,7 +41,7 @@ class RegionTests(SynchronousTestCase):
         )
 
     def test_samples(self) -> None:
-        """``t`` is counted in samples of the source, rounded to the nearest."""
+        """``t`` is converted to samples of the source, rounded to the nearest."""
         for text, rate, region in (
             ("t:1:2", 44100, SampleRange(0, 44100, 132300, 88200)),
             ("t:0.001:0.001", 44100, SampleRange(0, 44, 88, 44)),
@@ -53,7 +53,7 @@ class RegionTests(SynchronousTestCase):
             self.assertEqual(find_sample_range(read(text), source(rate=rate)), region, text)
 
     def test_cut(self) -> None:
-        """A region that extends past the end is cut there (D11)."""
+        """A region that extends past the end of the source is cut at the end (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
             self.assertEqual(find_sample_range(read(text), source()).length, 44100, text)
 
@@ -88,7 +88,7 @@ class RegionTests(SynchronousTestCase):
         self.assertEqual(find_sample_range(read("t:1:0.01"), slow).length, 1)
 
     def test_seek(self) -> None:
-        """Where seeking is exact, decoding starts at a whole second, a second before the region."""
+        """If seeks are exact, decoding starts at a whole second, 1 s or more before the region."""
         for container, codec in (
             ("wav", "pcm_s24le"),
             ("w64", "pcm_s16le"),

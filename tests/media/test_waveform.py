@@ -1,4 +1,4 @@
-"""Waveforms: the reduction of samples, and both documents."""
+"""Waveforms: the reduction of samples, and the JSON and binary documents."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ReductionTests(SynchronousTestCase):
         self.assertEqual(values(waveform), [1, 2, -20, -10, 3, 4, -40, -30])
 
     def test_mean(self) -> None:
-        """One channel of two is their mean, truncated towards zero (Peaks options)."""
+        """Two channels are mixed to one as their mean, truncated towards zero (Peaks options)."""
         for left, right, middle in (
             (0, 0, 0),
             (1, 0, 0),
@@ -211,7 +211,7 @@ class ReductionTests(SynchronousTestCase):
                 patch.restore()
         least_pixel = -(-count // pixels)
         self.assertLessEqual(least_pixel, waveform.frames_per_pixel)
-        # With so many blocks, a pixel is too long by less than one block.
+        # Rounding a pixel up to whole blocks lengthens it by less than 1 / ``blocks_in_pixel``.
         self.assertLess(
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
