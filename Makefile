@@ -55,7 +55,7 @@ test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph'
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=600 SEED=7
+soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
 guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
@@ -80,11 +80,11 @@ docs: dev ## build the API documentation in build/docs and the pages in build/si
 	$(BIN)/pydoctor
 	$(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
-coverage: dev ## require full branch coverage of the pure packages
+coverage: dev ## run the tests of grammar and media, and require full branch coverage of both
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
 
-fuzz: dev ## feed random input to every parser; SECONDS=600
+fuzz: dev ## feed random input to every parser; SECONDS=120
 	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
 	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
@@ -92,7 +92,7 @@ fuzz: dev ## feed random input to every parser; SECONDS=600
 ffmpeg: ## build an audio-only ffmpeg, which starts fast, in build/ffmpeg/bin
 	@tools/ffmpeg/build build/ffmpeg
 
-container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=own
+container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=own includes the audio-only ffmpeg
 	$(or $(ENGINE),$(error no program to build images: install buildah, podman or docker)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
 	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
