@@ -72,7 +72,7 @@ class KillCase(ScriptedEncoderCase):
         return {path.name: path.read_bytes() for path in self.store.glob("??/*")}
 
 
-@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
+@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
 class KillTests(KillCase):
     """Nodes that are killed with kill -9 (D40)"""
 

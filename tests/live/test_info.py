@@ -62,7 +62,7 @@ def kind(
     rate: int = 44100,
     channels: int = 1,
 ) -> Kind:
-    """Return a `Kind`."""
+    """Return a `Kind` for a format, with its bit depth if it has one."""
     exactly = {"format": form, "sample_rate": rate, "channels": channels}
     return Kind(name, how, exactly | ({"bit_depth": depth} if depth else {}), within, bitrate)
 
@@ -265,7 +265,7 @@ class FileTests(ServiceCase):
         self.assertEqual((404, "not_found"), (gone.status, gone.error))
 
     async def test_nothing_is_rendered_or_stored(self) -> None:
-        """/info leaves nothing in the store, and no child process."""
+        """/info stores no file and leaves no child process."""
         self.add("16.wav", folder() / "16.wav")
         port = self.start().port
         await fetch(port, info("16.wav"))
@@ -446,7 +446,7 @@ class TagTests(ServiceCase):
     """Tags (Info document; D24)"""
 
     async def test_tags(self) -> None:
-        """Any tags give a valid info document, with all other fields."""
+        """An info document is valid and has all other fields, whatever the file's tags are."""
         port = self.start().port
         for name, sample in samples().items():
             self.add(name, sample.data)
@@ -474,7 +474,7 @@ class TagTests(ServiceCase):
 
 # Probes that are slow, hang or fail
 
-#: Records each call that probes a source, and then runs the commands of the test.
+#: Script that records each call that probes a source, and then runs the commands of the test.
 WRAPPER = """#!/bin/sh
 case "$*" in
 *-show_entries*)

@@ -178,7 +178,7 @@ class TrafficTests(MetricsCase):
                 "cache_lookups_total mp3 coalesced": 1,
             },
         )
-        # The render is cancelled, because all of its clients leave and there is no store.
+        # Without a store, the render is cancelled when all of its clients have left.
         for client in (first, second):
             await client.leave()
         os.kill(encoder, signal.SIGCONT)
@@ -327,7 +327,7 @@ class ListenerTests(MetricsCase):
 
 
 class EmbeddingTests(MetricsCase):
-    """`make_resource`"""
+    """Resources that an application embeds with `make_resource`."""
 
     def serve(self, resource: Any, *prefix: bytes) -> int:
         """Serve a resource below a prefix in a site of its own; return the port."""

@@ -26,7 +26,7 @@ class QuickstartTests(SynchronousTestCase):
     def test_printed_urls_play(self) -> None:
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
-        The printed signing command works too. AP_LOG_LEVEL does not hide what is printed.
+        The printed signing command works too. AP_LOG_LEVEL does not suppress the printed text.
         """
         environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
         running = subprocess.Popen(

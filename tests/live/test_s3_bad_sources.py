@@ -1,4 +1,4 @@
-"""Objects that change or break off during the read, and stores that are misconfigured."""
+"""Objects that change or become unreadable while they are read, and misconfigured stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.service import Client, encoders, fetch, generate_audio, send,
 
 HALF = 512 * 1024
 RENDER_SECONDS = 300
-#: Resets the connection without a response.
+#: Response that resets the connection and sends nothing.
 RESET = Raw(b"", "abort")
 #: Seeds of two different noises.
 OLD, NEW = 400, 500
@@ -52,7 +52,7 @@ def noise(name: str, seed: int) -> bytes:
 def is_encoder_request(request: ReceivedRequest) -> bool:
     """Return whether the encoder, and not the probe, sent a request.
 
-    The probe's presigned URL is valid for RENDER_SECONDS at least, the encoder's for less.
+    The probe's presigned URL is valid for at least RENDER_SECONDS. The encoder's is valid for less.
     """
     return is_signed_url(request) and lifetime_of(request) < RENDER_SECONDS
 
@@ -210,9 +210,9 @@ class LostRangeTests(RemoteCase):
                 self.assertTrue(right.body == response.body == stored.body, number)
 
     async def test_sound_that_ends_early(self) -> None:
-        """A lost range of a 30-second Ogg source gives the whole audio or an incomplete response.
+        """After a failed range request, an Ogg response has the whole audio or is incomplete.
 
-        It never gives a complete response with half a second of audio (D35).
+        A response with half a second of the 30-second source is never complete (D35).
         """
         await self.check(
             *("a.ogg", "f:wav"),
@@ -343,7 +343,10 @@ class GoneTests(BadCase):
     """Objects and stores that disappear between two requests."""
 
     async def test_gone_before_it_is_read(self) -> None:
-        """A source lost before the probe or the encoder reads it gives 502, or 404 if deleted."""
+        """A source that becomes unreachable before the probe or the encoder reads it gives 502.
+
+        A source that is deleted before then gives 404.
+        """
         self.put("a.flac", short_flac())
         for fits in (is_signed_url, is_encoder_request):
             self.source.rule = lambda request, fits=fits: ABORTED if fits(request) else PASS

@@ -87,7 +87,7 @@ class RefusedTests(BucketCase):
     """Buckets that fail the checks."""
 
     async def test_refusals(self) -> None:
-        """Failed checks name the same cause and requirement as the refusal at boot."""
+        """If the store check fails, its result names the cause and the requirement."""
         reader = self.server.add_user("read")
         who = {"AWS_ACCESS_KEY_ID": reader.access_key, "AWS_SECRET_ACCESS_KEY": reader.secret_key}
         for variables, cause, required in (
@@ -120,7 +120,10 @@ class RefusedTests(BucketCase):
         self.assertEqual([], self.stored())
 
     async def test_certificates(self) -> None:
-        """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and its bundle passes."""
+        """For an untrusted certificate, the result names AP_S3_CA_BUNDLE.
+
+        With the right bundle, the check "way to the store" passes.
+        """
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
@@ -154,7 +157,10 @@ class ClockTests(BucketCase):
         self.assertRegex(str(error), rf"a correct clock is required: {self.AHEAD}\Z")
 
     async def test_accepted_clock_offset(self) -> None:
-        """An accepted clock offset is reported too, and so are presigned URLs expired by it."""
+        """A clock offset that the store accepts is reported as a note or an error.
+
+        A presigned URL that is expired by the store's clock is reported as an error.
+        """
         for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
             self.shift_clock(seconds)
             results = await self.run_checks()

@@ -53,7 +53,7 @@ class StoreCheckCase(RemoteCase):
 
 
 class StoreCheckTests(StoreCheckCase):
-    """Check at boot that the variant bucket accepts writes and deletes (AP_VARIANT_STORE)."""
+    """Store check at boot: the variant bucket must accept writes and deletes (AP_VARIANT_STORE)."""
 
     async def test_refusals(self) -> None:
         """The boot error for wrong rights, bucket, endpoint or region names what is required."""
@@ -133,7 +133,7 @@ class TLSStoreCheckTests(StoreCheckCase):
     tls = True
 
     async def test_not_trusted(self) -> None:
-        """A store whose certificate is not trusted, or for another name, is refused at boot."""
+        """A store is refused at boot if its certificate is not trusted or is for another name."""
         other = str(Authority(Path(self.mktemp()).resolve()).bundle)
         named = f"https://127.1.1.1:{self.elsewhere()}"
         for settings, fault, wanted in (
@@ -146,7 +146,7 @@ class TLSStoreCheckTests(StoreCheckCase):
         self.assertEqual([], self.stored())
 
     def elsewhere(self) -> int:
-        """Return the port of the server at an address that is not in its certificate."""
+        """Forward to the server from an address that is not in its certificate; return the port."""
         factory = ProxyFactory("127.0.0.1", self.server.port)
         factory.noisy = False
         port = reactor.listenTCP(0, factory, interface="127.1.1.1")
@@ -154,7 +154,7 @@ class TLSStoreCheckTests(StoreCheckCase):
         return int(port.getHost().port)
 
     async def test_trusted(self) -> None:
-        """The service starts with the right bundle: the store's own, or that of SSL_CERT_FILE."""
+        """The service starts if the right bundle is in the store's settings or in SSL_CERT_FILE."""
         right = str(self.server.ca_bundle)
         await self.boot(source_s3=self.s3(ca_bundle=None))
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})

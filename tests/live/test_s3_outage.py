@@ -80,10 +80,10 @@ class OutageCase(RemoteCase):
 
 
 class LookupTests(OutageCase):
-    """Lookups in a store that does not respond."""
+    """Lookups in a store that is unreachable or does not respond."""
 
     async def test_real_outage(self) -> None:
-        """An outage results in 502, not counted as lookups; afterwards requests succeed again."""
+        """An outage gives 502 for variants and counts no lookups; afterwards requests succeed."""
         hit, new = signed("/f:mp3/plain/local://short.flac"), self.url("a.flac")
         self.put("a.flac", short_flac())
         miss = await fetch(self.port, hit)
@@ -114,7 +114,7 @@ class LookupTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_no_answer(self) -> None:
-        """A store that accepts a request but never responds is unreachable after a timeout: 502."""
+        """If the store accepts a request but does not respond in time, the proxy returns 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
         self.store.rule = lambda request: HOLD
         self.assert_down(await fetch(self.port, signed("/plain/local://short.flac")))
@@ -126,7 +126,7 @@ class LookupTests(OutageCase):
 
 
 class WriteBackTests(OutageCase):
-    """Write-backs to a store that is unreachable when a render ends."""
+    """Write-backs that fail, are interrupted, or run when the service stops."""
 
     async def render(self) -> tuple[Client, bytes]:
         """Start a render that takes some time; return its client and its path."""
@@ -139,7 +139,7 @@ class WriteBackTests(OutageCase):
     async def test_away_during_a_render(self) -> None:
         """A failed write-back affects no client, and is logged and counted once.
 
-        The next request for the variant renders it again and stores it.
+        Once the store is back, the next request renders the variant again and stores it.
         """
         before = await scrape(self.service.metrics_port)
         client, path = await self.render()
@@ -167,7 +167,7 @@ class WriteBackTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_lost_during_the_upload(self) -> None:
-        """An upload that breaks off stores no object, not even a torn one, and is retried once."""
+        """An interrupted upload stores no object, not even a torn one, and is retried once."""
         tries: list[ReceivedRequest] = []
 
         def lose(request: ReceivedRequest) -> RequestAction:
@@ -190,7 +190,7 @@ class WriteBackTests(OutageCase):
         self.assertTrue(response.complete)
 
     async def test_lost_once(self) -> None:
-        """An upload that breaks off once succeeds at the second try and counts as no failure."""
+        """An upload that is interrupted once succeeds at the second try; no failure is counted."""
         before = await scrape(self.service.metrics_port)
         self.store.rule = lambda request: HOLD if request.method == "PUT" else PASS
         client, _ = await self.render()

@@ -12,7 +12,7 @@ from tests.support.service import Process, fetch, long_flac, send, short_flac, u
 
 RENDER_SECONDS, PROBE_SECONDS = 40, 6
 
-# Records its arguments and environment, then executes the real program.
+# Script that records its arguments and environment, and then executes the real program.
 RECORDER = """#!/bin/sh
 cat /proc/$$/environ > {folder}/$$.environ
 printf '%s\\0' {name} "$@" > {folder}/$$.words.new
@@ -69,7 +69,8 @@ class CommandTests(SecretsCase):
     async def test_command_lines(self) -> None:
         """ffmpeg gets one presigned URL, valid for AP_RENDER_TIMEOUT at most, and no other secret.
 
-        The arguments also hold the whitelists and If-Match with the source's ETag.
+        The arguments also hold the whitelists of protocols and formats, and If-Match with the
+        source's ETag. The same applies to ffprobe.
         """
         tag = self.put("a b.flac", short_flac())
         node = self.start_noting(AWS_PROFILE="x", AP_UNKNOWN="x")
@@ -100,7 +101,7 @@ class CommandTests(SecretsCase):
             self.assertLessEqual(names, {b"PATH", b"LC_ALL"})
 
     def check_trust(self, words: list[str]) -> None:
-        """Require no TLS options, which ffmpeg's http protocol does not know."""
+        """Require no TLS options, because ffmpeg's http protocol has none."""
         self.assertFalse({"-tls_verify", "-ca_file"} & set(words))
 
 
@@ -127,7 +128,7 @@ class LogTests(SecretsCase):
             self.assertNotIn(word, said)
 
     async def test_no_secrets_in_log(self) -> None:
-        """No URL, signature, key or token is logged at debug level, however a request ends."""
+        """No presigned URL, signature, key or token is in the debug log, however a request ends."""
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:
             reader = self.server.temporary_credentials(reader)

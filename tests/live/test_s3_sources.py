@@ -128,7 +128,7 @@ class InfoTests(RemoteCase):
         self.assertEqual(len(sound("a.flac")), other.document["size"])
 
     async def test_head(self) -> None:
-        """HEAD returns the headers of the GET, also for a MISS, without reading the object."""
+        """HEAD of a MISS or an info document has its GET's headers and does not read the object."""
         self.put("a.flac", short_flac())
         self.put("text.mp3", b"No sound, but words.\n" * 500)
         relay = self.relay()
@@ -218,7 +218,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual("source_too_large", response.error)
 
     async def test_no_audio(self) -> None:
-        """Empty files, text and playlists return 415, as does video, on /info too."""
+        """Empty files, text, playlists and video return 415 for variants and info documents."""
         film = generate_audio(Path("sounds/s3/film.mp4").resolve(), *FILM, *SINE, "-shortest")
         self.put("film.mp4", film)
         self.put("empty.mp3", b"")
@@ -286,7 +286,7 @@ class AddressingTests(RemoteCase):
         self.assertEqual((404, "not_found"), (no_label.status, no_label.error))
 
     async def test_virtual(self) -> None:
-        """With virtual-host addressing the service, ffmpeg and clients all reach the bucket."""
+        """With virtual-host addressing the service, ffmpeg and clients all reach the buckets."""
         await self.check()
 
 

@@ -358,7 +358,10 @@ class RedirectTests(RemoteCase):
         return service.port, miss
 
     async def test_location(self) -> None:
-        """A 302 leads any client to the object with its headers, in full or in ranges."""
+        """The presigned URL of a 302 serves the object with its headers, whole or in ranges.
+
+        The URL permits GET only.
+        """
         port, miss = await self.stored_one("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
         hit = await fetch(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
         self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
@@ -377,7 +380,7 @@ class RedirectTests(RemoteCase):
             self.assertEqual(403, self.server.fetch(location, method).status, method)
 
     async def test_head(self) -> None:
-        """HEAD gets the same 302 as GET, with the size of the object.
+        """HEAD of a hit gets a 302 with the object's size and a Location that serves the object.
 
         (HEAD on signed endpoints, 3 and 4)
         """
@@ -388,9 +391,9 @@ class RedirectTests(RemoteCase):
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
 
     async def test_exp(self) -> None:
-        """Presigned URLs expire with ``exp``; in its last second the service sends the variant.
+        """Presigned URLs expire no later than ``exp``.
 
-        (D14)
+        During the second that ``exp`` names, the service sends the variant instead of a 302 (D14).
         """
         now = int(time.time())
         clock = SimpleNamespace(time=lambda: now + 0.9)

@@ -64,7 +64,7 @@ class StreamTests(ServiceCase):
         await client.leave()
 
     async def test_second_client_joins_half_way(self) -> None:
-        """A client that joins half way gets every byte from the start, and no second encoder."""
+        """A client that joins half way gets every byte from the start, without a second encoder."""
         port = self.start().port
         first = await send(port, FOUR_MINUTES)
         await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
@@ -316,7 +316,7 @@ def scratch_files(store: Any) -> list[str]:
 
 
 class SourceTests(ServiceCase):
-    """Sources that are rendered or refused for their real content."""
+    """Sources that are rendered or refused because of their real content."""
 
     async def test_gate(self) -> None:
         """Video, text, playlists and empty files return 415; audio with cover art is rendered."""
@@ -346,7 +346,7 @@ class SourceTests(ServiceCase):
                 self.assertEqual(b"max-age=10", response["cache-control"])
 
     async def test_containers_of_broadcasters(self) -> None:
-        """TS, MPEG, AVI, FLV and MXF files render with audio alone, and return 415 with video.
+        """TS, MPEG, AVI, FLV and MXF files without video are rendered; with video they give 415.
 
         The info document follows the same rule (D43).
         """

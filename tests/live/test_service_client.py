@@ -36,7 +36,7 @@ class FixedResponseServer(Protocol):
     """Server that sends the same bytes to every client, and then closes the connection.
 
     :cvar words: the bytes to send.
-    :cvar abort: keep the connection open instead.
+    :cvar abort: whether to keep the connection open instead.
     """
 
     words = b""
@@ -108,7 +108,7 @@ class ProcessTests(TestCase):
         self.assertEqual(("out\n", "err\n"), (process.stdout, process.stderr))
 
     async def test_signal(self) -> None:
-        """`Process` returns a signal as a negative status, and `children` lists living children."""
+        """`Process` returns a signal as a negative status; `children` lists unreaped children."""
         process = self.run_python("print('up', flush=True); input()")
         await until(lambda: process.stdout, "the program to start")
         self.assertEqual([process.pid], children())

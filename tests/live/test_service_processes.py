@@ -31,7 +31,7 @@ LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
 
 class TwinTests(ServiceCase):
-    """Two nodes that share only the URL."""
+    """Two nodes that get the same URLs but share neither sources nor stores."""
 
     async def test_identical_bytes(self) -> None:
         """Two nodes with different roots and stores give the same bytes in every audio format."""
@@ -75,7 +75,7 @@ class Slow(Client):
     count = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """Count the bytes, and keep only the first ones."""
+        """Count the bytes, and keep about the first 4 KB, which include the headers."""
         self.count += len(data)
         if len(self.received) < 4096:
             self.received += data
@@ -100,7 +100,7 @@ class MemoryTests(ServiceCase):
         await until(lambda: not encoders(node.pid), "the encoder to end")
         self.assertLess(client.count, 50_000_000)
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
-        # A hit uses no more memory than the render.
+        # The limit also holds for a hit.
         await until(lambda: len(list(self.store.glob("??/*"))) == 2, "the write-back")
         client = await send(port, path, client=Slow())
         await until(lambda: client.count, "the first bytes")
@@ -156,7 +156,7 @@ class EndTests(ServiceCase):
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
     async def test_last_lines(self) -> None:
-        """Requests just before and during the shutdown are in the access log."""
+        """Requests that end just before or during the shutdown are in the access log."""
         node, port, client, encoder = await self.start_and_hold()
         self.assertEqual(404, (await fetch(port, b"/no-route")).status)
         node.signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ class EndTests(ServiceCase):
     async def test_drain_has_a_limit(self) -> None:
         """Shutdown ends a hanging render after AP_RENDER_TIMEOUT, and exits with status 0.
 
-        AP_RENDER_TIMEOUT is the limit here, because it is below 30 s.
+        The limit is AP_RENDER_TIMEOUT or 30 s, whichever is shorter (D39).
         """
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node, _, client, encoder = await self.start_and_hold(**seconds)
@@ -200,7 +200,7 @@ class EndTests(ServiceCase):
         self.assertNotIn("Traceback", node.stdout)
         self.assertNotIn("[error]", node.stdout)
 
-    @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
+    @skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
     async def test_kill(self) -> None:
         """SIGKILL leaves no encoder and no torn variant; the next boot removes scratch files."""
         node, _, client, encoder = await self.start_and_hold()

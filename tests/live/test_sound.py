@@ -132,10 +132,10 @@ class FadeTests(SynchronousTestCase):
         self.assertApproximates(heard.channels[0][1000], 0.25, 0.001)
 
     def test_to_the_end(self) -> None:
-        """Without ``t`` the fade-out ends with the source, whose last samples are silent (D12).
+        """Without ``t`` the fade-out ends with the source, in silence (D12).
 
-        Some containers state no length, or one that counts padding. Their sources are measured
-        first.
+        The header of some containers has no length, or a length that includes padding. Such sources
+        are measured first.
         """
         for kind in ("wav", *KINDS):
             heard = render_and_decode(recording(kind), f"{PLAIN}/fade:0.1:0.5")
@@ -214,7 +214,7 @@ class LoudnessTests(SynchronousTestCase):
             self.assertEqual(heard.rate, rates[text], text)
 
     def test_lossy(self) -> None:
-        """Loudness after ``norm`` survives a lossy encoder."""
+        """A lossy encoder keeps the loudness that ``norm`` sets."""
         output = render(programme(48000), "f:opus/norm:ebu:-18")
         self.assertApproximates(loudness(output), -18, 0.5)
 
@@ -323,7 +323,7 @@ class EnhanceTests(SynchronousTestCase):
         source = write_wav(mix(rumble, hiss), "32f")
         before = decode(source).channels[0]
         after = render_and_decode(source, f"{PLAIN}/enhance:voice").channels[0]
-        # Both levels include the compressor's make-up gain of 3 dB.
+        # Both levels after ``enhance`` include the compressor's make-up gain of 3 dB.
         last = slice(rate, 2 * rate)
         fall = strength(before[last], 40, rate) - strength(after[last], 40, rate)
         self.assertGreater(fall, 8)
@@ -345,7 +345,7 @@ class ChannelTests(SynchronousTestCase):
     """Channel count: ``ch`` (Format and encoding options)."""
 
     def test_mono(self) -> None:
-        """``ch:2`` of mono has the source's level on both channels, in every format."""
+        """``ch:2`` of mono has the source's level on both channels, in FLAC, M4A and MP3."""
         source = write_wav(tone(44100, 22050, 440))
         (one,) = decode(source).channels
         texts = [f"f:{form}/ch:2" for form in ("flac", "m4a", "mp3")]
@@ -357,7 +357,7 @@ class ChannelTests(SynchronousTestCase):
                 self.assertApproximates(fall, 0, 0.3, text)
 
     def test_stereo(self) -> None:
-        """``ch:1`` of stereo is the mean of both channels, at every depth and in every format."""
+        """``ch:1`` of stereo is the mean of both channels, for several depths and formats."""
         for depth in ("16", "24", "32f"):
             stereo = write_wav(tone(44100, 4410, 440, 1000), depth)
             both, (mono,) = decode(stereo), render_and_decode(stereo, f"{PLAIN}/ch:1").channels

@@ -135,7 +135,10 @@ class ChoiceTests(SynchronousTestCase):
         self.assertLess(strength(heard, 3000, 44100), -60)
 
     def test_video(self) -> None:
-        """Video gets video_source, with or without audio, in any container (Errors, 415)."""
+        """Video is refused as video_source, with or without audio, in any container.
+
+        (Errors, 415)
+        """
         film = "-map 1:v -c:v mpeg4 -r 25"
         films = {}
         for container in ("mp4", "mkv", "avi", "ts"):
@@ -188,7 +191,7 @@ class CombinationTests(SynchronousTestCase):
         self.assertLess(len(refused), 5, refused)
 
     def test_bounds_of_bitrates(self) -> None:
-        """The encoder accepts every bit rate that validation accepts (D6, D13)."""
+        """The encoder accepts the lowest and highest bit rate that validation accepts (D6, D13)."""
         for form, rate, channels, rates in (
             ("ogg", 8000, 1, (32, 42)),
             ("ogg", 8000, 2, (32, 84)),
@@ -239,7 +242,8 @@ class EmptyTests(SynchronousTestCase):
                 else:
                     self.assertIn(b"Empty output", ended.stderr, form)
             self.assertLessEqual(most, encoder.header_bytes, form)
-            # The bound is close to the largest header: clients wait until there is more output.
+            # The bound is close to the largest header, because clients wait until the output
+            # exceeds it.
             self.assertLessEqual(encoder.header_bytes, most * 1.25, form)
 
     def test_one_sample(self) -> None:
@@ -265,7 +269,7 @@ class EmptyTests(SynchronousTestCase):
         self.assertEqual(1, len(render_and_decode(brief, "f:wav/sr:8000")))
 
     def test_quiet(self) -> None:
-        """Silence, which encodes to very few bytes, is rendered in every format (D13)."""
+        """Silence encodes to very few bytes, but is rendered in ogg, opus, flac and m4a (D13)."""
         source = write_wav(silence(44100, 22050))
         texts = ("f:ogg/q:-1", "f:opus/br:6", "f:flac", "f:m4a/q:0.1")
         for text, heard in render_and_decode_all(source, texts).items():
@@ -366,7 +370,7 @@ class BrokenTests(SynchronousTestCase):
             self.assert_refused(broken, claim)
 
     def test_flipped_bytes(self) -> None:
-        """A damaged file in any container is rendered or refused, and never a 500 (D13)."""
+        """A damaged file in any container is rendered or refused, and never gives a 500 (D13)."""
         chance = random.Random(7)
         for n, kind in enumerate(("wav", *KINDS)):
             broken = bytearray(sample(kind))

@@ -21,7 +21,7 @@ NAMES = (
     *(b"trailing.", b"\xf0\x9f\x8e\xb5.flac", b"a\tb\nc", b"plain", b"folder/./file", b"x/../y"),
 )
 
-#: Prints the status of each URL.
+#: Program that prints the status of each URL.
 FETCH = """
 const urls = JSON.parse(process.argv[1]);
 for (const url of urls) {
@@ -71,7 +71,7 @@ class BuilderTests(ServiceCase):
         self.assertEqual(served, await self.output(program("node"), *module, json.dumps(urls)))
         curl = shutil.which("curl")
         if curl is None:
-            raise SkipTest("there is no curl on this machine; fetch() was served")
+            raise SkipTest("curl is not installed; only the test client and fetch() were tested")
         each = ("--silent", "--output", os.devnull, "--write-out", "%{http_code}\n")
         words = [word for url in urls for word in (*each, url, "--next")]
         self.assertEqual(served, await self.output(curl, *words[:-1]))

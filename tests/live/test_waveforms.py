@@ -84,7 +84,7 @@ class DeliveryTests(ServiceCase):
             self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
     async def test_head_and_304(self) -> None:
-        """HEAD and a matching If-None-Match start no render, neither on a MISS nor on a HIT."""
+        """HEAD and a matching If-None-Match start no render, neither for a MISS nor for a HIT."""
         port = self.start().port
         for state in (b"MISS", b"HIT"):
             head = await fetch(port, SHORT, b"HEAD")
@@ -134,7 +134,7 @@ class DeliveryTests(ServiceCase):
         """Without a store, a waveform render that all clients left ends without leaks (D36)."""
         self.add("long.flac", long_flac())
         port = self.start(variant_store=None).port
-        # The first child process of all opens descriptors that the reactor keeps.
+        # The start of the first child process opens descriptors that the reactor keeps.
         await fetch(port, signed("/info/plain/local://short.flac"))
         await until(lambda: not children(), "the probe to end")
         before = open_descriptors()
@@ -146,7 +146,10 @@ class DeliveryTests(ServiceCase):
         await until(lambda: open_descriptors() == before, "pipe, blocks and output to be closed")
 
     async def test_refused_options(self) -> None:
-        """br, q, bd and sr with peaks return 422 and name the segment (Peaks options, 2)."""
+        """br, q, bd and sr with peaks return 422; the message names the segment.
+
+        (Peaks options, 2)
+        """
         port = self.start().port
         for segment in ("br:128", "q:5", "bd:16", "sr:44100"):
             for text in (f"f:peaks/{segment}", f"{segment}/pts:5/f:peaks"):
@@ -326,7 +329,7 @@ class OptionTests(SourceCase):
         self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
 
     async def test_other_layouts(self) -> None:
-        """Under ``ch:2``, waveforms show mono on both channels.
+        """With ``ch:2``, waveforms show mono on both channels.
 
         Downmixes of 5.1 are exactly those of audio variants.
         """
@@ -335,7 +338,7 @@ class OptionTests(SourceCase):
         await self.assert_as_heard("surround.wav", surround, "ch:2", "ch:1")
 
     async def test_compressed(self) -> None:
-        """Waveforms of MP3 match the audio, with ``t`` in the middle and with unstated lengths."""
+        """Waveforms of an MP3 match the audio of a trim and of a fade to the end."""
         source = convert(write_wav(noise(44100, 110_250)), *"-c:a libmp3lame -f mp3".split())
         await self.assert_as_heard("a.mp3", source, "t:2.1:0.2/ch:2")
         await self.assert_as_heard("b.mp3", source, "fade:0.5:0.5/ch:1")
@@ -346,7 +349,7 @@ DAY, RATE = 24 * 3600, 1000
 
 
 def sparse_day(path: Path, values: dict[int, int]) -> None:
-    """Write a sparse wav file of 24 hours that is silent but for a few frames."""
+    """Write a sparse wav file of 24 hours that is silent except for a few frames."""
     size = DAY * RATE * 2
     form = struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
     head = b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt " + form
@@ -363,7 +366,7 @@ class MemoryTests(ServiceCase):
     """Memory of a waveform, which does not depend on the length of its source (D26)."""
 
     async def test_a_day(self) -> None:
-        """A waveform of 24 hours uses less than 32 MiB and shows every single frame."""
+        """A waveform of 24 hours uses less than 32 MiB and shows every non-zero frame."""
         last = DAY * RATE - 1
         values = {0: 1, 12_345_679: -2, last // 2: 32767, last - 3_000_000: -32768, last: 7}
         sparse_day(self.root / "day.wav", values)
