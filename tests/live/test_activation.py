@@ -23,15 +23,16 @@ from tests.support.service import (
 
 PATH = signed("/f:opus/plain/local://short.flac")
 
-#: Runs twistd as if its plugin cache cannot be written: it then imports twisted.internet.endpoints
-#: itself, which reads systemd's variables.
+#: Program that imports twisted.internet.endpoints, which reads systemd's variables, and runs
+#: twistd. twistd itself imports that module if it cannot write its plugin cache.
 TWISTD = """\
 import sys, twisted.internet.endpoints
 from twisted.scripts.twistd import run
 sys.exit(run())
 """
 
-#: Sets LISTEN_PID to the id of the process that becomes the service.
+#: Shell command that sets LISTEN_PID, unless it is set, to the id of the process that becomes the
+#: service.
 HAND_OVER = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 
@@ -39,7 +40,7 @@ class SystemdCase(ServiceCase):
     """Service that is started as systemd starts it."""
 
     def hand_over(self, given: socket.socket, **variables: str) -> Process:
-        """Start a service with an open socket; kill it at the end of the test."""
+        """Start a service with an open socket; kill the service at the end of the test."""
         words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         command = ("/bin/sh", "-c", HAND_OVER, "sh", sys.executable, *words)
         environ = self.environment(**{"LISTEN_FDS": "1", **variables})
@@ -70,7 +71,7 @@ class SocketTests(SystemdCase):
         given = self.open()
         port = given.getsockname()[1]
         early = await send(port, PATH)
-        # AP_PORT names a port that is already taken, but the service ignores AP_PORT here.
+        # AP_PORT names a port that is already taken, but a service with a socket ignores AP_PORT.
         node = self.hand_over(given, AP_PORT=str(port))
         self.assertEqual(port, await node.port())
         response = await early.end()
@@ -91,7 +92,7 @@ class SocketTests(SystemdCase):
         self.assertNotEqual(given.getsockname()[1], await node.port())
 
     async def test_refused(self) -> None:
-        """A socket that does not listen fails the boot, with one line that names the remedy."""
+        """An unusable socket or LISTEN_FDS fails the boot with one line that names the remedy."""
         with socket.socket() as given:
             for count in ("1", "two"):
                 node = self.hand_over(given, LISTEN_FDS=count)
@@ -108,13 +109,13 @@ class NotifierTests(SystemdCase):
         super().setUp()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(self.listener.close)
-        # Linux chooses an abstract name.
+        # With an empty address, Linux chooses a name in the abstract namespace.
         self.listener.bind("")
         self.listener.setblocking(False)
         self.name = self.listener.getsockname().decode().replace("\0", "@")
 
     def heard(self) -> bytes:
-        """Return the next notification, or nothing if there is none."""
+        """Return the next notification, or ``b""`` if there is none."""
         try:
             return self.listener.recv(100)
         except BlockingIOError:

@@ -1,7 +1,8 @@
-"""Malicious local sources and URLs; each attack works on a plain ffmpeg without the service.
+"""Malicious local sources and URLs.
 
-Two kinds of targets must stay unread: a sound in a folder outside AP_LOCAL_ROOT, which is watched,
-and hosts that record every connection.
+Many tests first show that their attack works on a plain ffmpeg without the service. Nothing may
+read the sound in a folder outside AP_LOCAL_ROOT, and nothing may connect to a host. The tests watch
+the folder, and the hosts record every connection.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ class AttackCase(ServiceCase):
         self.watch = Watch(self, self.outside)
 
     async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
-        """Assert that sources are refused, alternating the kinds of requests that open them."""
+        """Assert that sources are refused with one of the statuses.
+
+        The requests for the sources are in turn for wav, for an info document and for peaks.
+        """
         asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
         responses = await gather_limited(fetch(port, local(name, kind)) for name, kind in asked)
         for (name, kind), response in zip(asked, responses, strict=True):
@@ -132,7 +136,7 @@ class ListTests(AttackCase):
         }
 
     async def test_files(self) -> None:
-        """HLS, DASH and concat files return 415 under any name; no other file is read (D43)."""
+        """HLS, DASH and concat files return 415, and no file that they name is read (D43)."""
         names = []
         for number, (kind, content) in enumerate(self.lists().items()):
             names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
@@ -159,7 +163,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_hosts(self) -> None:
-        """A playlist of URLs opens no connection, whatever their host and protocol (D43)."""
+        """A playlist of http or https URLs returns 415 and opens no connection (D43)."""
         certificate = Authority(self.root.with_name("authority")).issue("localhost")
         origins = [open_origin(self), open_origin(self, certificate)]
         names = []
@@ -197,7 +201,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_companions(self) -> None:
-        """Files that a name or an index implies stay unread: image sequences, subtitles (D43)."""
+        """Other images of a sequence and the subtitles of an index file are not read (D43)."""
         for name in ("frame-1.jpg", "titles.sub"):
             (self.root / name).symlink_to(self.outside / "secret.mp3")
         self.add("titles.idx", b"# VobSub index file, v7\n")
@@ -217,7 +221,7 @@ class NameTests(AttackCase):
     """File names with a special meaning for ffmpeg, a shell or HTTP."""
 
     async def test_names_of_files(self) -> None:
-        """A file name never acts as an option, protocol or filter: any file renders as itself."""
+        """A file name never acts as an option, protocol or filter; it only identifies the file."""
         special_names = [
             *"-i -- pipe:0 %d.wav concat:link.wav|link.wav cache:link.wav".split(),
             *"subfile,,start,0,end,0,,:link.wav amovie=link.wav[out]".split(),
@@ -245,8 +249,8 @@ class NameTests(AttackCase):
         responses = await gather_limited(fetch(port, local(name)) for name in special_names)
         for name, response in zip(special_names, responses, strict=True):
             self.assertEqual((200, expected.body), (response.status, response.body), name)
-        # The names above cover what ffmpeg might interpret. For the names in `other_names`, a HEAD
-        # shows that the file is found.
+        # `special_names` has examples of each kind that ffmpeg may interpret, and is rendered. For
+        # `other_names`, a HEAD shows that the file is found.
         model = await fetch(port, local("inside.wav", "info"), b"HEAD")
         heads = await gather_limited(
             fetch(port, local(name, "info"), b"HEAD") for name in other_names
@@ -314,8 +318,9 @@ class NameTests(AttackCase):
             await self.assert_refused(self.start().port, names, 404)
 
 
-#: Swaps a name between a file and a symlink until it is killed. Each stays for about half a
-#: millisecond, so that a check often sees the file.
+#: Script that lets a name alternate between a file and a symlink until the script is killed. The
+#: file and the symlink each stay for half a millisecond on average, so that a check often sees the
+#: file.
 SWAP_FILES = """
 import os, random, sys, time
 name, file, elsewhere = sys.argv[1:]
@@ -330,7 +335,8 @@ while True:
     stay()
 """
 
-#: Swaps a name between a folder and a symlink to another folder, in the same way.
+#: Script that lets a name alternate between a folder and a symlink to another folder until the
+#: script is killed.
 SWAP_FOLDERS = """
 import os, random, sys, time
 name, folder, elsewhere = sys.argv[1:]
@@ -391,13 +397,13 @@ class SwapTests(AttackCase):
                 self.assertEqual(size, opened.size)
 
     async def test_file(self) -> None:
-        """A file that is swapped for a symlink gives the checked file or 404 (D43)."""
+        """If a symlink replaces a file, clients get the original file or 404 (D43)."""
         inner, outer = self.root / "inside.wav", self.outside / "secret.wav"
         self.swap(SWAP_FILES, self.root / "it.wav", inner, outer)
         await self.assert_race_is_safe("it.wav")
 
     async def test_folder(self) -> None:
-        """A file in a folder that is swapped for a symlink gives the checked file or 404 (D43)."""
+        """If a symlink replaces a file's folder, clients get the original file or 404 (D43)."""
         (self.outside / "secret.wav").rename(self.outside / "it.wav")
         self.add("real/it.wav", inside())
         self.swap(SWAP_FOLDERS, self.root / "folder", self.root / "real", self.outside)
@@ -457,7 +463,8 @@ class OptionTests(AttackCase):
         some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
         for response in await gather_limited(fetch(port, target) for target in some):
             self.assertEqual((200, usual.body), (response.status, response.body))
-        # All of these requests run ffmpeg and ffprobe with the same command lines.
+        # None of these requests adds a command line of ffmpeg or ffprobe to those of the first
+        # ones.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
 
     def assert_one_name(self, header: bytes, segment: str) -> None:

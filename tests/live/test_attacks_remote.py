@@ -1,7 +1,7 @@
-"""Malicious origins; each attack works on a plain ffmpeg without the service.
+"""Malicious origins. Many tests first show that their attack works on a plain ffmpeg.
 
-The service allows the host ``localhost`` and trusts a private authority. Two kinds of targets must
-stay unreached: the same machine under its other name, ``127.0.0.1``, and servers without TLS.
+The service allows the host ``localhost`` and trusts a private authority. It must not connect to
+``127.0.0.1``, which is the same machine, or to servers without TLS.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from tests.support.service import (
     until,
 )
 
-#: The protocols that the contract permits for a remote source. This option alone prevents none of
-#: the attacks.
+#: Protocol whitelist of the service for remote sources. On its own, this option does not prevent
+#: attacks with redirects, certificates or playlists of https URLs.
 PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
 
 #: Statuses of redirects.
@@ -68,9 +68,9 @@ def remote(url: str, options: str = "f:wav") -> bytes:
 class SharedService:
     """Service in a separate process, and the certificate authority that it trusts.
 
-    All tests of this module share it. It has no variant store, so that every request renders. Trial
-    permits no child process of the reactor to survive a test, so this process is started with
-    ``subprocess``.
+    Most tests of this module share the service. It has no variant store, so that every request
+    renders. ``subprocess`` starts the process, because trial permits no child process of the
+    reactor to survive a test.
 
     :ivar root: the folder of its local sources.
     :ivar certificate: certificate for a good origin.
@@ -184,7 +184,7 @@ class OriginCase(ServiceCase):
                 self.assertEqual(self.missing, response.body, url)
 
     def assert_no_connections(self, *origins: Origin) -> None:
-        """Assert that servers got no connection."""
+        """Assert that origins got no connection; by default, ``foreign`` and ``cleartext``."""
         for origin in origins or (self.foreign, self.cleartext):
             self.assertEqual([], origin.connections)
 
@@ -227,7 +227,10 @@ class RedirectTests(OriginCase):
         self.assert_no_connections()
 
     async def test_odd_locations(self) -> None:
-        """A redirect to anything but a plain https URL is refused, and reads no local file."""
+        """A redirect to a malformed URL, another host or another scheme is refused.
+
+        The locations include a local file of the service, which could be rendered.
+        """
         path = shared().root / "inside.wav"
         path.write_bytes(inside())
         foreign, origin = self.foreign.port, self.origin.port
@@ -303,15 +306,18 @@ class RedirectTests(OriginCase):
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
         await self.serve()
         for options in ("f:wav", "info", "f:peaks"):
-            # The test does not fix which of the service's requests meets the redirect. If none
-            # does, the good source is rendered or described.
+            # The test does not determine which request of the service gets the redirect. If no
+            # request gets it, the response is a 200 from the good source.
             responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
             for url, response in zip(urls, responses, strict=True):
                 self.assertTrue(response.status in (404, 415, 502) or self.is_inside(response), url)
         self.assert_no_connections()
 
     def is_inside(self, response: Response) -> bool:
-        """Return whether a response contains only the sound that every client may get."""
+        """Return whether a response is a 200 without wrong audio.
+
+        Only a complete wav is compared with the sound inside the root, not peaks or info documents.
+        """
         if response.status != 200 or response["content-type"] != b"audio/wav":
             return response.status == 200
         return not response.complete or response.body == self.usual.body
@@ -346,9 +352,9 @@ class CertificateTests(OriginCase):
             self.assertEqual([], origin.requests)
 
     async def test_after_the_check(self) -> None:
-        """The encoder verifies the certificate itself: an origin that changes it gives 502.
+        """An origin whose certificate is invalid after the first connection gives 502 (D42).
 
-        (D42)
+        It gets no request on the later connections.
         """
         good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
         await self.serve()
@@ -423,7 +429,10 @@ class NameTests(OriginCase):
     """URLs whose spelling imitates other URLs."""
 
     async def test_hosts(self) -> None:
-        """A host that is not on the allowlist gives the same 404 in every spelling."""
+        """Malformed URLs and URLs with a forbidden host or scheme give 404.
+
+        The body is that of the 404 of a missing source.
+        """
         port = self.foreign.port
         hosts = [
             *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),
@@ -465,7 +474,10 @@ class NameTests(OriginCase):
             self.assertEqual((200, self.usual["etag"]), (response.status, response["etag"]), host)
 
     async def test_paths(self) -> None:
-        """A path reaches the origin as spelled, and never acts as a header, option or command."""
+        """A path never acts as a header, option or command.
+
+        Except for escapes and an empty query, the origin gets the path as spelled.
+        """
         paths = [
             "/a%0d%0aX-Injected:%201",
             "/a%20HTTP/1.1%0d%0aHost:%20b",

@@ -94,7 +94,7 @@ class ClientCase(ServiceCase):
     def connect_and_send(
         self, port: int, data: bytes = b"", window: int | None = None
     ) -> socket.socket:
-        """Call `connect_and_send`; close the socket at the end of the test."""
+        """Connect, and send bytes; close the socket at the end of the test."""
         client = connect_and_send(port, data, window)
         self._sockets.append(client)
         return client
@@ -269,7 +269,7 @@ class EndTests(ClientCase):
         self.assert_quiet(process)
 
     async def test_leaving_the_queue(self) -> None:
-        """A client that leaves while it waits for a slot leaves the queue at once."""
+        """A client that disconnects while it waits for a slot is removed from the queue."""
         port = self.start(max_concurrency=1, queue_size=1).port
         running = await send(port, LONG)
         await until(lambda: running.response, "the headers")

@@ -54,7 +54,7 @@ SMALL_FORMS = ("/f:opus/t:0:0.3", "/f:mp3/t:0:0.3", "/f:aac/t:0:0.3")
 #: Bytes of a stored variant that a node writes to the socket at once, together with the headers.
 ONE_PIECE = 64 * 1024
 
-#: Encoder that stops before its first byte while the gate file of its node exists.
+#: Encoder that suspends itself before its first byte while the gate file of its node exists.
 ENCODER = """#!/bin/sh
 case "$*" in *" pipe:1") [ ! -e "{gate}" ] || kill -STOP $$ ;; esac
 exec "{ffmpeg}" "$@"
@@ -63,9 +63,9 @@ exec "{ffmpeg}" "$@"
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One of the services, with one render slot.
+    """Service process with one render slot.
 
-    :ivar gate: while this file exists, the next encoder stops before its first byte.
+    :ivar gate: while this file exists, the next encoder suspends itself before its first byte.
     """
 
     process: Process
@@ -302,9 +302,9 @@ def gather(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
     return gatherResults([Deferred.fromCoroutine(each) for each in coroutines], consumeErrors=True)
 
 
-@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
+@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
 class ClusterTests(ClusterCase):
-    """Three nodes behind one balancer"""
+    """Three nodes behind HAProxy and nginx"""
 
     async def test_one_render(self) -> None:
         """A cold URL is rendered once for any number of clients, and is then a HIT on every node.
@@ -332,7 +332,10 @@ class ClusterTests(ClusterCase):
                 self.assertFalse(signature in said, "a log contains a signature")
 
     async def ask_for_all(self, balancer: Balancer, forms: Collection[str]) -> None:
-        """Let twelve clients request a new URL of each form, six of them before the render runs."""
+        """Request a new URL of each form from twelve clients, and check the cache states.
+
+        Six of the clients send their requests before the render runs.
+        """
         nodes = list(self.nodes.values())
         metrics = [node.metrics_port for node in nodes]
         before = await sum_series("cache_lookups_total", *metrics)
@@ -351,7 +354,7 @@ class ClusterTests(ClusterCase):
         await poll(all_there, "all lookups")
         for node in nodes:
             await node.open_gate()
-        # The other six join while the renders run, end, and are stored.
+        # The other six clients send their requests while the renders run, end or are stored.
         late = {address: self.crowd(address) for address in addresses}
         for address in addresses:
             first, later = await early[address], await late[address]
@@ -370,14 +373,14 @@ class ClusterTests(ClusterCase):
         return gather(self.see(address) for _ in range(6))
 
 
-@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
+@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
 class NodeLossTests(ClusterCase):
     """Loss of two of three nodes
 
     :ivar stored: for each node, URLs of variants that are in the store.
     :ivar fresh: for each node, URLs that were never requested; each is used once.
-    :ivar hit_clients: visitors that request the stored variants again and again.
-    :ivar miss_clients: by node, a visitor that requests variants that are not stored yet.
+    :ivar hit_clients: clients that request the stored variants again and again.
+    :ivar miss_clients: by node, a client that requests variants that are not stored yet.
     """
 
     # A node sends a redirect with one system call. In proxy mode, a stream from the bucket breaks
@@ -391,30 +394,30 @@ class NodeLossTests(ClusterCase):
         self.hit_clients: list[LoopingClient] = []
         self.miss_clients: dict[str, LoopingClient] = {}
         self.may_move = False
-        # When the nodes end after the test, requests fail; let the visitors leave first.
+        # Requests fail when the nodes end after the test, so stop the looping clients first.
         self.addCleanup(lambda: gatherResults([visitor.leave() for visitor in self.visitors]))
 
     @property
     def visitors(self) -> list[LoopingClient]:
-        """All visitors."""
+        """All looping clients."""
         return [*self.hit_clients, *self.miss_clients.values()]
 
     async def test_complete_responses(self) -> None:
-        """Clients of drained, killed and stopped nodes get complete responses, with one exception.
+        """Clients lose no response, except those that a node is sending when it is killed.
 
         A node that is not ready, or that is stopping, completes its requests and gets no new ones.
         So no client of these nodes loses a response.
 
-        The exception is a response that a node is sending when it is killed: it is lost, and no
-        balancer can repair that. These clients of a killed node still get complete responses:
+        A response that a node is sending when it is killed is lost, and no balancer can repair it.
+        These clients of a killed node still get complete responses:
 
         - clients that had not connected yet;
         - clients whose request was not read yet, or waited in the queue, or was being rendered
           without output;
-        - clients of stored variants up to 64 KiB, which a node sends in one system call: completely
-          or not at all.
+        - clients of stored variants: a node sends a redirect in one system call, completely or not
+          at all.
 
-        The same holds for clients that came through nginx.
+        Clients that came through nginx get complete responses in the same cases.
         """
         await self.boot("steady", "drained", "killed")
         await self.fetch_expected(SMALL_FORMS)
@@ -472,14 +475,15 @@ class NodeLossTests(ClusterCase):
     async def kill(self, node: Node) -> list[Client]:
         """Kill a node that has clients at every stage before the first byte.
 
-        :returns: the clients that came through nginx. nginx does not know about readiness, so they
-            may now wait at the drained node.
+        :returns: the clients that came through nginx. nginx does not check readiness, so these
+            clients may now wait at the drained node.
         """
         early, late = [
             await self.at_home_with("killed", form, self.nginx) for form in SMALL_FORMS[:2]
         ]
-        # The only slot is held by a render without output, so all earlier renders have ended. The
-        # node has responded since, so it has sent all of their output.
+        # After `hold`, a render without output has the only slot, so all earlier renders have
+        # ended. `hold` then gets the node's metrics, so the node has sent the output of these
+        # renders.
         held = await self.hold("killed")
         moved = [await send(self.nginx.port, early.path)]
 
@@ -505,7 +509,10 @@ class NodeLossTests(ClusterCase):
         return moved
 
     async def bring_back(self, node: Node, held: list[Client]) -> None:
-        """Let a drained node run its queue; its URLs then return to it."""
+        """Let a drained node complete its queued requests.
+
+        Require that the balancer then sends requests for the node's URLs to the node again.
+        """
         await node.open_gate()
         for client, way in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
             await self.assert_served(client, way)
@@ -534,7 +541,7 @@ class NodeLossTests(ClusterCase):
         self.assertEqual(0, await node.process.end())
 
     async def prepare(self) -> None:
-        """Make URLs for each node, store some of them, and start visitors."""
+        """Make URLs for each node, store the variants of some, and start the looping clients."""
         homes: dict[str, list[Address]] = {name: [] for name in self.nodes}
         forms = zip(cycle(SMALL_FORMS), count(), strict=True)
         while min(len(addresses) for addresses in homes.values()) < 24:
@@ -549,24 +556,27 @@ class NodeLossTests(ClusterCase):
             addresses = self.everything[shift:] + self.everything[:shift]
             self.hit_clients.append(LoopingClient(self.request_checked, cycle(addresses), 0.1))
         for name in ("steady", "killed"):
-            # Once all of these URLs are stored, this visitor requests stored variants.
+            # Once all of these URLs are stored, this client requests stored variants.
             self.miss_clients[name] = LoopingClient(
                 self.request_checked, cycle(homes[name][12:]), 0.3
             )
 
     async def request_checked(self, address: Address) -> None:
-        """Request a URL; require that URLs of the steady node stay there until it stops."""
+        """Request a URL; require that the steady node serves its own URLs until it stops."""
         response = await self.see(address)
         if address.home == "steady" and not self.may_move:
             self.assertEqual(b"steady", response[NODE])
 
     async def until_answered(self, visitors: Collection[LoopingClient]) -> None:
-        """Wait until each of these visitors has had two more responses."""
+        """Wait until each of these looping clients has had two more responses."""
         goals = [(visitor, visitor.answered + 2) for visitor in visitors]
         await until(lambda: all(visitor.has_had(goal) for visitor, goal in goals), "responses")
 
     async def assert_served(self, client: Client, node: bytes | None) -> None:
-        """Require a complete response, and the node that sent it."""
+        """Require a complete response from a node.
+
+        :param node: the name in the balancer's header; None if no balancer forwarded the request.
+        """
         response = await client.end()
         self.assertEqual((200, True, node), (response.status, response.complete, response[NODE]))
         self.assertIn(response.body, self.expected.values())

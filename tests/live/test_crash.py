@@ -46,7 +46,7 @@ from tests.support.service import (
 # write-back.
 KILL_ON_FSYNC = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
 
-# Cache states that are right after a late write-back, which may or may not have succeeded.
+# Cache states that are permitted after a late write-back, which may or may not have succeeded.
 HIT_OR_MISS = (b"HIT", b"MISS")
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
@@ -129,7 +129,7 @@ class KillTests(KillCase):
 
 
 class WriteBackTests(SynchronousTestCase):
-    """A process that dies around one system call of a write-back (D40)"""
+    """A process that is killed just before or after a system call of a write-back (D40)"""
 
     DATA = b"x" * 100_000
 
@@ -263,7 +263,7 @@ class HungDiskTests(ScriptedEncoderCase):
         return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
 
     async def start_half_rendered(self, port: int, act: str = "steady") -> tuple[Client, int]:
-        """Request a render that stops half way; return its client and encoder."""
+        """Request a render that stops halfway; return its client and encoder."""
         client: Client = await send(port, target(act, "mp3"))
         await until(lambda: client.response, "the headers")
         encoder = await until_stopped(but=self.guards)
@@ -322,7 +322,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertEqual([], self.log.errors)
 
     async def test_frozen(self) -> None:
-        """While the disk is frozen, clients are served; once thawed, renders are stored again."""
+        """While the disk is frozen, clients are served; afterwards renders are stored again."""
         freeze = self.mount_freezable_store()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
@@ -376,9 +376,9 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertEqual([line], self.texts(LogLevel.error))
 
     def mount_freezable_store(self) -> Callable[[str], None]:
-        """Put the store on an ext4 of its own; return a function that freezes and thaws it.
+        """Put the store on its own ext4 file system; return a function that freezes and thaws it.
 
-        :raises SkipTest: where that is not possible.
+        :raises SkipTest: if the file system cannot be created or mounted.
         """
         image = self.root.with_name("image")
         with open(image, "wb") as file:
@@ -386,7 +386,7 @@ class HungDiskTests(ScriptedEncoderCase):
         try:
             run("mkfs.ext4", "-q", "-F", str(image))
         except (OSError, subprocess.SubprocessError) as error:
-            raise SkipTest(f"An ext4 cannot be made here: {error}") from error
+            raise SkipTest(f"An ext4 file system cannot be created here: {error}") from error
         mount(self, "-o", "loop", str(image), str(self.store))
         # This shell thaws the disk if the test process dies.
         thaw = f"read line; fsfreeze --unfreeze {shlex.quote(str(self.store))} 2>&1"

@@ -1,4 +1,4 @@
-"""The resource inside another Twisted application."""
+"""The proxy's resource inside another Twisted application."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class EmbeddingTests(ServiceCase):
             response = await fetch(port, target)
             self.assertEqual(status, response.status)
             self.assertEqual(b"application/json", response["content-type"])
-        # The prefix is not part of the signed path, but of the URL: without it there is no
-        # resource.
+        # The URL contains the prefix, but the signed path does not. The site has no resource at the
+        # path without the prefix.
         self.assertEqual(404, (await fetch(port, PATH.removeprefix(b"/audio"))).status)
 
     async def test_store_without_urls(self) -> None:
@@ -150,7 +150,7 @@ class EmbeddingTests(ServiceCase):
         self.assertFalse(proxy.running)
 
     def test_conflicting_settings(self) -> None:
-        """Conflicting settings in code are refused by `make_resource`, with the variable's name."""
+        """`make_resource` refuses unusable settings with one line that names the variable."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
         # An address on the loopback interface; the test sends no request to it.
@@ -184,7 +184,7 @@ class EmbeddingTests(ServiceCase):
             self.assertNotIn("\n", str(error))
 
     def test_trust_of_the_process(self) -> None:
-        """A broken SSL_CERT_FILE fails the start if https sources are allowed."""
+        """`make_resource` refuses a missing SSL_CERT_FILE if https sources are allowed."""
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": "/nowhere.pem"})
         # If no host is allowed, no certificate is ever verified.
         make_resource(self.config(), reactor)

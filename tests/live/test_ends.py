@@ -36,8 +36,9 @@ from tests.support.service import (
 )
 from tests.test_tap import LINE
 
-# Encoder that runs the shell commands for the name of its source. They may write 64 KiB and then
-# stop until the test continues the encoder. For other sources it runs the real ffmpeg.
+# Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
+# of that source. Other sources and other calls run the real ffmpeg. `say` writes 64 KiB, and
+# `wait_here` suspends the script until the test continues it.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
@@ -101,7 +102,7 @@ class ScriptedEncoderCase(ServiceCase):
 
 
 async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> int:
-    """Wait until a child of a process is stopped, except those in ``but``; return its id."""
+    """Wait until a child of a process, not in ``but``, is stopped; return its id."""
 
     def stopped() -> list[int]:
         return [child for child in children(pid) if child not in but and is_stopped(child)]
@@ -161,7 +162,7 @@ class End:
         return f"audio_proxy_render_duration_seconds_count{{{labels}}}"
 
     def counts(self) -> dict[str, int]:
-        """Return the counters that change, and by how much."""
+        """Return how much each counter increases."""
         return {
             f'cache_lookups_total{{format="{self.form}",outcome="miss"}}': 1,
             f'renders_total{{format="{self.form}",outcome="{self.outcome}"}}': 1,
@@ -281,7 +282,7 @@ class EndTests(ScriptedEncoderCase):
         await self.assert_unharmed(node, before)
 
     async def test_process_left_behind(self) -> None:
-        """An encoder that leaves a process behind, which holds its pipes, still succeeds."""
+        """A render succeeds even if its encoder leaves a process that holds the pipes open."""
         node = await self.start_service()
         before = descriptors(node.pid)
         self.addCleanup(self.kill_orphans)
@@ -363,7 +364,7 @@ class FullDiskTests(ScriptedEncoderCase):
 def mount(case: ServiceCase, *words: str) -> None:
     """Mount a file system for the duration of a test.
 
-    :raises SkipTest: where that is not possible.
+    :raises SkipTest: if file systems cannot be mounted here.
     """
     command = ["mount", *words]
     try:
@@ -380,5 +381,5 @@ def mount(case: ServiceCase, *words: str) -> None:
 
 
 def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
-    """Leave out the requests for the metrics themselves."""
+    """Return counter increases without those of requests for the metrics."""
     return {series: count for series, count in counted.items() if '"metrics"' not in series}

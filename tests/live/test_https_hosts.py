@@ -100,7 +100,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], elsewhere.connections)
 
     async def test_invalid_location(self) -> None:
-        """A redirect without a location, or to anything but a plain https URL, gives 404 (D48)."""
+        """A redirect without a location, or with an invalid or forbidden one, gives 404 (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
         places = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
@@ -110,7 +110,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], cleartext.connections)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """A redirect that only ffmpeg gets is not followed: the response is 415."""
+        """A redirect that only GET requests get is not followed: the response is 415."""
         elsewhere = open_origin(self, certificate("localhost"))
         there = elsewhere.put("/a", short_flac().read_bytes())
         good = File(short_flac().read_bytes(), ranges=False)
@@ -172,7 +172,7 @@ class TrustTests(HttpsCase):
             self.assertEqual([], origin.requests, name)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """An origin that sends an invalid certificate only to ffmpeg gives 502 (D48)."""
+        """An origin whose certificate is invalid after the first connection gives 502 (D48)."""
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
         url = origin.put("/a", short_flac().read_bytes())
@@ -240,7 +240,7 @@ class TrustTests(HttpsCase):
 
 
 class SpellingTests(HttpsCase):
-    """Request targets at the origin: the canonical spelling, from the service and from ffmpeg"""
+    """Request targets that the service and ffprobe send to the origin, in canonical spelling"""
 
     async def check(self, targets: Mapping[str, str]) -> None:
         """Require that the service and ffprobe request each URL in its canonical spelling."""

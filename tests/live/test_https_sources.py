@@ -1,4 +1,4 @@
-"""Sources at https origins: equal to local files, however the origin serves them."""
+"""https sources: the same results as for local files, however the origin serves them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def certificate(*names: str) -> Certificate:
 
 @dataclass(frozen=True, slots=True)
 class WithoutTotal:
-    """File whose ranges do not name the total size."""
+    """File whose range responses omit the total size."""
 
     data: bytes
 
@@ -107,7 +107,10 @@ class PartialRanges:
 
 @dataclass(slots=True)
 class ChangesOnSecond:
-    """Behavior that changes with the second request of a kind."""
+    """Behavior that changes permanently with the second request that meets a condition.
+
+    :ivar counts: the condition.
+    """
 
     first: Behavior
     then: Behavior
@@ -156,7 +159,7 @@ class HttpsCase(ServiceCase):
         return signed(f"/{options}/plain/{quote(url, safe='')}")
 
     async def fetch_all(self, port: int, paths: Sequence[bytes]) -> list[Response]:
-        """Send all requests at once."""
+        """Send all requests at once, and return their responses."""
         clients = [await send(port, path) for path in paths]
         return [await client.end() for client in clients]
 
@@ -175,7 +178,7 @@ class HttpsCase(ServiceCase):
 BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
-        "a lie",
+        "false Accept-Ranges",
         "a.wav",
         lambda data: File(data, ranges=False, headers=("Accept-Ranges: bytes",)),
         True,
@@ -184,21 +187,26 @@ BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
     ("HEAD 405", "last.m4a", lambda data: File(data, head=405, **NO_RANGES), True),
     ("HEAD 501", "a.ogg", lambda data: File(data, head=501, **CHUNKED), False),
     ("HEAD without length", "a.mp3", lambda data: File(data, head_length=""), True),
-    ("HEAD of nothing", "a.wav", lambda data: File(data, head_length="0"), True),
+    ("HEAD with length 0", "a.wav", lambda data: File(data, head_length="0"), True),
     ("chunked", "last.m4a", lambda data: File(data, **CHUNKED), False),
     ("ranges in chunks", "a.ogg", lambda data: File(data, framing="chunked"), True),
-    ("1.0", "a.mp3", lambda data: File(data, head_length=f"{len(data)}", **UNTIL_CLOSE), False),
+    (
+        "HTTP/1.0",
+        "a.mp3",
+        lambda data: File(data, head_length=f"{len(data)}", **UNTIL_CLOSE),
+        False,
+    ),
     ("no total", "a.wav", WithoutTotal, True),
     ("no total, no HEAD", "a.mp3", lambda d: Methods(Status(405), WithoutTotal(d)), True),
     (
-        "no farewell",
+        "no close_notify",
         "last.m4a",
         lambda data: File(data, sent=len(data), then="close_without_notify"),
         True,
     ),
-    ("pieces", "a.wav", PartialRanges, True),
+    ("short ranges", "a.wav", PartialRanges, True),
     (
-        "neither",
+        "no ranges, no close_notify",
         "a.mp3",
         lambda d: File(d, sent=len(d), then="close_without_notify", **NO_RANGES),
         True,
@@ -281,7 +289,10 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual(local.body, remote.body, (name, options))
 
     async def test_until_a_torn_close(self) -> None:
-        """A body without length, last chunk or TLS close gives 502; HEAD gives 200 (D48)."""
+        """A body that ends without length, last chunk or TLS close_notify gives 502 (D48).
+
+        HEAD requests for the same source give 200.
+        """
         service = self.start()
         before = await scrape(service.metrics_port)
         data = sound("a.wav", "20")

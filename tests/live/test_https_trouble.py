@@ -117,10 +117,12 @@ class ChangingETag:
 
 @dataclass(slots=True)
 class Odd:
-    """Behavior that changes with the second request that meets a condition.
+    """Behavior that is odd for some of the requests that meet a condition.
 
-    ffprobe sends the first request of this kind, ffmpeg the second.
+    The first such request, from ffprobe, gets the usual response. The second, from ffmpeg, gets the
+    odd one.
 
+    :ivar counts: the condition.
     :ivar times: number of requests with the odd response.
     """
 
@@ -165,9 +167,9 @@ class TroubleCase(HttpsCase):
     async def refused(
         self, service: ProxyService, rows: Sequence[tuple[str, int]], options: str = "f:wav"
     ) -> list[Response]:
-        """Send all requests at once; require these statuses, and that nothing is stored.
+        """Send all requests at once; require the given statuses, and that nothing is stored.
 
-        Where a 5xx is expected, a 200 that breaks off is right, too.
+        Where a 5xx is expected, a 200 that breaks off is accepted, too.
         """
         responses = await self.fetch_all(service.port, [self.path(url, options) for url, _ in rows])
         for (url, status), response in zip(rows, responses, strict=True):
@@ -210,12 +212,16 @@ class StatusTests(TroubleCase):
                     self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
-        """An error that the origin sends only to ffprobe or ffmpeg gives the same status."""
+        """An error after a good HEAD gives 404 (403, 404), 415 (302) or 502 (410, 503).
+
+        For 403, 410 and 302, the status is the same if only ffmpeg gets the error.
+        """
         good = File(short_flac().read_bytes())
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
         rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
-        # From then on the origin only redirects, so the last check finds a changed source.
+        # From the second GET of the whole file on, this origin only redirects, so the last check
+        # finds a changed source.
         rows += self.put_all([(ChangesOnSecond(good, Status(302), is_whole), 500)])
         await self.refused(service, rows)
 
@@ -272,7 +278,7 @@ class StallTests(TroubleCase):
         self.assertEqual({"probe_timeout"}, {response.error for response in responses})
 
     async def test_body(self) -> None:
-        """A body that stalls for good gives 502 or a broken stream."""
+        """A body that stalls in every attempt gives 502 or a broken stream."""
         self.patch(inputs, "_STALL_TIMEOUT_US", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
@@ -311,10 +317,10 @@ class StallTests(TroubleCase):
 
 
 class BrokenTests(TroubleCase):
-    """Bodies that end early, and ranges that are lost"""
+    """Bodies that end early, and range requests that fail"""
 
     def lost(self, data: bytes) -> list[Behavior]:
-        """Return responses to a range request that are neither the range nor an error."""
+        """Return behaviors that answer a range request without the range and without an error."""
         wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
         return [
             *(Raw(b""), Raw(b"", "abort"), Raw(b"HTTP/1.1 206 So\r\nContent-R")),
@@ -323,7 +329,7 @@ class BrokenTests(TroubleCase):
         ]
 
     async def test_once(self) -> None:
-        """A range that is lost once, in any way, is requested again, and the render is right."""
+        """A range request that fails once, in any way, is repeated, and the render is complete."""
         data = sound("a.wav", "20")
         self.add("a.wav", data)
         service, good = self.start(max_concurrency=9), File(data)
@@ -340,7 +346,7 @@ class BrokenTests(TroubleCase):
         await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
-        """A range that is lost for good gives 502 or a broken stream.
+        """A range request that fails permanently gives 502 or a broken stream.
 
         The failed render is counted, and nothing is stored.
         """
@@ -387,7 +393,7 @@ class BrokenTests(TroubleCase):
         self.origin.release()
 
     async def test_info(self) -> None:
-        """If a range of the source is lost, /info gives 502 and no document."""
+        """If range requests to the origin fail, /info gives 502 and no document."""
         good, service = File(sound("last.m4a", "60")), self.start()
         odd = [
             *self.lost(good.data)[::2],
@@ -427,7 +433,10 @@ class ReplacedTests(TroubleCase):
         await self.refused(self.start(), self.put_all(rows))
 
     async def test_while_it_is_read(self) -> None:
-        """A source that changes or disappears while it is read gives a failure, on /info too."""
+        """A source that changes or disappears while it is read gives 500 or a broken stream.
+
+        For peaks and /info, a change gives 500.
+        """
         data, service = sound("a.wav"), self.start()
         news = (
             File(data, etag='"2"', modified=None),
