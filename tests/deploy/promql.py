@@ -89,7 +89,7 @@ def unknown(expressions: dict[str, str]) -> list[str]:
             known = series.get(match.name, {}).get(match.label)
             if known is not None:
                 complaints += [
-                    f"{title}: no {match.label} of {match.name} is {value}"
+                    f"{title}: {match.label} of {match.name} is never {value}"
                     for value in match.values
                     if value not in known and not value.startswith("$")
                 ]

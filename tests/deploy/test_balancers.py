@@ -84,7 +84,7 @@ class BalancerTests(TestCase):
                     self.assertNotIn(signature, said)
 
     def test_shipped(self) -> None:
-        """A test that replaces text fails if the text is no longer in the file."""
+        """`shipped` replaces lines of a file, and fails if the file lacks one of them."""
         text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
         self.assertIn("\nmaxconn 81\n", text)
         self.assertNotIn("\nmaxconn 4000\n", text)

@@ -128,7 +128,10 @@ class FileTests(SynchronousTestCase):
                 self.assertTrue(path.exists(), f"{name}: {path}")
 
     def test_images(self) -> None:
-        """Every image has a version; the nodes use the service's version, which is built once."""
+        """Every image has a version. The nodes share one image, with the service's version.
+
+        It is built once, and never pulled from a registry.
+        """
         for name, service in services().items():
             self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
         self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
@@ -242,7 +245,7 @@ class BalancerTests(SynchronousTestCase):
         self.assertEqual(0, done.returncode, done.stderr)
 
     def test_as_elsewhere(self) -> None:
-        """The configuration equals that of deploy/haproxy in all settings that concern requests."""
+        """The defaults sections equal those of deploy/haproxy, except for the name resolvers."""
         for title in ("defaults base", "defaults nodes from base"):
             there, here = (
                 section("haproxy/haproxy.cfg", title),

@@ -59,7 +59,7 @@ def defaults() -> dict[str, str]:
 
 
 def copied() -> list[str]:
-    """Return the paths of the project that are copied."""
+    """Return the paths of the project that are copied into the build."""
     found = []
     for name, value in instructions():
         if name == "COPY" and not value.startswith("--from"):
@@ -110,7 +110,10 @@ class ImageTests(SynchronousTestCase):
         self.assertIn('"ffmpeg=${FFMPEG}"', " ".join(final("RUN")))
 
     def test_our_own_ffmpeg(self) -> None:
-        """The project's own ffmpeg can be built instead, into the first folder of PATH."""
+        """An image built with FFMPEG=own runs the project's own ffmpeg.
+
+        It is in /usr/local/bin, which precedes /usr/bin in PATH.
+        """
         (build,) = (value for name, value in stages()[0] if "tools/ffmpeg/build" in value)
         self.assertIn('[ "${FFMPEG}" != own ] || tools/ffmpeg/build /opt/ffmpeg', build)
         self.assertIn("--from=build /opt/ffmpeg/bin /usr/local/bin", final("COPY"))
@@ -133,7 +136,7 @@ class ImageTests(SynchronousTestCase):
         self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
 
     def test_version(self) -> None:
-        """The label has the version of the service for every way of building the image."""
+        """The image's version label is the service's version, even without a build argument."""
         self.assertEqual(audioproxy.__version__, defaults()["VERSION"])
         (labels,) = final("LABEL")
         self.assertIn('org.opencontainers.image.version="${VERSION}"', labels)
@@ -143,7 +146,7 @@ class RunningTests(SynchronousTestCase):
     """How the image runs."""
 
     def test_nobody_special(self) -> None:
-        """The image runs as a user without privileges, by number, and not in root's group."""
+        """The image's user and group are numbers of at least 1000, so neither is root."""
         self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
 
     def test_one_place_to_write(self) -> None:
@@ -192,7 +195,7 @@ def canonical(name: str) -> str:
 
 
 def requirements(package: str) -> list[Requirement]:
-    """Return the requirements of a package, and their requirements, as installed here."""
+    """Return the direct and indirect requirements of a package, as installed here."""
     found: dict[str, Requirement] = {}
     waiting = [Requirement(package)]
     while waiting:

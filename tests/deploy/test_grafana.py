@@ -26,7 +26,7 @@ VALUES = {"__rate_interval": "1m", "job": "audioproxy", "instance": "a:9568|b:95
 
 
 def expressions() -> dict[str, str]:
-    """Return every expression by the title of its panel."""
+    """Return every expression by its panel's title and its refId, or by its annotation's name."""
     found = {
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in PANELS
@@ -49,7 +49,7 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 class ExpressionTests(SynchronousTestCase):
-    """Everything that the panels show exists."""
+    """Series, label values, variables and alerts of the dashboard."""
 
     def test_every_metric(self) -> None:
         """Each of the eleven metrics is on a panel (Metrics)."""
@@ -90,7 +90,7 @@ class ExpressionTests(SynchronousTestCase):
                 self.assertNotRegex(expression, r"(audio_proxy_\w+|\bup)(?!\w|\{)", title)
 
     def test_variables(self) -> None:
-        """Every variable that is used can be selected, or is Grafana's own."""
+        """The variables that panels use are those that a user can select and Grafana's own."""
         known = {row["name"] for row in DASHBOARD["templating"]["list"]}
         used = set(variables(DASHBOARD["panels"])) | set(variables(DASHBOARD["templating"]))
         self.assertEqual(known, {name for name in used if not name.startswith("__")})
@@ -121,7 +121,7 @@ class PanelTests(SynchronousTestCase):
                 self.assertTrue(target["legendFormat"], panel["title"])
 
     def test_alerts_that_are_named(self) -> None:
-        """An alert that a description names is in the rules."""
+        """Every alert that a panel's description names is in the rules."""
         for panel in PANELS:
             for alert in re.findall(r"AudioProxy\w+", panel["description"]):
                 self.assertIn(alert, rules("alert"), panel["title"])
@@ -145,7 +145,7 @@ class PanelTests(SynchronousTestCase):
             self.assertTrue(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH, panel["title"])
 
     def test_data_source(self) -> None:
-        """Every panel uses the selected data source, whatever its name is."""
+        """Every panel and the annotation use the selected data source, whatever its name is."""
         (source,) = (
             row["name"] for row in DASHBOARD["templating"]["list"] if row["type"] == "datasource"
         )

@@ -1,4 +1,4 @@
-"""The manifests: valid, as strict as documented, and consistent with the service."""
+"""The Kubernetes manifests: valid, restricted as documented, and consistent with the service."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def gigabytes(quantity: str) -> int:
 
 
 def selected(labels: dict[str, str], kind: str) -> list[str]:
-    """Return the names of all documents of a kind with some labels."""
+    """Return the names of all documents of a kind that have the given labels."""
     return [
         document["metadata"]["name"]
         for document in every()
@@ -128,7 +128,10 @@ class SchemaTests(SynchronousTestCase):
         self.assertEqual(set(), applied & optional)
 
     def test_one_namespace(self) -> None:
-        """All objects are in one namespace, which accepts only pods of the strictest standard."""
+        """All objects are in one namespace.
+
+        It enforces the Pod Security Standard "restricted".
+        """
         (kustomization,) = manifests()["kustomization.yaml"]
         namespace = only("Namespace")["metadata"]
         self.assertEqual(kustomization["namespace"], namespace["name"])
@@ -203,7 +206,7 @@ class PodTests(SynchronousTestCase):
             self.assertEqual({"path": path, "port": "http"}, container()[probe]["httpGet"])
 
     def test_time_to_end(self) -> None:
-        """A pod that is stopped has time for its last renders, and for the balancer (D39)."""
+        """The grace period covers the last renders and the preStop sleep for the balancer (D39)."""
         words = container()["lifecycle"]["preStop"]["exec"]["command"]
         self.assertEqual("sleep", words[0])
         drain = make_resource(configuration(), reactor).drain_timeout
@@ -291,7 +294,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(["http"], exposed)
 
     def test_scaling(self) -> None:
-        """The autoscaler has more pods than a disruption may stop.
+        """The autoscaler's minimum of pods is greater than the number that a disruption may stop.
 
         The Deployment sets no number of replicas, so that it does not reset the autoscaler's
         number.

@@ -37,14 +37,14 @@ from tests.support.service import PROJECT
 
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
-#: Names in `configure` of demuxers and a muxer for which ffmpeg itself prints other names.
+#: Names of formats in `configure`, by ffmpeg's own name, where the two differ.
 RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
 RECOGNISED = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
 
-#: Components that the list does not name, but every build has, for filter graphs and fragmented
-#: MP4.
+#: Filters, and a muxer below, that every build has although the list does not name them. They serve
+#: filter graphs and fragmented MP4.
 FRAME = set(
     "abuffer abuffersink anull buffer buffersink format hflip null transpose trim vflip".split()
 )
@@ -115,7 +115,7 @@ def listed() -> dict[str, set[str]]:
 def own(program: str) -> str:
     """Return the path of a program of the project's own build.
 
-    :raises SkipTest: where another program is under test, unless the own build is required.
+    :raises SkipTest: if PATH finds another program, unless the own build is required.
     """
     if shutil.which(program) == str(OWN / program):
         return str(OWN / program)
@@ -224,7 +224,7 @@ class BuildTests(SynchronousTestCase):
             self.assertEqual({"libc.so.6", "libm.so.6"}, loaded(own(program)))
 
     def test_out_of_reach(self) -> None:
-        """If the package archive is unreachable, the check exits with 2 and says so."""
+        """If the package archive is unreachable, `build --check` exits with 2 and says so."""
         own("ffmpeg")
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -282,7 +282,7 @@ class SameTests(SynchronousTestCase):
         self.ffmpeg, self.ffprobe = own("ffmpeg"), own("ffprobe")
 
     def assert_alike(self, name: str, source: bytes, texts: list[str]) -> None:
-        """Assert that both programs describe a source alike, and render it to the same bytes."""
+        """Assert that both builds describe a source alike, and render it to the same bytes."""
         ours, complete = (told(program, source) for program in (self.ffprobe, FFPROBE))
         self.assertEqual(ours, complete, name)
         outputs = [render_all(source, texts, program) for program in (self.ffmpeg, FFMPEG) if texts]
@@ -303,7 +303,7 @@ class SameTests(SynchronousTestCase):
             self.assert_alike(name, source, ["f:wav/bd:32f", "f:mp3"])
 
     def test_refusals(self) -> None:
-        """Both programs describe the video in every container of video alike.
+        """Both builds of ffprobe give the same result for video in every container.
 
         (Format and encoding options, 4)
         """

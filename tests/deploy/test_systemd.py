@@ -44,7 +44,7 @@ class UnitTests(SynchronousTestCase):
     """The service and its socket"""
 
     def setUp(self) -> None:
-        """Copy the units to a place where the program that they start exists."""
+        """Copy the units, with a program that exists here in ExecStart."""
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         command = "ExecStart=/opt/audioproxy/bin/twistd --nodaemon --pidfile= audioproxy"
@@ -99,7 +99,10 @@ class UnitTests(SynchronousTestCase):
             self.assertEqual(told[2], found[1])
 
     def test_stop_outlasts_the_drain(self) -> None:
-        """A stop has time for renders to finish, and then for children and the store (D39)."""
+        """A stop may take 10 seconds longer than the drain, for children and the store (D39).
+
+        systemd sends SIGTERM only to the service, not to its children.
+        """
         (seconds,) = unit("audioproxy.service")["TimeoutStopSec"]
         self.assertGreaterEqual(int(seconds), service._DRAIN + 10)
         self.assertEqual(["mixed"], unit("audioproxy.service")["KillMode"])
@@ -119,7 +122,7 @@ class SettingsTests(SynchronousTestCase):
     """`audioproxy.env`"""
 
     def setUp(self) -> None:
-        """Read the file, and replace the unit's store folder by one that exists here."""
+        """Read the file, with a key, a salt, and a store folder that exists here."""
         self.store = Path(self.mktemp()).resolve()
         self.store.mkdir()
         (directory,) = unit("audioproxy.service")["StateDirectory"]
@@ -149,7 +152,7 @@ class SettingsTests(SynchronousTestCase):
         settings = everything | {"AP_SOURCE_ALLOWLIST": "*"}
         config, warnings = load(environment(self.text))
         self.assertEqual((replace(config, source_allowlist=("*",)), warnings), load(settings))
-        # A line of prose is not a setting.
+        # Without their #, lines of prose do not become settings.
         self.assertEqual(sorted({*VARIABLES, *OTHERS} - ALIASES), sorted(everything))
 
     def test_lines_of_systemd(self) -> None:

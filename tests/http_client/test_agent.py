@@ -16,7 +16,7 @@ class ExactUrlTests(ClientCase):
     """The requests that `ExactUrlAgent` sends"""
 
     def get(self, url: str, seen: str = "http://other.test/") -> Deferred[object]:
-        """Start a treq request through the agent for ``url``; treq is given the URL ``seen``."""
+        """Start a treq request for ``seen`` through an agent that requests ``url``."""
         client = HTTPClient(self.client.agent(url))
         answered = client.get(
             seen,
@@ -66,7 +66,7 @@ class ExactUrlTests(ClientCase):
     def test_cancelled(self) -> None:
         """A request cancelled while connecting or waiting fails with CancelledError.
 
-        A connection that is open is closed.
+        An open connection is closed.
         """
         silent = self.get("http://audio.test/")
         self.network.silent = True

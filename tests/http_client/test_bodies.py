@@ -190,7 +190,7 @@ class BodyStreamTests(BodyStreamCase):
         self.assert_sent(sending, body)
 
     def test_until_closed(self) -> None:
-        """A body that ends with its connection is complete if it has the expected size."""
+        """A close-delimited body is complete if it has the expected size."""
         for end in (Peer.close, Peer.reset):
             sending = self.send_body(reply_without_length(200), b"hello", size=5)
             end(self.peer)
@@ -198,7 +198,7 @@ class BodyStreamTests(BodyStreamCase):
             self.assert_sent(sending, b"hello")
 
     def test_until_closed_and_of_no_size(self) -> None:
-        """A body of unknown size that ends with its cleartext connection fails.
+        """A close-delimited body of unknown size fails on a cleartext connection.
 
         Without a length, the end of the body looks the same as a broken connection.
         """
@@ -362,7 +362,7 @@ class StallTests(BodyStreamCase):
         self.assertEqual(bytes(self.consumer.data), b"hello")
 
     def test_patience(self) -> None:
-        """A caller can set a longer timeout."""
+        """A caller can set a stall timeout longer than 30 seconds."""
         response = self.answer(reply(200, length=9))
         sending = response.stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
@@ -470,7 +470,7 @@ class GoneTests(BodyStreamCase):
 
 
 class Bytes:
-    """Byte source that can end early or fail to be read."""
+    """Byte source that can end early, or raise an error after its data."""
 
     def __init__(self, data: bytes, error: Exception | None = None) -> None:
         self.data = data
@@ -640,7 +640,10 @@ class EarlyResponseTests(RequestBodyCase):
     DENIED = error("AccessDenied")
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
-        """Upload to an object store that reads 1000 bytes; then call ``speak`` with its peer."""
+        """Start an upload to an object store that reads 1000 bytes, then call ``speak``.
+
+        :param speak: called with the object store's end of the connection.
+        """
         self.network.on_connect = lambda peer: peer.set_window(1000)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None

@@ -44,7 +44,7 @@ class HttpClientsTests(SynchronousTestCase):
         self.assertEqual(self.bundle, self.make(self.bundle).ca_file)
 
     def test_unusable(self) -> None:
-        """The error of an unusable bundle names its variable and what is required."""
+        """The error for an unusable CA bundle names its variable and the required form."""
         for clients, bundle, name in (
             (self.make(self.empty), None, "SSL_CERT_FILE"),
             (self.make(), self.empty, "AP_S3_CA_BUNDLE"),
@@ -55,12 +55,12 @@ class HttpClientsTests(SynchronousTestCase):
             self.assertTrue(str(error).endswith("a file of certificates in PEM form is required"))
 
     def test_light(self) -> None:
-        """Importing the backends imports neither OpenSSL nor Twisted's HTTP client."""
+        """Importing `audioproxy.backends` imports neither OpenSSL nor Twisted's HTTP client."""
         code = (
             "import sys, audioproxy.backends, audioproxy._twisted;"
             "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
         )
-        # An installed package could belong to another working tree.
+        # Import this working tree: an installed package could belong to another one.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, env=environment

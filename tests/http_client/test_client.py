@@ -28,8 +28,8 @@ from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
-#: Request targets: the part of a URL after the host. A server may treat other spellings of them as
-#: equal.
+#: Request targets: the part of a URL after the host. Many of them have other spellings that a
+#: server may treat as equal.
 TARGETS = """
     / //a /a//b/ /./a/../b/. /a%2Fb /a%2fb /%41 /a;b /;p/q /a;b/c;d /?a /?a?b /a?b;c&d=%20+e;
     /a|b^c`d /a"b<c>d /a[b]{c}\\d /% /%zz /~a /a:b@c /a?b=http://c//d
@@ -179,7 +179,7 @@ class ResponseTests(ClientCase):
             self.result_of(response.discard())
 
     def test_length_that_is_none(self) -> None:
-        """`Response.length` is None if the Content-Length for a HEAD request is no whole number."""
+        """`Response.length` is None if Content-Length for HEAD is anything but ASCII digits."""
         for text in ("", "-1", "5, 6", "0x10", "1e3", "²", "five", "+5", "5.0"):
             head = reply_without_length(200, b"", {"Content-Length": text})
             self.assertIsNone(self.get(head, method="HEAD").length, text)

@@ -68,7 +68,7 @@ class TranslateErrorTests(SynchronousTestCase):
                 self.assertEqual(self.translated(given), (UntrustedCertificate, text))
 
     def test_other_troubles_of_tls(self) -> None:
-        """Any other TLS error is a TransportError with OpenSSL's text."""
+        """A TLS error other than a rejected certificate is a TransportError with OpenSSL's text."""
         error = TlsError([("SSL routines", "", "wrong version number")])
         kind, text = self.translated(wrapped(error))
         self.assertIs(kind, TransportError)

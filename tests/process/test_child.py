@@ -75,7 +75,7 @@ class EndTests(RealCase):
         self.assertTrue(ended.ok)
 
     async def test_status(self) -> None:
-        """Another exit status is reported unchanged."""
+        """A nonzero exit status is reported unchanged."""
         ended = await self.run_shell("exit 7")
         self.assertEqual((ended.code, ended.signal, ended.ok), (7, None, False))
         self.assertEqual(describe_exit(ended), "exit status 7")
@@ -131,7 +131,7 @@ class EndTests(RealCase):
         self.assertFalse(ended.ok)
 
     async def test_pipes_held_open(self) -> None:
-        """A grandchild that keeps the pipes open delays the end only briefly."""
+        """A grandchild that keeps the pipes open delays the end of `wait` only briefly."""
         self.patch(child_module, "_PIPE_GRACE", 0.05)
         reading, writing = os.pipe()
         self.addCleanup(os.close, writing)
@@ -243,7 +243,7 @@ class StopTests(RealCase):
         try:
             os.kill(child, 0)
             parent.kill()
-            # This stdout ends when the child, which shares it, is dead too.
+            # The child shares this pipe, which reaches EOF only when the child is dead too.
             parent.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             os.kill(child, signal.SIGKILL)

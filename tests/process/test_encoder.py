@@ -101,7 +101,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 9)
 
     def test_source_to_blame(self) -> None:
-        """A diagnostic that blames the source is a 415, and empty output is NothingDecoded."""
+        """A diagnostic that reports a bad source is a 415, and empty output is NothingDecoded."""
         for stderr, refusal in (
             (b"x: Invalid data found when processing input", UndecodableSource),
             (b"Empty output", NothingDecoded),
@@ -112,7 +112,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, refusal)
 
     def test_nothing_decoded(self) -> None:
-        """An empty output is not logged here: the caller may render again, or log the failure."""
+        """`encode` does not log an empty output: the caller may render again, or log it."""
         log = Log()
         self.addCleanup(log.start())
         encoding = self.encode()
@@ -123,7 +123,10 @@ class EncodeTests(EncoderCase):
         self.assertEqual([], log.events)
 
     def test_service_to_blame(self) -> None:
-        """Every other failure is a 500: no space, no filter, a signal, an unknown diagnostic."""
+        """A failure that the source did not cause is a 500.
+
+        Examples are a full disk, a missing filter, a signal, and an unknown diagnostic.
+        """
         for stderr, code, number in (
             (b"", 1, None),
             (b"av_interleaved_write_frame(): No space left on device", 1, None),
@@ -258,7 +261,7 @@ class RunToPipeTests(EncoderCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bad_end(self) -> None:
-        """A failed run is a refusal that blames the source or the service."""
+        """A failed run raises UndecodableSource, NothingDecoded or RenderFailed."""
         os.close(self.writing)
         for stderr, code, number, refusal in (
             (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
@@ -288,7 +291,7 @@ class RunToPipeTests(EncoderCase):
         self.assertEqual(os.read(self.reading, 9), b"")
 
     def test_cancelled(self) -> None:
-        """Cancelling stops the child, and returns when the child is dead."""
+        """Cancelling stops the child, and CancelledError is raised when the child is dead."""
         running = self.run_to_pipe()
         running.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -374,7 +377,7 @@ class CutShortTests(EncoderCase):
                 self.refused(running, UpstreamUnavailable)
 
     def test_whole(self) -> None:
-        """Other messages of ffmpeg do not turn a success into a failure."""
+        """Messages of ffmpeg about recovered connections or other faults do not fail a run."""
         for start in self.runs():
             for stderr in (b"", *WHOLE):
                 running = start()

@@ -74,7 +74,7 @@ class FindMissingTests(InspectionCase):
         )
 
     def test_program_behind_a_leash(self) -> None:
-        """A program that the spawn prefix cannot find is named too."""
+        """A program that the spawn prefix cannot execute is named."""
         self.find(("setpriv", "--"))
         self.spawner.last.write_stdout(b"version 7")
         self.spawner.last.exit_and_end()
@@ -167,7 +167,7 @@ class WatchTests(InspectionCase):
         self.assertEqual([False, False, True, True], self.reports)
 
     def test_again(self) -> None:
-        """Any number of checks that are requested during a check cause one more check."""
+        """Requests for a check that arrive during a check cause one more check in all."""
         monitor = self.watch()
         monitor.check()
         monitor.check()

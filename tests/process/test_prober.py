@@ -95,7 +95,7 @@ class MemoryTests(ProberCase):
         return source
 
     def learn(self, state: bytes, identity: bytes = b"a") -> Probe:
-        """Probe a source with a child."""
+        """Probe a source, and assert that this starts a child."""
         before = len(self.spawner.children)
         asked = self.fetch(identity, self.opened(state))
         self.assertEqual(len(self.spawner.children), before + 1)
@@ -176,14 +176,14 @@ class AnswerTests(ProberCase):
         self.refused(asked, UndecodableSource)
 
     def test_source_to_blame(self) -> None:
-        """A probe whose diagnostic blames the source is a 415."""
+        """A probe whose diagnostic reports a faulty source is a 415."""
         asked = self.fetch()
         self.spawner.last.write_stderr(b"x.mp3: Invalid data found when processing input\n")
         self.spawner.last.exit_and_end(1)
         self.refused(asked, UndecodableSource)
 
     def test_service_to_blame(self) -> None:
-        """A probe that fails for another reason is a 500 `probe_failed`."""
+        """A probe that fails for a reason other than its source is a 500 `probe_failed`."""
         for stderr, code, signal in (
             (b"", 1, None),
             (b"who knows", 1, None),
@@ -199,7 +199,7 @@ class AnswerTests(ProberCase):
             self.refused(asked, ProbeFailed)
 
     def test_bad_answer(self) -> None:
-        """Output that is not ffprobe's is a 500 `probe_failed`."""
+        """Output that is not a single JSON document is a 500 `probe_failed`."""
         for text in (b"", b"{", b"\xff", b"{} {}"):
             asked = self.fetch()
             self.spawner.last.write_stdout(text)
@@ -306,7 +306,7 @@ class RemoteTests(ProberCase):
             self.assertEqual(self.successResultOf(asked).codec, "mp3")
 
     def test_whole(self) -> None:
-        """Other messages of ffprobe do not turn a success into a failure."""
+        """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
         for stderr in WHOLE:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
             self.spawner.last.write_stdout(probe_output(AUDIO))

@@ -44,12 +44,12 @@ def samples(*values: int) -> bytes:
 
 
 def full_file(size: int) -> IO[bytes]:
-    """Return a file on a full disk; the memory limit ``size`` has no effect."""
+    """Return a file on a full disk, in place of a SpooledTemporaryFile; ``size`` is ignored."""
     return open("/dev/full", "r+b", buffering=0)
 
 
 class DrawCase(SynchronousTestCase):
-    """A waveform written to a file, after which nothing may stay open."""
+    """Waveforms written to a file; no thread's work, timer or descriptor may be left afterwards."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -189,7 +189,7 @@ class GoodEndTests(DrawCase):
         """Output just before the child's death is included, even if the pipe is held open."""
 
         class Late(Event):
-            """Event that is checked just after the child's last output."""
+            """Event whose first check writes the child's last output, and then returns."""
 
             said = False
 
@@ -289,7 +289,7 @@ class BadEndTests(DrawCase):
         self.assert_not_kept(drawing, events)
 
     def test_no_place_for_blocks(self) -> None:
-        """Blocks that cannot be stored are a 500, however the child ends at its broken pipe."""
+        """Blocks that cannot be stored are a 500, even if the child ignores its broken pipe."""
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
@@ -392,7 +392,7 @@ class CancelTests(DrawCase):
 
 
 class CountingEvent(Event):
-    """Event that counts the checks whether it is set.
+    """Event that counts the calls of `is_set`.
 
     :ivar made: the last instance.
     """
@@ -405,7 +405,7 @@ class CountingEvent(Event):
         CountingEvent.made = self
 
     def is_set(self) -> bool:
-        """Count the check, and return the state."""
+        """Count the call, and return the state."""
         self.looks += 1
         return super().is_set()
 
