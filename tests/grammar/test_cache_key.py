@@ -1,4 +1,4 @@
-"""The cache key."""
+"""The cache key and the ETag of a variant, and the key of an info document."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VECTORS = (
     ),
 )
 
-# Request paths as raw bytes, with their keys.
+# Option segments, form and raw source of each request, with its cache key.
 REQUESTS = (
     ([], b"plain", b"local://a.mp3", VECTORS[0][2]),
     ([b"f:mp3"], b"enc", b"bG9jYWw6Ly9hLm1wMw", VECTORS[0][2]),
@@ -140,7 +140,7 @@ class CacheKeyTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(segments=option_segments())
     def test_newline(self, segments: list[bytes]) -> None:
-        """No option can contain the newline that separates options from source (D5)."""
+        """Canonical options contain no newline, which separates them from the source (D5)."""
         self.assertNotIn("\n", read_options(segments)[0].canonical())
 
 
@@ -186,7 +186,8 @@ class InfoKeyTests(SynchronousTestCase):
     def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
         """A different source or validator gives a different identity and key.
 
-        No validator contains a newline: an HTTP header cannot contain one.
+        No validator contains a newline: it is the value of an HTTP header, or the size and time of
+        a file.
         """
         first, second = (
             (read_source(b"enc", encoded(source)).canonical, validator.replace(b"\n", b""))

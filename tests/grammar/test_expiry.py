@@ -41,7 +41,7 @@ class ExpiredTests(SynchronousTestCase):
         self.assertIs(expired(None, 253_402_300_800.0), False)
 
     def test_last_second(self) -> None:
-        """The largest ``exp`` is the last second of the year 9999 (D6)."""
+        """A URL with the largest ``exp`` expires after the last second of the year 9999 (D6)."""
         self.assertIs(expired(253_402_300_799, 253_402_300_799.5), False)
         self.assertIs(expired(253_402_300_799, 253_402_300_800.0), True)
 
@@ -50,7 +50,10 @@ class ClampTests(SynchronousTestCase):
     """`clamp`"""
 
     def test_clamp(self) -> None:
-        """A lifetime is at most ``exp`` minus now (Request option exp, 3; D14)."""
+        """A lifetime is at most ``exp`` minus now in whole seconds (Request option exp, 3; D14).
+
+        It is 0 once ``exp`` is reached.
+        """
         for seconds, now, clamped in (
             (300, 600.0, 300),
             (300, 699.0, 300),

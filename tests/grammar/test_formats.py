@@ -42,7 +42,7 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_lossy(self) -> None:
-        """Five formats are lossy (Format and encoding options)."""
+        """Five formats are lossy; their highest ``sr`` is 48000 (Format and encoding options)."""
         lossy = {token for token, row in FORMATS.items() if row.lossy}
         self.assertEqual(lossy, {"mp3", "opus", "ogg", "aac", "m4a"})
         self.assertEqual(LOSSY_RATE_CEILING, 48000)
@@ -82,7 +82,7 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_depths(self) -> None:
-        """Lossless formats have bit depths; only wav has floats (Format and encoding options)."""
+        """Lossless formats have bit depths; only wav has 32f (Format and encoding options)."""
         self.assertEqual(
             {token: row.depths for token, row in FORMATS.items() if row.depths},
             {"flac": ("16", "24"), "wav": ("16", "24", "32f")},
@@ -159,7 +159,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
 
     def test_gap_at_the_top(self) -> None:
-        """The nearest rate is a supported one, even in a gap near the highest rate (D8)."""
+        """The nearest rate is a supported one, also above ``fine_to`` and ``highest`` (D8)."""
         rates = Rates(lowest=100, highest=200, fine_to=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)
@@ -167,7 +167,7 @@ class RatesTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(token=st.sampled_from(sorted(FORMATS)), source=st.integers(1, 800_000))
     def test_nearest_is_accepted(self, token: str, source: int) -> None:
-        """The nearest rate is supported, and no lower one reaches the source's (D8, D13)."""
+        """`Rates.nearest` returns a supported rate, and skips none above the source's (D8, D13)."""
         rates = FORMATS[token].rates
         rate = rates.nearest(source)
         self.assertTrue(rates.accepts(rate))

@@ -1,4 +1,4 @@
-"""The options as one value, the canonical options string, and conflicts of options."""
+"""The options as one value, the canonical options string, and conflicts between options."""
 
 from __future__ import annotations
 

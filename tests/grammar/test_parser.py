@@ -1,4 +1,4 @@
-"""Parsing of option segments: a table row for each rule of the contract and each refusal."""
+"""Parsing of option segments: each rule of the contract and each refusal has a table row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_target
 from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
-#: For each key: the segments that it requires, a valid value, and another valid value.
+#: For each key: the segments that it requires, and two valid values; ``enhance`` has only one.
 KEYS = {
     "f": ("", "mp3", "wav"),
     "br": ("", "128", "96"),
@@ -59,7 +59,10 @@ class OptionsCase(SynchronousTestCase):
             self.assertEqual(read_options(cut(text))[0].canonical(), canonical, text)
 
     def assert_refused(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Assert that each options string is refused because of a segment, with these words."""
+        """Assert that each options string is refused.
+
+        The message of the refusal quotes the segment in the row, and contains the words in the row.
+        """
         for text, segment, words in rows:
             self.refuse(cut(text), segment, words)
 
@@ -68,7 +71,7 @@ class OptionsCase(SynchronousTestCase):
         self.assertIn(words, self.why(segments, segment), segments)
 
     def why(self, segments: list[bytes], segment: str) -> str:
-        """Return the reason with which one of the segments is refused."""
+        """Return the reason for the refusal of one of the segments."""
         error = self.assertRaises(InvalidOptions, read_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
         start, _, rest = error.message.partition(" is not accepted: ")
@@ -161,7 +164,7 @@ class SegmentTests(OptionsCase):
                 self.assert_refused([(text, cut(text)[-1].decode(), "expected")])
 
     def test_colons(self) -> None:
-        """Only ``dl`` and ``cb`` may contain more colons (D2)."""
+        """Only the values of ``dl`` and ``cb`` may contain any number of colons (D2)."""
         for key, (_, _, value) in KEYS.items():
             more = f"{value}:1:1:1:1"
             text = beside(key, more)
@@ -181,7 +184,7 @@ class SegmentTests(OptionsCase):
                     self.assert_refused([(beside(key, other), f"{key}:{other}", "expected")])
 
     def test_first_in_order(self) -> None:
-        """The refusal names the first offending segment (D20)."""
+        """The refusal names the first invalid segment, even after a conflict (D20)."""
         self.assert_refused(
             [
                 ("f:x/br:x", "f:x", "mp3"),
@@ -192,7 +195,7 @@ class SegmentTests(OptionsCase):
         )
 
     def test_quote(self) -> None:
-        """A quoted segment is ASCII, and is shortened if it is very long (D20)."""
+        """A quoted segment is ASCII, and is shortened to 80 characters (D20)."""
         self.refuse([b"\xffoo:\xc3\xa4"], "\\xffoo:\\xc3\\xa4", "the options are")
         self.refuse([b"x" * 80], "x" * 80, "the options are")
         self.refuse([b"x" * 81], "x" * 80 + "...", "the options are")
@@ -201,7 +204,7 @@ class SegmentTests(OptionsCase):
     @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
-        """Any bytes are parsed as options or refused with a 422 in ASCII (D13, D20)."""
+        """Any bytes are parsed, or refused with a 422 whose message is ASCII (D13, D20)."""
         for each in (segments, [*good, *segments]):
             try:
                 options, _ = read_options(each)
@@ -300,7 +303,7 @@ class BoundsTests(OptionsCase):
                 self.assert_refused([(segment, segment, "a plain decimal")])
 
     def test_bounds_of_the_format(self) -> None:
-        """The refusal of any ``br`` or ``q`` states the bounds of its format (D20)."""
+        """A ``br`` or ``q`` out of range is refused with the bounds of the format (D20)."""
         for token, row in FORMATS.items():
             for value in ("-999999999", "0", "999999999"):
                 if row.br:
@@ -315,7 +318,7 @@ class EncodingTests(OptionsCase):
     """f, br, q, sr, ch, bd"""
 
     def test_formats(self) -> None:
-        """The canonical string has even a default format; unknown formats are refused (D4)."""
+        """The canonical string always contains the format; unknown formats are refused (D4)."""
         for token in FORMATS:
             canonical = PEAKS if token == "peaks" else f"f:{token}"
             self.assert_canonical([(f"f:{token}", canonical)])
@@ -346,7 +349,7 @@ class EncodingTests(OptionsCase):
         )
 
     def test_quality(self) -> None:
-        """``q`` has the range of its codec; values out of range are a 422 (D7)."""
+        """``q`` has the range of its codec; values out of range are refused (D7)."""
         self.assert_canonical(
             [
                 ("q:0", "f:mp3/q:0"),
@@ -417,7 +420,7 @@ class EncodingTests(OptionsCase):
         )
 
     def test_lossy_ceiling(self) -> None:
-        """An ``sr`` above 48000 with a lossy format is a 422 (Format and encoding options, 2)."""
+        """An ``sr`` above 48000 is refused for lossy formats (Format and encoding options, 2)."""
         for form in ("mp3", "opus", "ogg", "aac", "m4a"):
             self.assert_canonical([(f"f:{form}/sr:48000", f"f:{form}/sr:48000")])
             for rate in (48001, 64000, 88200, 96000, 384_000):
@@ -481,7 +484,7 @@ class TimeTests(OptionsCase):
         self.assertEqual(read_options([b"t:3"])[0].t, Trim(Decimal(3), None))
 
     def test_trim_refused(self) -> None:
-        """A negative start, an empty region and missing parts of ``t`` are refused (D6)."""
+        """Negative, missing and extra parts of ``t`` and a duration of 0 are refused (D6)."""
         self.assert_refused(
             [
                 ("t:-1", "t:-1", "from 0 to 999999999"),
@@ -522,7 +525,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_fade_in_a_region(self) -> None:
-        """A fade longer than the region of ``t`` is refused (D12)."""
+        """A fade longer than the duration of ``t`` is refused (D12)."""
         for text, canonical in (
             ("t:5:10/fade:10:10", "f:mp3/fade:10:10/t:5:10"),
             ("fade:9.999/t:0:10", "f:mp3/fade:9.999/t:0:10"),
@@ -563,7 +566,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_norm(self) -> None:
-        """``norm`` always has three targets, by default -16:-1.5:11 (D4)."""
+        """The canonical ``norm`` always has three targets, by default -16:-1.5:11 (D4)."""
         self.assert_canonical(
             [
                 ("norm:ebu", "f:mp3/norm:ebu:-16:-1.5:11"),
@@ -591,7 +594,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_enhance(self) -> None:
-        """An unknown preset is refused, even the name of a future version (Versioning, 4)."""
+        """Unknown presets are refused, such as ``voice2``, a possible later one (Versioning, 4)."""
         self.assert_canonical(
             [
                 ("enhance:voice", "enhance:voice/f:mp3"),
@@ -658,7 +661,7 @@ class PeaksTests(OptionsCase):
                 self.assert_refused([(text, segment, words)])
 
     def test_without_peaks(self) -> None:
-        """Options of peaks are refused for other formats, so they create no second key (D7)."""
+        """Options of peaks are refused for other formats, so none adds a second cache key (D7)."""
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
             for form in FORMATS:
@@ -671,7 +674,7 @@ class DeliveryTests(OptionsCase):
     """dl and cb"""
 
     def test_filename(self) -> None:
-        """``dl`` is a UTF-8 file name, decoded once (D2, D10)."""
+        """``dl`` is a UTF-8 file name, percent-decoded once (D2, D10)."""
         for value, name, canonical in (
             ("a.mp3", "a.mp3", "a.mp3"),
             ("a%20b.mp3", "a b.mp3", "a%20b.mp3"),

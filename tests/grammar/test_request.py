@@ -43,7 +43,7 @@ class VerifyTests(SynchronousTestCase):
         SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(b"/plain/local://a"))
 
     def test_wrong(self) -> None:
-        """A wrong signature is refused without a diagnosis, with the default message."""
+        """A signature that no known mistake explains is refused with the default message."""
         error = self.refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
         self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
 
@@ -62,7 +62,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertIn("AP_ALLOW_INSECURE", self.refused(KEYS, path).message)
 
     def test_no_key(self) -> None:
-        """Without a key no signature can match."""
+        """Without a key, a signature is refused, and the refusal names AP_KEY."""
         keys = SigningKeys(None, None, allow_insecure=True)
         self.assertIn("AP_KEY", self.refused(keys, signed(b"/plain/local://a")).message)
 
@@ -102,7 +102,7 @@ class RequestTests(SynchronousTestCase):
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:
-        """Without a time, even an expired path is parsed."""
+        """Without the current time, even an expired path is parsed."""
         request = parse_request(b"/exp:5/plain/local://a", None)
         assert isinstance(request, VariantRequest)
         self.assertEqual(5, request.exp)

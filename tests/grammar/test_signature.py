@@ -55,7 +55,7 @@ class SignTests(SynchronousTestCase):
     """`sign`"""
 
     def test_known_vectors(self) -> None:
-        """Signatures equal those of other HMAC libraries (Authentication, 1)."""
+        """Signatures equal those that were made without this package (Authentication, 1)."""
         for key, salt, path, signature in VECTORS:
             made = sign(bytes.fromhex(key), bytes.fromhex(salt), path)
             self.assertEqual(made, signature, path)
@@ -87,7 +87,7 @@ class VerifyTests(SynchronousTestCase):
     """`verify`"""
 
     def test_known_vectors(self) -> None:
-        """A URL that another library signed is accepted (Authentication, 1)."""
+        """A URL that was signed without this package is accepted (Authentication, 1)."""
         for key, salt, path, signature in VECTORS:
             self.assertIs(
                 verify(bytes.fromhex(key), bytes.fromhex(salt), path, signature), True, path
@@ -182,5 +182,5 @@ class VerifyTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(signature=junk())
     def test_junk(self, signature: bytes) -> None:
-        """Any other bytes in place of a signature are refused (Authentication, 3)."""
+        """Arbitrary bytes in place of a signature are refused (Authentication, 3)."""
         self.assertIs(verify(KEY, SALT, PATH, signature), False)

@@ -16,7 +16,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual(b"ab", check_length(b"ab", 2))
 
     def test_wrong(self) -> None:
-        """Other text is refused with its fault and the requirement, but is not quoted."""
+        """Invalid text is refused with its fault and the requirement, and is never quoted."""
         for text, fault in (
             ("abcd ", "white space around the value"),
             ("abxd", "character 3 of 4 is not a hexadecimal digit"),
@@ -29,7 +29,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual(f"3 bytes; {describe_secret(32)}", str(error))
 
     def test_describe(self) -> None:
-        """The description has the minimum length, and a command that generates enough bytes."""
+        """The description states the minimum length, and a command that generates enough bytes."""
         self.assertEqual(
             "at least 1 byte written as hexadecimal is required, such as `openssl rand -hex 16`"
             " prints",

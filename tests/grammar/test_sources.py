@@ -32,13 +32,13 @@ class SourceCase(SynchronousTestCase):
     """Test case that parses each source in both forms, plain and enc."""
 
     def read(self, source: bytes) -> Source:
-        """Parse a source string in both forms, which must agree."""
+        """Parse a source string in both forms, assert that the results agree, and return one."""
         plain = read_source(b"plain", source.replace(b"%", b"%25"))
         self.assertEqual(read_source(b"enc", encoded(source)), plain, source)
         return plain
 
     def refused(self, form: bytes, raw: bytes) -> NotFound:
-        """Return the refusal of a raw source, after a check that it has the common message."""
+        """Assert that a raw source is refused with the default message, and return the refusal."""
         error = self.assertRaises(NotFound, read_source, form, raw)
         self.assertEqual(error.message, NotFound.default_message, raw)
         self.assertTrue(error.reason, raw)
@@ -57,7 +57,7 @@ class LocalTests(SourceCase):
     """``local://``"""
 
     def test_climbing_out(self) -> None:
-        """A path that leaves its root at any point is detected (Local source confinement)."""
+        """A path that leaves its root at any point is refused (Local source confinement)."""
         for path in (b"..", b"a/../..", b"../a", b"./../a/..", b"a//../../b"):
             self.assertTrue(leaves_root(path), path)
             self.refuse(b"local://" + path, "leaves the root")
@@ -65,7 +65,10 @@ class LocalTests(SourceCase):
             self.assertFalse(leaves_root(path), path)
 
     def test_canonical(self) -> None:
-        """A local source is ``local://<path>`` without the root (Canonical source string, 1)."""
+        """A canonical local source is ``local://<path>`` (Canonical source string, 1).
+
+        The path is relative to the root.
+        """
         source = read_source(b"plain", b"local://albums/one/a.mp3")
         self.assertEqual(source, LocalSource(b"albums/one/a.mp3"))
         self.assertEqual(source.canonical, b"local://albums/one/a.mp3")
@@ -199,7 +202,7 @@ class HttpsTests(SourceCase):
             (b"https://example.com./a", "https://example.com/a"),
             (b"https://example.com.:443/a", "https://example.com/a"),
             (b"https://127.0.0.1./a", "https://127.0.0.1/a"),
-            # An explicit port that is the scheme's own.
+            # The explicit default port.
             (b"https://example.com:443/a", "https://example.com/a"),
             (b"https://example.com:0443/a", "https://example.com/a"),
             (b"https://example.com:/a", "https://example.com/a"),
@@ -226,7 +229,7 @@ class HttpsTests(SourceCase):
             (b"https://[::ffff:0.0.0.0]/a", "https://[::ffff:0:0]/a"),
             (b"https://[64:ff9b::192.0.2.1]/a", "https://[64:ff9b::c000:201]/a"),
             (b"https://[::]/a", "https://[::]/a"),
-            # Everything at once.
+            # All of the above at once.
             (b"HTTPS://Example.COM.:443?#x", "https://example.com/"),
         ):
             folded = self.read(source)
@@ -253,7 +256,7 @@ class HttpsTests(SourceCase):
             "https://example.com/a/",
             # Letter case after the host.
             "https://example.com/A?B=C",
-            # Queries, however strange.
+            # Unusual queries.
             "https://example.com/?a=1&a=1",
             "https://example.com/?b&a",
             "https://example.com/a??",
@@ -278,7 +281,10 @@ class HttpsTests(SourceCase):
         self.assertNotEqual(self.read(b"https://127.0.0.01/"), self.read(b"https://127.0.0.1/"))
 
     def test_ports(self) -> None:
-        """A port other than 443 is kept, in its shortest spelling (Canonical source string, 2)."""
+        """A port other than 443 is kept, in its shortest spelling (Canonical source string, 2).
+
+        Ports outside 1 to 65535, malformed ports, and ports of more than 5 digits are refused.
+        """
         for source, url in (
             (b"https://h:1/", "https://h:1/"),
             (b"https://h:65535/", "https://h:65535/"),
@@ -304,7 +310,7 @@ class HttpsTests(SourceCase):
             self.assertEqual(folded.host, host, source)
 
     def test_escaped_once(self) -> None:
-        """A plain URL is percent-decoded exactly once (Source forms; D15)."""
+        """A URL in the plain form is percent-decoded exactly once (Source forms; D15)."""
         for raw, url in (
             (b"https%3A%2F%2Fexample.com%2Fa%3Fq%3D1", b"https://example.com/a?q=1"),
             (b"https://example.com/%252e", b"https://example.com/%2e"),
@@ -326,7 +332,7 @@ class HttpsTests(SourceCase):
         )
 
     def test_host_bound(self) -> None:
-        """A host has at most 253 bytes, in labels as in DNS (Source bounds)."""
+        """A host has at most 253 bytes, in labels of 1 to 63 (Source bounds)."""
         longest = host_of(253)
         self.assertEqual(len(longest), 253)
         for host in (longest, longest + b".", b"h" * 63, b"h"):
@@ -382,7 +388,7 @@ class HttpsTests(SourceCase):
 
 
 class RedirectTests(SynchronousTestCase):
-    """`parse_https`, as it parses the targets of redirects"""
+    """`parse_https` for the targets of redirects"""
 
     def test_as_a_source(self) -> None:
         """The target of a redirect is normalized like the URL of a source."""
@@ -392,12 +398,12 @@ class RedirectTests(SynchronousTestCase):
         )
 
     def test_other_schemes(self) -> None:
-        """Redirects to cleartext, to a file or to an empty URL are refused (Source allowlist)."""
+        """`parse_https` refuses other schemes and URLs without a scheme (Source allowlist)."""
         for url in (b"http://a.test/", b"file:///etc/passwd", b"ftp://a", b"//a.test/", b"/x", b""):
             self.assertRaises(ValueError, parse_https, url)
 
     def test_bounds(self) -> None:
-        """The target of a redirect has the bounds of a source."""
+        """User information, no host, port 0, bytes outside ASCII and excess length are refused."""
         for url in (b"https://u:p@a.test/", b"https:///x", b"https://a:0/", b"https://a/\xff"):
             self.assertRaises(ValueError, parse_https, url)
         self.assertRaises(ValueError, parse_https, b"https://a/" + b"x" * 8192)
@@ -407,7 +413,7 @@ class SchemeTests(SourceCase):
     """The schemes of sources"""
 
     def test_other_schemes(self) -> None:
-        """``http://`` and every other scheme is a syntax error (Canonical source string, 4)."""
+        """Schemes other than local, s3 and https are refused (Canonical source string, 4)."""
         for source in (
             *(b"http://example.com/a", b"HTTP://example.com/a", b"ftp://h/a", b"file:///a"),
             *(b"concat://a", b"data://x", b"httpsx://h/", b"shttps://h/", b"s3a://b/k", b"x://"),
@@ -416,7 +422,7 @@ class SchemeTests(SourceCase):
             self.refuse(source, "local://, s3:// or https://")
 
     def test_no_scheme(self) -> None:
-        """A source starts with its scheme (Source forms; D16)."""
+        """A source that does not start with a scheme is refused (Source forms; D16)."""
         for source in (
             *(b"", b"a.mp3", b"/a.mp3", b"://a", b"local:a", b"local:/a", b"s3:/b/k", b"https:h"),
             *(b"https:/h/a", b" https://h/", b"\nlocal://a", b"local\n://a", b"1s3://b/k"),
@@ -487,7 +493,7 @@ class EncodedTests(SourceCase):
             self.assertIn("base64url", self.refused(b"enc", other).reason, other)
 
     def test_not_base64url(self) -> None:
-        """Other bytes in place of base64url are refused (D15, D16)."""
+        """Bytes that are not base64url are refused (D15, D16)."""
         good = b"bG9jYWw6Ly9h"
         for raw in (
             *(good + b"\n", good + b" ", b" " + good, good[:6] + b"\n" + good[6:], good + b"A"),
@@ -504,7 +510,7 @@ class EncodedTests(SourceCase):
             self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
 
     def test_empty(self) -> None:
-        """An empty source is refused like a missing one (D16)."""
+        """An empty source is refused in both forms (D16)."""
         self.refused(b"enc", b"")
         self.refused(b"plain", b"")
 
@@ -533,7 +539,7 @@ class PlainTests(SourceCase):
 
 
 class SourceProperties(SourceCase):
-    """Every source"""
+    """Properties of every source"""
 
     @DETERMINISTIC
     @given(source=sources(), data=st.data())

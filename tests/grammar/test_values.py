@@ -61,7 +61,7 @@ class DecimalTests(SynchronousTestCase):
                 self.assertIn("at most 3 fractional digits", str(error), text)
 
     def test_plus(self) -> None:
-        """A leading plus is accepted only with ``plus`` (D3)."""
+        """A leading plus is accepted only with ``plus=True`` (D3)."""
         self.assertEqual(read_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
         self.assertEqual(print_decimal(read_decimal(b"+0", 0, 9, plus=True)), "0")
         self.assertRaises(ValueError, read_decimal, b"+3.5", 0, 9)
@@ -113,7 +113,7 @@ class IntegerTests(SynchronousTestCase):
     """`read_integer`"""
 
     def test_spellings(self) -> None:
-        """Whole numbers may have leading zeros and a minus, up to 9 digits (D3)."""
+        """Whole numbers have at most 9 digits, and may have leading zeros and a minus (D3)."""
         for text, value in (
             (b"0", 0),
             (b"-0", 0),
@@ -219,7 +219,7 @@ class PercentTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(value=st.binary(), data=st.data())
     def test_inverse(self, value: bytes, data: st.DataObject) -> None:
-        """Escaped bytes decode to the same bytes and have one canonical form (D2, D4)."""
+        """Every escaped spelling, and the canonical one, decodes to the same bytes (D2, D4)."""
         text = data.draw(escaped(value))
         self.assertEqual(percent_decode(text), value)
         self.assertEqual(percent_decode(percent_encode(value).encode()), value)
