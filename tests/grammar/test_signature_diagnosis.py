@@ -25,10 +25,10 @@ def encode(digest: bytes) -> bytes:
     return base64.urlsafe_b64encode(digest).rstrip(b"=")
 
 
-class SlipTests(SynchronousTestCase):
+class DiagnosisTests(SynchronousTestCase):
     """The diagnosis names each common mistake, with what would be right."""
 
-    def assert_slip(self, signature: bytes, *words: str) -> None:
+    def assert_diagnosed(self, signature: bytes, *words: str) -> None:
         """Assert that the diagnosis of a signature contains these words."""
         found = diagnose_signature(KEY, SALT, PATH, signature) or ""
         for word in words:
@@ -40,24 +40,24 @@ class SlipTests(SynchronousTestCase):
         wanted = "the bytes that the hexadecimal digits encode are expected"
         for spell in (bytes.lower, bytes.upper):
             both = encode(mac(spell(key), spell(salt) + PATH))
-            self.assert_slip(both, "text of AP_KEY and AP_SALT", wanted)
-            self.assert_slip(encode(mac(spell(key), SALT + PATH)), "text of AP_KEY;", wanted)
-            self.assert_slip(encode(mac(KEY, spell(salt) + PATH)), "text of AP_SALT;", wanted)
+            self.assert_diagnosed(both, "text of AP_KEY and AP_SALT", wanted)
+            self.assert_diagnosed(encode(mac(spell(key), SALT + PATH)), "text of AP_KEY;", wanted)
+            self.assert_diagnosed(encode(mac(KEY, spell(salt) + PATH)), "text of AP_SALT;", wanted)
 
     def test_other_input(self) -> None:
         """A missing salt, swapped secrets, a missing slash and a decoded path are diagnosed."""
-        self.assert_slip(encode(mac(KEY, PATH)), "without AP_SALT")
-        self.assert_slip(encode(mac(SALT, KEY + PATH)), "swapped")
-        self.assert_slip(encode(mac(KEY, SALT + PATH[1:])), "leading slash")
+        self.assert_diagnosed(encode(mac(KEY, PATH)), "without AP_SALT")
+        self.assert_diagnosed(encode(mac(SALT, KEY + PATH)), "swapped")
+        self.assert_diagnosed(encode(mac(KEY, SALT + PATH[1:])), "leading slash")
         decoded = PATH.replace(b"%20", b" ")
-        self.assert_slip(encode(mac(KEY, SALT + decoded)), "decoded before it was signed")
+        self.assert_diagnosed(encode(mac(KEY, SALT + decoded)), "decoded before it was signed")
 
     def test_other_spelling(self) -> None:
         """The right digest in hexadecimal, with too much padding, or with + and / is diagnosed."""
         digest = mac(KEY, SALT + PATH)
-        self.assert_slip(digest.hex().encode(), "hexadecimal", "base64url")
-        self.assert_slip(digest.hex().upper().encode(), "hexadecimal", "base64url")
-        self.assert_slip(encode(digest) + b"==", "padding", "base64url")
+        self.assert_diagnosed(digest.hex().encode(), "hexadecimal", "base64url")
+        self.assert_diagnosed(digest.hex().upper().encode(), "hexadecimal", "base64url")
+        self.assert_diagnosed(encode(digest) + b"==", "padding", "base64url")
         key = next(
             key
             for n in range(256)
@@ -66,12 +66,12 @@ class SlipTests(SynchronousTestCase):
         standard = base64.b64encode(mac(key, SALT + PATH))
         self.assertIn("+ and /", diagnose_signature(key, SALT, PATH, standard) or "")
 
-    def test_slips_on_slips(self) -> None:
+    def test_two_mistakes(self) -> None:
         """If the signed input and the spelling are both wrong, the wrong input is named."""
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
-        self.assert_slip(made.hex().encode(), "text of AP_KEY and AP_SALT")
+        self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
-    def test_strangers(self) -> None:
+    def test_unknown_key(self) -> None:
         """Signatures made without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)
         for signature in (other, b"", b"x", other + b"=", b"0" * 64, b"insecure", b"\xff" * 43):
