@@ -40,12 +40,12 @@ KEYS = {
 PEAKS = "ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800"
 
 
-def cut(text: str) -> list[bytes]:
+def split_options(text: str) -> list[bytes]:
     """Return the segments of an options string; an empty string has none."""
     return text.encode("latin-1").split(b"/") if text else []
 
 
-def beside(key: str, value: str) -> str:
+def with_required(key: str, value: str) -> str:
     """Return ``key:value``, preceded by the segments that the key requires."""
     return "/".join(filter(None, [KEYS[key][0], f"{key}:{value}"]))
 
@@ -56,7 +56,7 @@ class OptionsCase(SynchronousTestCase):
     def assert_canonical(self, rows: Iterable[tuple[str, str]]) -> None:
         """Assert that each options string has the canonical string that is paired with it."""
         for text, canonical in rows:
-            self.assertEqual(read_options(cut(text))[0].canonical(), canonical, text)
+            self.assertEqual(read_options(split_options(text))[0].canonical(), canonical, text)
 
     def assert_refused(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Assert that each options string is refused.
@@ -64,13 +64,13 @@ class OptionsCase(SynchronousTestCase):
         The message of the refusal quotes the segment in the row, and contains the words in the row.
         """
         for text, segment, words in rows:
-            self.refuse(cut(text), segment, words)
+            self.assert_segment_refused(split_options(text), segment, words)
 
-    def refuse(self, segments: list[bytes], segment: str, words: str) -> None:
+    def assert_segment_refused(self, segments: list[bytes], segment: str, words: str) -> None:
         """Assert that one of the segments is refused, with a message that contains these words."""
-        self.assertIn(words, self.why(segments, segment), segments)
+        self.assertIn(words, self.refusal_reason(segments, segment), segments)
 
-    def why(self, segments: list[bytes], segment: str) -> str:
+    def refusal_reason(self, segments: list[bytes], segment: str) -> str:
         """Return the reason for the refusal of one of the segments."""
         error = self.assertRaises(InvalidOptions, read_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
@@ -87,7 +87,7 @@ class SegmentTests(OptionsCase):
         """The known keys are exactly those of the contract (Versioning, 5)."""
         for key, (_, *values) in KEYS.items():
             for value in values:
-                read_options(cut(beside(key, value)))
+                read_options(split_options(with_required(key, value)))
         error = self.assertRaises(InvalidOptions, read_options, [b"x:1"])
         listed = error.message.rpartition("the options are ")[2].rstrip(".").split(", ")
         self.assertEqual(listed, sorted(KEYS))
@@ -127,7 +127,7 @@ class SegmentTests(OptionsCase):
         """A repeated key is refused, even with the same value (Signed URL grammar)."""
         for key, (context, *values) in KEYS.items():
             for value in values:
-                first = beside(key, values[0])
+                first = with_required(key, values[0])
                 for text in (f"{first}/{key}:{value}", f"{first}/cb:x/{key}:{value}"):
                     if key == "cb" and "cb:x" in text:
                         continue
@@ -138,7 +138,7 @@ class SegmentTests(OptionsCase):
     def test_empty(self) -> None:
         """An empty segment is refused at every position (Signed URL grammar)."""
         for key, (_, value, _) in KEYS.items():
-            segments = cut(beside(key, value))
+            segments = split_options(with_required(key, value))
             for at in range(len(segments) + 1):
                 error = self.assertRaises(
                     InvalidOptions, read_options, [*segments[:at], b"", *segments[at:]]
@@ -157,31 +157,36 @@ class SegmentTests(OptionsCase):
     def test_literal(self) -> None:
         """Only ``dl`` and ``cb`` are percent-decoded; other options are literal (D2)."""
         for key, (_, value, _) in KEYS.items():
-            text = beside(key, f"%{ord(value[0]):02X}{value[1:]}")
+            text = with_required(key, f"%{ord(value[0]):02X}{value[1:]}")
             if key in ("dl", "cb"):
-                self.assertEqual(read_options(cut(text)), read_options(cut(beside(key, value))))
+                self.assertEqual(
+                    read_options(split_options(text)),
+                    read_options(split_options(with_required(key, value))),
+                )
             else:
-                self.assert_refused([(text, cut(text)[-1].decode(), "expected")])
+                self.assert_refused([(text, split_options(text)[-1].decode(), "expected")])
 
     def test_colons(self) -> None:
         """Only the values of ``dl`` and ``cb`` may contain any number of colons (D2)."""
         for key, (_, _, value) in KEYS.items():
             more = f"{value}:1:1:1:1"
-            text = beside(key, more)
+            text = with_required(key, more)
             if key in ("dl", "cb"):
-                shown = getattr(read_options(cut(text))[0], key)
+                shown = getattr(read_options(split_options(text))[0], key)
                 self.assertEqual(shown, more if key == "dl" else more.encode())
             else:
                 self.assert_refused([(text, f"{key}:{more}", "expected")])
             if key not in ("dl", "cb", "t", "fade", "norm"):
-                self.assert_refused([(beside(key, f"{value}:"), f"{key}:{value}:", "expected")])
+                self.assert_refused(
+                    [(with_required(key, f"{value}:"), f"{key}:{value}:", "expected")]
+                )
 
     def test_spaces(self) -> None:
         """Outside ``dl`` and ``cb``, spaces, line feeds and NUL around a value are refused (D2)."""
         for key, (_, value, _) in KEYS.items():
             if key not in ("dl", "cb"):
                 for other in (f" {value}", f"{value} ", f"{value}\n", f"{value}\0"):
-                    self.assert_refused([(beside(key, other), f"{key}:{other}", "expected")])
+                    self.assert_refused([(with_required(key, other), f"{key}:{other}", "expected")])
 
     def test_first_in_order(self) -> None:
         """The refusal names the first invalid segment, even after a conflict (D20)."""
@@ -196,10 +201,12 @@ class SegmentTests(OptionsCase):
 
     def test_quote(self) -> None:
         """A quoted segment is ASCII, and is shortened to 80 characters (D20)."""
-        self.refuse([b"\xffoo:\xc3\xa4"], "\\xffoo:\\xc3\\xa4", "the options are")
-        self.refuse([b"x" * 80], "x" * 80, "the options are")
-        self.refuse([b"x" * 81], "x" * 80 + "...", "the options are")
-        self.refuse([b"br:" + b"9" * 5000], "br:" + "9" * 77 + "...", "whole number")
+        self.assert_segment_refused([b"\xffoo:\xc3\xa4"], "\\xffoo:\\xc3\\xa4", "the options are")
+        self.assert_segment_refused([b"x" * 80], "x" * 80, "the options are")
+        self.assert_segment_refused([b"x" * 81], "x" * 80 + "...", "the options are")
+        self.assert_segment_refused(
+            [b"br:" + b"9" * 5000], "br:" + "9" * 77 + "...", "whole number"
+        )
 
     @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
@@ -212,7 +219,9 @@ class SegmentTests(OptionsCase):
                 self.assertTrue(error.message.isascii())
             else:
                 self.assertEqual(
-                    read_options(cut(options.canonical())), (options, None), options.canonical()
+                    read_options(split_options(options.canonical())),
+                    (options, None),
+                    options.canonical(),
                 )
 
 
@@ -248,12 +257,14 @@ class BoundsTests(OptionsCase):
         """Options with whole numbers accept both bounds, and nothing outside them (D6)."""
         for context, key, low, high in self.WHOLE:
             for value in (low, high):
-                options, exp = read_options([*cut(context), f"{key}:{value}".encode()])
+                options, exp = read_options([*split_options(context), f"{key}:{value}".encode()])
                 self.assertEqual(exp if key == "exp" else getattr(options, key), value)
             for value in (low - 1, high + 1, -high, 10**9):
                 if not low <= value <= high:
                     segment = f"{key}:{value}"
-                    words = self.why([*cut(context), segment.encode()], segment)
+                    words = self.refusal_reason(
+                        [*split_options(context), segment.encode()], segment
+                    )
                     self.assertRegex(words, r"\d", segment)
 
     def test_decimals(self) -> None:
@@ -261,10 +272,10 @@ class BoundsTests(OptionsCase):
         step = Decimal("0.001")
         for context, shape, low, high in self.DECIMAL:
             for value in (low, high):
-                read_options([*cut(context), shape.format(value).encode()])
+                read_options([*split_options(context), shape.format(value).encode()])
             for beyond in (Decimal(low) - step, Decimal(high) + step):
                 segment = shape.format(beyond)
-                words = self.why([*cut(context), segment.encode()], segment)
+                words = self.refusal_reason([*split_options(context), segment.encode()], segment)
                 self.assertRegex(words, r"\d", segment)
 
     def test_spellings_of_whole_numbers(self) -> None:
@@ -275,11 +286,11 @@ class BoundsTests(OptionsCase):
         for key in ("br", "sr", "pts", "exp"):
             value = KEYS[key][1]
             for other in (f"{value}.0", f"+{value}", f"{value}e0", f"0x{value}", "x"):
-                text = beside(key, other)
+                text = with_required(key, other)
                 self.assert_refused([(text, f"{key}:{other}", "a whole number ")])
-            text = beside(key, value.rjust(13, "0"))
-            self.assert_refused([(text, cut(text)[-1].decode(), "a whole number ")])
-            self.assert_refused([(beside(key, f"-{value}"), f"{key}:-{value}", " to ")])
+            text = with_required(key, value.rjust(13, "0"))
+            self.assert_refused([(text, split_options(text)[-1].decode(), "a whole number ")])
+            self.assert_refused([(with_required(key, f"-{value}"), f"{key}:-{value}", " to ")])
         self.assert_canonical([("br:000000128", "br:128/f:mp3")])
         self.assert_refused(
             [("br:0000000128", "br:0000000128", "a whole number of at most 9 digits is expected")]
@@ -290,8 +301,10 @@ class BoundsTests(OptionsCase):
         for shape in (row[1] for row in self.DECIMAL):
             for other in ("1e0", "1.", ".5", "1.0000", "0000000001", "1,5", "x", "nan", "inf"):
                 segment = shape.format(other)
-                context = cut("f:aac" if shape.startswith("q") else "")
-                self.refuse([*context, segment.encode()], segment, "a plain decimal")
+                context = split_options("f:aac" if shape.startswith("q") else "")
+                self.assert_segment_refused(
+                    [*context, segment.encode()], segment, "a plain decimal"
+                )
 
     def test_plus(self) -> None:
         """A leading plus is legal for ``gain`` only (D3)."""
@@ -438,7 +451,7 @@ class EncodingTests(OptionsCase):
         """``ch`` is 1 or 2, for every format (Format and encoding options)."""
         for form in FORMATS:
             for channels in (1, 2):
-                options, _ = read_options(cut(f"f:{form}/ch:{channels}"))
+                options, _ = read_options(split_options(f"f:{form}/ch:{channels}"))
                 self.assertEqual(options.ch, channels)
         for other in ("0", "3", "-1", "01", "1.0", "+1", "mono", "\xb9"):
             shown = other.replace("\xb9", "\\xb9")
@@ -465,7 +478,7 @@ class EncodingTests(OptionsCase):
             self.assert_refused([(f"f:wav/bd:{other}", f"bd:{other}", words)])
 
 
-class TimeTests(OptionsCase):
+class ProcessingTests(OptionsCase):
     """t, fade, gain, norm, enhance"""
 
     def test_trim(self) -> None:
@@ -524,7 +537,7 @@ class TimeTests(OptionsCase):
             ]
         )
 
-    def test_fade_in_a_region(self) -> None:
+    def test_fade_longer_than_trim(self) -> None:
         """A fade longer than the duration of ``t`` is refused (D12)."""
         for text, canonical in (
             ("t:5:10/fade:10:10", "f:mp3/fade:10:10/t:5:10"),
@@ -690,7 +703,7 @@ class DeliveryTests(OptionsCase):
             ("a%22%3Bb", 'a";b', "a%22%3Bb"),
             ("%C2%A0", "\xa0", "%C2%A0"),
         ):
-            options, _ = read_options(cut(f"dl:{value}"))
+            options, _ = read_options(split_options(f"dl:{value}"))
             self.assertEqual(options.dl, name, value)
             self.assertEqual(options.canonical(), f"dl:{canonical}/f:mp3", value)
 
@@ -723,7 +736,7 @@ class DeliveryTests(OptionsCase):
             ("%31", b"1", "1"),
             ("plain", b"plain", "plain"),
         ):
-            options, _ = read_options(cut(f"cb:{value}"))
+            options, _ = read_options(split_options(f"cb:{value}"))
             self.assertEqual(options.cb, opaque, value)
             self.assertEqual(options.canonical(), f"cb:{canonical}/f:mp3", value)
         self.assertNotEqual(read_options([b"cb:1"]), read_options([b"cb:01"]))
@@ -739,7 +752,7 @@ class DeliveryTests(OptionsCase):
         """``dl`` and ``cb`` have at most 255 bytes, counted when decoded (D6)."""
         for key in ("dl", "cb"):
             for value in ("a" * 255, "%61" * 255, "%C3%A9" * 127 + "a"):
-                options, _ = read_options(cut(f"{key}:{value}"))
+                options, _ = read_options(split_options(f"{key}:{value}"))
                 shown = getattr(options, key)
                 self.assertEqual(len(shown.encode() if key == "dl" else shown), 255)
             for value in ("a" * 256, "%C3%A9" * 128):
@@ -759,8 +772,8 @@ class ExpTests(OptionsCase):
             ("exp:1893456000", 1_893_456_000),
             ("exp:253402300799", 253_402_300_799),
         ):
-            self.assertEqual(read_options(cut(text)), (VariantOptions(), exp), text)
-            self.assertEqual(read_expiry(cut(text)), exp, text)
+            self.assertEqual(read_options(split_options(text)), (VariantOptions(), exp), text)
+            self.assertEqual(read_expiry(split_options(text)), exp, text)
 
     def test_refused(self) -> None:
         """``exp`` is a whole number from 0 to the end of the year 9999 (D6)."""
@@ -776,13 +789,13 @@ class ExpTests(OptionsCase):
         ):
             words = "a whole number from 0 to 253402300799"
             self.assert_refused([(f"exp:{value}", f"exp:{value}", words)])
-            self.assertIsNone(read_expiry(cut(f"exp:{value}")), value)
+            self.assertIsNone(read_expiry(split_options(f"exp:{value}")), value)
 
-    def test_with_a_conflict(self) -> None:
+    def test_other_errors(self) -> None:
         """`read_expiry` ignores errors in other segments (Request handling order, 2)."""
         for text in ("exp:5/br:1", "zz:1/exp:5", "f:mp3//exp:5", "br/exp:5", "br:96/q:1/exp:5"):
-            self.assertEqual(read_expiry(cut(text)), 5, text)
-            self.assertRaises(InvalidOptions, read_options, cut(text))
+            self.assertEqual(read_expiry(split_options(text)), 5, text)
+            self.assertRaises(InvalidOptions, read_options, split_options(text))
 
     def test_none(self) -> None:
         """``exp`` is None unless it is given exactly once and well formed (Request option exp)."""
@@ -790,7 +803,7 @@ class ExpTests(OptionsCase):
             *("", "f:mp3", "exp", "exp:", "EXP:5", "cb:exp:5", "exp:5/exp:6", "exp:5/exp:5"),
             *("exp:5/exp:x", "expires:5", "%65xp:5", " exp:5"),
         ):
-            self.assertIsNone(read_expiry(cut(text)), text)
+            self.assertIsNone(read_expiry(split_options(text)), text)
 
     @DETERMINISTIC
     @given(segments=option_segments(), exp=expiries(), data=st.data())
@@ -821,7 +834,7 @@ class ExpTests(OptionsCase):
 class InfoTests(SynchronousTestCase):
     """`refuse_options`: an info document has no options."""
 
-    def why(self, segments: list[bytes]) -> str:
+    def quoted_segment(self, segments: list[bytes]) -> str:
         """Return the quoted segment from the refusal of an info URL with these segments."""
         error = self.assertRaises(InvalidOptions, refuse_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
@@ -839,7 +852,7 @@ class InfoTests(SynchronousTestCase):
         for key, (_, *values) in KEYS.items():
             for value in values:
                 segment = f"{key}:{value}"
-                self.assertEqual(self.why(cut(segment)), f'"{segment}"')
+                self.assertEqual(self.quoted_segment(split_options(segment)), f'"{segment}"')
 
     def test_any_segment(self) -> None:
         """In an info URL, unknown keys, empty segments and a second info are refused (D20)."""
@@ -851,16 +864,16 @@ class InfoTests(SynchronousTestCase):
             (b"\xff\x00", '"\\xff\x00"'),
             (b"x" * 100, f'"{"x" * 80}..."'),
         ):
-            self.assertEqual(self.why([segment]), quoted)
+            self.assertEqual(self.quoted_segment([segment]), quoted)
 
     def test_first(self) -> None:
         """The refusal quotes the first of several segments."""
-        self.assertEqual(self.why([b"f:mp3", b"q:99"]), '"f:mp3"')
+        self.assertEqual(self.quoted_segment([b"f:mp3", b"q:99"]), '"f:mp3"')
 
     def test_expired(self) -> None:
         """An ``exp`` is refused in an info URL, even if it has passed (Info document, 5)."""
         for second in (1, 253_402_300_799):
-            self.assertEqual(self.why([b"exp:%d" % second]), f'"exp:{second}"')
+            self.assertEqual(self.quoted_segment([b"exp:%d" % second]), f'"exp:{second}"')
 
     @DETERMINISTIC
     @given(segments=st.lists(junk(), min_size=1, max_size=4))
@@ -869,7 +882,7 @@ class InfoTests(SynchronousTestCase):
         target = split_target(b"/info/" + b"/".join([*segments, b"plain", b"local://a"]))
         assert target is not None
         if target.options:
-            self.assertTrue(self.why(list(target.options)).startswith('"'))
+            self.assertTrue(self.quoted_segment(list(target.options)).startswith('"'))
         else:
             # The first segment is plain or enc, so the source starts there.
             self.assertIn(segments[0].split(b"/")[0], (b"plain", b"enc"))
