@@ -31,7 +31,7 @@ def signed(path: bytes) -> SignedPath:
 class VerifyTests(SynchronousTestCase):
     """`SigningKeys.verify`"""
 
-    def refused(self, keys: SigningKeys, path: SignedPath) -> InvalidSignature:
+    def assert_refused(self, keys: SigningKeys, path: SignedPath) -> InvalidSignature:
         """Assert that a signature is refused, and return the refusal."""
         error = self.assertRaises(InvalidSignature, keys.verify, path)
         assert isinstance(error, InvalidSignature)
@@ -44,13 +44,13 @@ class VerifyTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """A signature that no known mistake explains is refused with the default message."""
-        error = self.refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
+        error = self.assert_refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
         self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
 
     def test_diagnosis(self) -> None:
         """The refusal names a common signing mistake, such as a missing salt."""
         path = b"/plain/local://a"
-        error = self.refused(KEYS, SignedPath(sign(KEY, b"", path), path))
+        error = self.assert_refused(KEYS, SignedPath(sign(KEY, b"", path), path))
         assert error.diagnosis is not None
         self.assertIn("without AP_SALT", error.diagnosis)
         self.assertEqual(f"The signature does not match: {error.diagnosis}.", error.message)
@@ -59,12 +59,12 @@ class VerifyTests(SynchronousTestCase):
         """The signature ``insecure`` is accepted if allowed; else the refusal names the setting."""
         path = SignedPath(b"insecure", b"/plain/local://a")
         SigningKeys(None, None, allow_insecure=True).verify(path)
-        self.assertIn("AP_ALLOW_INSECURE", self.refused(KEYS, path).message)
+        self.assertIn("AP_ALLOW_INSECURE", self.assert_refused(KEYS, path).message)
 
     def test_no_key(self) -> None:
         """Without a key, a signature is refused, and the refusal names AP_KEY."""
         keys = SigningKeys(None, None, allow_insecure=True)
-        self.assertIn("AP_KEY", self.refused(keys, signed(b"/plain/local://a")).message)
+        self.assertIn("AP_KEY", self.assert_refused(keys, signed(b"/plain/local://a")).message)
 
 
 class RequestTests(SynchronousTestCase):

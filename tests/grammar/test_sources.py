@@ -37,30 +37,30 @@ class SourceCase(SynchronousTestCase):
         self.assertEqual(read_source(b"enc", encoded(source)), plain, source)
         return plain
 
-    def refused(self, form: bytes, raw: bytes) -> NotFound:
+    def assert_not_found(self, form: bytes, raw: bytes) -> NotFound:
         """Assert that a raw source is refused with the default message, and return the refusal."""
         error = self.assertRaises(NotFound, read_source, form, raw)
         self.assertEqual(error.message, NotFound.default_message, raw)
         self.assertTrue(error.reason, raw)
         return error
 
-    def refuse(self, source: bytes, word: str) -> None:
+    def assert_refused(self, source: bytes, word: str) -> None:
         """Assert that a source string is refused in both forms, for the given reason."""
         for form, raw in (
             (b"plain", source.replace(b"%", b"%25")),
             (b"enc", encoded(source)),
         ):
-            self.assertIn(word, self.refused(form, raw).reason, source)
+            self.assertIn(word, self.assert_not_found(form, raw).reason, source)
 
 
 class LocalTests(SourceCase):
     """``local://``"""
 
-    def test_climbing_out(self) -> None:
+    def test_leaving_the_root(self) -> None:
         """A path that leaves its root at any point is refused (Local source confinement)."""
         for path in (b"..", b"a/../..", b"../a", b"./../a/..", b"a//../../b"):
             self.assertTrue(leaves_root(path), path)
-            self.refuse(b"local://" + path, "leaves the root")
+            self.assert_refused(b"local://" + path, "leaves the root")
         for path in (b"a", b"a/..", b"a/../b", b"./a", b"a/b/../../c", b"...", b"..a"):
             self.assertFalse(leaves_root(path), path)
 
@@ -115,21 +115,21 @@ class LocalTests(SourceCase):
         ):
             self.assertEqual(self.read(b"local://" + path), LocalSource(path))
         for path in (b"a" * 1025, b"/".join([b"a"] * 65), b"a/" * 64, b"\xff" * 1025):
-            self.refuse(b"local://" + path, "64 components and 1024 bytes")
+            self.assert_refused(b"local://" + path, "64 components and 1024 bytes")
 
-    def test_bound_is_of_decoded_bytes(self) -> None:
+    def test_bounds_of_decoded_path(self) -> None:
         """The bounds apply to the decoded path (Source bounds; D15)."""
         self.assertEqual(
             read_source(b"plain", b"local://" + b"%61" * 1024), LocalSource(b"a" * 1024)
         )
-        self.refused(b"plain", b"local://a" + b"%2f" * 64)
+        self.assert_not_found(b"plain", b"local://a" + b"%2f" * 64)
 
     def test_refused(self) -> None:
         """An empty or absolute path, or a NUL, is refused (Local source confinement, 2; D16)."""
         for path in (b"", b"/", b"/etc/passwd", b"//a", b"a\0b", b"\0", b"a\0"):
-            self.refuse(b"local://" + path, "relative, not empty")
-        self.refused(b"plain", b"local://%2Fetc/passwd")
-        self.refused(b"plain", b"local://a%00.mp3")
+            self.assert_refused(b"local://" + path, "relative, not empty")
+        self.assert_not_found(b"plain", b"local://%2Fetc/passwd")
+        self.assert_not_found(b"plain", b"local://a%00.mp3")
 
 
 class S3Tests(SourceCase):
@@ -162,8 +162,8 @@ class S3Tests(SourceCase):
         for bucket, key in ((b"b", b"k"), (b"b" * 63, b"k"), (b"b", b"\xff" * 1024)):
             source = self.read(b"s3://" + bucket + b"/" + key)
             self.assertEqual(source, S3Source(bucket.decode(), key))
-        self.refuse(b"s3://" + b"b" * 64 + b"/k", "bucket")
-        self.refuse(b"s3://b/" + b"k" * 1025, "1 to 1024 bytes")
+        self.assert_refused(b"s3://" + b"b" * 64 + b"/k", "bucket")
+        self.assert_refused(b"s3://b/" + b"k" * 1025, "1 to 1024 bytes")
         self.assertEqual(
             read_source(b"plain", b"s3://b/" + b"%6b" * 1024), S3Source("b", b"k" * 1024)
         )
@@ -177,7 +177,7 @@ class S3Tests(SourceCase):
             (b"s3://bucket", "key"),
             (b"s3://bucket/", "key"),
         ):
-            self.refuse(source, word)
+            self.assert_refused(source, word)
 
     def test_bucket_names(self) -> None:
         """Ports, credentials and invalid characters in a bucket are refused (D16)."""
@@ -185,13 +185,13 @@ class S3Tests(SourceCase):
             *(b"a:80", b"u:p@b", b"a b", b".b", b"-b", b"_b", b"b%41", b"b\n", b"b\0", b"b\\c"),
             *(b"b\xff", b"caf\xc3\xa9", b"b?", b"b*"),
         ):
-            self.refuse(b"s3://" + bucket + b"/key", "bucket")
+            self.assert_refused(b"s3://" + bucket + b"/key", "bucket")
 
 
 class HttpsTests(SourceCase):
     """``https://``"""
 
-    def test_folded(self) -> None:
+    def test_normalized(self) -> None:
         """Equivalent spellings of a URL give one source (Canonical source string, 2)."""
         for source, url in (
             # Letter case of scheme and host.
@@ -232,12 +232,12 @@ class HttpsTests(SourceCase):
             # All of the above at once.
             (b"HTTPS://Example.COM.:443?#x", "https://example.com/"),
         ):
-            folded = self.read(source)
-            assert isinstance(folded, HttpsSource)
-            self.assertEqual(folded.url, url, source)
-            self.assertEqual(folded.canonical, url.encode("ascii"), source)
+            normalized = self.read(source)
+            assert isinstance(normalized, HttpsSource)
+            self.assertEqual(normalized.url, url, source)
+            self.assertEqual(normalized.canonical, url.encode("ascii"), source)
 
-    def test_not_folded(self) -> None:
+    def test_not_normalized(self) -> None:
         """Parts that only the origin interprets are kept (Canonical source string, 2 and 3)."""
         for url in (
             # The URL's own percent-encoding.
@@ -276,7 +276,7 @@ class HttpsTests(SourceCase):
         ):
             self.assertEqual(self.read(url.encode()).canonical, url.encode(), url)
 
-    def test_distinct(self) -> None:
+    def test_leading_zeros_in_ipv4(self) -> None:
         """An IPv4 address with leading zeros is another host (Canonical source string, 2)."""
         self.assertNotEqual(self.read(b"https://127.0.0.01/"), self.read(b"https://127.0.0.1/"))
 
@@ -293,9 +293,9 @@ class HttpsTests(SourceCase):
         ):
             self.assertEqual(self.read(source).canonical, url.encode(), source)
         for port in (b"0", b"00000", b"65536", b"99999"):
-            self.refuse(b"https://h:" + port + b"/", "port")
+            self.assert_refused(b"https://h:" + port + b"/", "port")
         for port in (b"000443", b"100000", b"-1", b"+1", b"x", b"4 4", b"443:443"):
-            self.refuse(b"https://h:" + port + b"/", "")
+            self.assert_refused(b"https://h:" + port + b"/", "")
 
     def test_host(self) -> None:
         """`host` has no brackets, port or root dot (Source allowlist)."""
@@ -305,9 +305,9 @@ class HttpsTests(SourceCase):
             (b"https://127.0.0.1:8443/a", "127.0.0.1"),
             (b"https://my_host-1/a", "my_host-1"),
         ):
-            folded = self.read(source)
-            assert isinstance(folded, HttpsSource)
-            self.assertEqual(folded.host, host, source)
+            normalized = self.read(source)
+            assert isinstance(normalized, HttpsSource)
+            self.assertEqual(normalized.host, host, source)
 
     def test_escaped_once(self) -> None:
         """A URL in the plain form is percent-decoded exactly once (Source forms; D15)."""
@@ -326,7 +326,7 @@ class HttpsTests(SourceCase):
         for rest in (b"a" * 2028, b"?" + b"a" * 2027, b"#" + b"a" * 2027):
             self.assertEqual(len(start + rest), 2048)
             self.read(start + rest)
-            self.refuse(start + rest + b"a", "2048 bytes")
+            self.assert_refused(start + rest + b"a", "2048 bytes")
         self.assertEqual(
             read_source(b"plain", start + b"%61" * 2028).canonical, start + b"a" * 2028
         )
@@ -340,14 +340,14 @@ class HttpsTests(SourceCase):
         too_long = host_of(254)
         self.assertEqual(len(too_long), 254)
         for host in (too_long, too_long + b".", b"h" * 64, b"a." + b"h" * 64):
-            self.refuse(b"https://" + host + b"/", "at most 253 bytes")
+            self.assert_refused(b"https://" + host + b"/", "at most 253 bytes")
 
     def test_empty_labels(self) -> None:
         """An empty host and an empty label are refused (D16)."""
         for host in (b".", b"..", b"a..b", b".a", b"a.."):
-            self.refuse(b"https://" + host + b"/", "labels of 1 to 63")
+            self.assert_refused(b"https://" + host + b"/", "labels of 1 to 63")
         for source in (b"https://", b"https:///a", b"https://?q", b"https://#f", b"https://:443/"):
-            self.refuse(source, "plain host")
+            self.assert_refused(source, "plain host")
 
     def test_userinfo(self) -> None:
         """User information is a syntax error (Canonical source string, 4; D16)."""
@@ -355,36 +355,36 @@ class HttpsTests(SourceCase):
             *(b"user:pass@h", b"user@h", b"@h", b":@h", b"u:p@h:443", b"h@", b"a@b@h"),
             *(b"user%40h@h", b"u@[::1]", b"h:443@evil"),
         ):
-            self.refuse(b"https://" + authority + b"/a", "user information")
-        self.refused(b"plain", b"https://user%40h/a")
+            self.assert_refused(b"https://" + authority + b"/a", "user information")
+        self.assert_not_found(b"plain", b"https://user%40h/a")
         self.assertEqual(self.read(b"https://h/u:p@x").canonical, b"https://h/u:p@x")
         self.assertEqual(self.read(b"https://h?u@x").canonical, b"https://h/?u@x")
 
-    def test_hosts_that_are_none(self) -> None:
+    def test_invalid_hosts(self) -> None:
         """A host with an escape, backslash, zone or broken address is refused (D16)."""
         for host in (
             *(b"a%41", b"a\\b", b"h\\@evil", b"a,b", b"a;b", b"*", b"[", b"]", b"[]", b"a[::1]"),
             *(b"[::1", b"::1", b"[::1]x", b"[fe80::1%25eth0]", b"[fe80::1%eth0]", b"[v1.x]"),
             *(b"[::1]]", b"[[::1]]"),
         ):
-            self.refuse(b"https://" + host + b"/", "plain host")
+            self.assert_refused(b"https://" + host + b"/", "plain host")
         for host in (
             *(b"[:]", b"[.]", b"[1.2.3.4]", b"[::1.2.3.04]", b"[::00001]", b"[1::2::3]", b"[:::]"),
             *(b"[1:2:3:4:5:6:7]", b"[1:2:3:4:5:6:7:8:9]", b"[::1.2.3.256]"),
         ):
-            self.refuse(b"https://" + host + b"/", "")
+            self.assert_refused(b"https://" + host + b"/", "")
 
     def test_printable(self) -> None:
         """A URL with characters other than printable ASCII is refused (D16)."""
         for byte in (0x00, 0x09, 0x0A, 0x0D, 0x1F, 0x20, 0x7F, 0x80, 0xC3, 0xFF):
             for source in (b"https://h/a%sb", b"https://h%s/", b"https://h/?%s", b"https://h/#%s"):
-                self.refuse(source % bytes([byte]), "printable ASCII")
+                self.assert_refused(source % bytes([byte]), "printable ASCII")
         self.assertEqual(self.read(b"https://h/!~").canonical, b"https://h/!~")
 
     def test_trailing_newline(self) -> None:
         """A line feed at the end of a URL is refused (D16)."""
         for source in (b"https://h\n", b"https://h:443\n", b"https://h/\n", b"https://h/?q\n"):
-            self.refuse(source, "printable ASCII")
+            self.assert_refused(source, "printable ASCII")
 
 
 class RedirectTests(SynchronousTestCase):
@@ -419,7 +419,7 @@ class SchemeTests(SourceCase):
             *(b"concat://a", b"data://x", b"httpsx://h/", b"shttps://h/", b"s3a://b/k", b"x://"),
             *(b"gs://b/k", b"https+unix://h/"),
         ):
-            self.refuse(source, "local://, s3:// or https://")
+            self.assert_refused(source, "local://, s3:// or https://")
 
     def test_no_scheme(self) -> None:
         """A source that does not start with a scheme is refused (Source forms; D16)."""
@@ -428,12 +428,12 @@ class SchemeTests(SourceCase):
             *(b"https:/h/a", b" https://h/", b"\nlocal://a", b"local\n://a", b"1s3://b/k"),
             *(b"local:///a"[0:6], b"\xff://a"),
         ):
-            self.refuse(source, "local://, s3:// or https://")
+            self.assert_refused(source, "local://, s3:// or https://")
 
     def test_letter_case(self) -> None:
         """Only an https source has a case-insensitive scheme (Canonical source string, 2)."""
         for source in (b"LOCAL://a", b"Local://a", b"S3://b/k"):
-            self.refuse(source, "local://, s3:// or https://")
+            self.assert_refused(source, "local://, s3:// or https://")
 
     def test_same_path_other_scheme(self) -> None:
         """Sources of different schemes never share a canonical string (Design rules, 2)."""
@@ -461,7 +461,7 @@ class EncodedTests(SourceCase):
             *(b"bG9jYWw6Ly9hYg=", b"bG9jYWw6Ly9hYg===", b"bG9jYWw6Ly9hYmM=="),
             *(b"=bG9jYWw6Ly9h", b"bG9jYW==w6Ly9h", b"=", b"=="),
         ):
-            self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
+            self.assertIn("base64url", self.assert_not_found(b"enc", raw).reason, raw)
 
     def test_final_character(self) -> None:
         """Of the last characters that decode alike, only the canonical one is accepted (D15)."""
@@ -476,7 +476,7 @@ class EncodedTests(SourceCase):
                     if bytes([last]) == accepted:
                         self.assertEqual(read_source(b"enc", each), read_source(b"enc", raw))
                     else:
-                        self.assertIn("canonical", self.refused(b"enc", each).reason, each)
+                        self.assertIn("canonical", self.assert_not_found(b"enc", each).reason, each)
 
     def test_alphabet(self) -> None:
         """The base64url alphabet is accepted, and the standard alphabet is not (D15)."""
@@ -490,7 +490,7 @@ class EncodedTests(SourceCase):
             raw.replace(b"_", b"/"),
             base64.b64encode(source),
         ):
-            self.assertIn("base64url", self.refused(b"enc", other).reason, other)
+            self.assertIn("base64url", self.assert_not_found(b"enc", other).reason, other)
 
     def test_not_base64url(self) -> None:
         """Bytes that are not base64url are refused (D15, D16)."""
@@ -507,12 +507,12 @@ class EncodedTests(SourceCase):
             ),
             *(b"local://a", b"bG9jYWw6Ly9hYg%3D%3D", b"\xff\xff\xff\xff", b"A", b"AAAAA"),
         ):
-            self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
+            self.assertIn("base64url", self.assert_not_found(b"enc", raw).reason, raw)
 
     def test_empty(self) -> None:
         """An empty source is refused in both forms (D16)."""
-        self.refused(b"enc", b"")
-        self.refused(b"plain", b"")
+        self.assert_not_found(b"enc", b"")
+        self.assert_not_found(b"plain", b"")
 
     def test_not_decoded_again(self) -> None:
         """The decoded base64url is not percent-decoded (D15)."""
@@ -527,12 +527,12 @@ class PlainTests(SourceCase):
     def test_broken_escape(self) -> None:
         """A percent sign without two hexadecimal digits is refused (D16)."""
         for raw in (b"local://100%", b"local://%", b"local://%2", b"local://%zz", b"s3://b/%k"):
-            self.assertIn("hexadecimal", self.refused(b"plain", raw).reason, raw)
+            self.assertIn("hexadecimal", self.assert_not_found(b"plain", raw).reason, raw)
 
-    def test_looks_alike(self) -> None:
+    def test_uniform_refusals(self) -> None:
         """All refusals are the same 404, which reveals nothing (D16; Errors, 7)."""
         for raw in (b"http://h/", b"https://u@h/", b"s3://b", b"local:///a", b"local://%", b"x"):
-            error = self.refused(b"plain", raw)
+            error = self.assert_not_found(b"plain", raw)
             self.assertEqual(error.status, 404)
             self.assertEqual(error.code, "not_found")
             self.assertEqual(error.message, NotFound.default_message)
@@ -596,7 +596,7 @@ class LogNameTests(SynchronousTestCase):
 
     @DETERMINISTIC
     @given(source=sources(), other=sources())
-    def test_alike(self, source: bytes, other: bytes) -> None:
+    def test_distinct_names(self, source: bytes, other: bytes) -> None:
         """A log name is one word of visible ASCII, and is different for each source (D28)."""
         one, two = (read_source(b"enc", encoded(each)).canonical for each in (source, other))
         self.assertRegex(log_name(one), r"\A[!-~]+\Z")
