@@ -83,7 +83,7 @@ class CacheKeyTests(SynchronousTestCase):
             options, _ = read_options(text.encode().split(b"/"))
             self.assertEqual(cache_key(options, source), key)
 
-    def test_fingerprint(self) -> None:
+    def test_byte_revision(self) -> None:
         """A new byte revision of a format changes the keys of that format only (D5)."""
         mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(mp3, b"local://a"), cache_key(wav, b"local://a")

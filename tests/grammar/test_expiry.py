@@ -18,7 +18,7 @@ class ExpiredTests(SynchronousTestCase):
 
     def test_boundary(self) -> None:
         """A URL is valid to the end of the second that ``exp`` names (D14)."""
-        for now, gone in (
+        for now, is_expired in (
             (0.0, False),
             (999.0, False),
             (999.999, False),
@@ -29,7 +29,7 @@ class ExpiredTests(SynchronousTestCase):
             (1001.5, True),
             (253_402_300_800.0, True),
         ):
-            self.assertIs(expired(1000, now), gone, now)
+            self.assertIs(expired(1000, now), is_expired, now)
 
     def test_no_leeway(self) -> None:
         """Expiry has no leeway for clock skew (Request option exp, 2)."""

@@ -158,7 +158,7 @@ class RatesTests(SynchronousTestCase):
         ):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
 
-    def test_gap_at_the_top(self) -> None:
+    def test_nearest_above_fine_rates(self) -> None:
         """The nearest rate is a supported one, also above ``fine_to`` and ``highest`` (D8)."""
         rates = Rates(lowest=100, highest=200, fine_to=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):

@@ -170,6 +170,6 @@ class RefusalsTests(SynchronousTestCase):
 
     @DETERMINISTIC
     @given(segments=option_segments())
-    def test_read_options_are_free_of_them(self, segments: list[bytes]) -> None:
+    def test_parsed_options(self, segments: list[bytes]) -> None:
         """Options that were parsed from a URL have no conflict (D13)."""
         self.assertEqual(list(refusals(read_options(segments)[0])), [])

@@ -35,12 +35,12 @@ class SplitSignatureTests(SynchronousTestCase):
     def test_any_bytes(self, path: bytes) -> None:
         """Any path is split without loss, or is not signed (Authentication, 1; D18)."""
         for each in (path, b"/" + path):
-            cut = split_signature(each)
-            if cut is None:
+            parts = split_signature(each)
+            if parts is None:
                 self.assertFalse(each.startswith(b"/") and each.count(b"/") > 1)
             else:
-                self.assertNotIn(b"/", cut.signature)
-                self.assertEqual(b"/" + cut.signature + cut.signed, each)
+                self.assertNotIn(b"/", parts.signature)
+                self.assertEqual(b"/" + parts.signature + parts.signed, each)
 
 
 class SplitTargetTests(SynchronousTestCase):
