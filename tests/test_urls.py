@@ -199,8 +199,8 @@ class VariantTests(SynchronousTestCase):
         for variant in (typed, Variant.read(b"/".join(segments).decode("latin-1"))):
             self.assertEqual(options.canonical(), variant.canonical)
             self.assertEqual(options.content_type, variant.content_type)
-            folded = grammar.parse_source(source).canonical
-            self.assertEqual(cache_key(options, folded), variant.key(source))
+            normalized = grammar.parse_source(source).canonical
+            self.assertEqual(cache_key(options, normalized), variant.key(source))
 
     @DETERMINISTIC
     @given(

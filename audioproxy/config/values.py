@@ -280,7 +280,7 @@ def parse_origin(text: str, wanted: str) -> Origin:
         raise ValueError(f"no host, or a port that is not a number from 1 to 65535; {wanted}")
     written, port_text = parts[1], parts[2]
     try:
-        host = _fold_host(written)
+        host = _normalize_host(written)
     except ValueError as error:
         raise ValueError(f"{error}; {wanted}") from None
     port = "" if not port_text or int(port_text) == _DEFAULT_PORTS[scheme] else int(port_text)
@@ -308,12 +308,12 @@ def parse_origin(text: str, wanted: str) -> Origin:
     )
 
 
-def _fold_host(written: str) -> str:
+def _normalize_host(written: str) -> str:
     """Return a host as browsers spell it (URL standard, 3.5)."""
     if not written.isascii():
         raise ValueError("a host outside ASCII; its punycode spelling (xn--...) is required")
     if written.startswith("["):
-        return f"[{_fold_ipv6(written[1:-1])}]"
+        return f"[{_normalize_ipv6(written[1:-1])}]"
     host = written.lower().removesuffix(".")
     if _HOST.fullmatch(host) is None:
         raise ValueError("a host that is neither a name nor an address")
@@ -326,7 +326,7 @@ def _fold_host(written: str) -> str:
         raise ValueError("a host that ends in a number but is not an IPv4 address") from None
 
 
-def _fold_ipv6(text: str) -> str:
+def _normalize_ipv6(text: str) -> str:
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:

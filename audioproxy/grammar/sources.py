@@ -176,27 +176,27 @@ def parse_https(url: bytes) -> HttpsSource:
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
         raise ValueError("a URL has a plain host, an optional port and no user information")
-    host, bracketed = _fold_host(parts[1].decode("ascii"))
+    host, bracketed = _normalize_host(parts[1].decode("ascii"))
     port = int(parts[2] or _HTTPS_PORT)
     if not 1 <= port <= 65535:
         raise ValueError("a port is 1 to 65535")
     shown_port = "" if port == _HTTPS_PORT else f":{port}"
     shown_query = "" if query in (None, b"?") else query.decode("ascii")
-    folded = f"https://{bracketed}{shown_port}{path.decode('ascii') or '/'}{shown_query}"
-    return HttpsSource(folded, host)
+    normalized = f"https://{bracketed}{shown_port}{path.decode('ascii') or '/'}{shown_query}"
+    return HttpsSource(normalized, host)
 
 
-def _fold_host(host: str) -> tuple[str, str]:
+def _normalize_host(host: str) -> tuple[str, str]:
     """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
         address = ipaddress.IPv6Address(host[1:-1])
-        folded = _print_ipv6(address)
-        return folded, f"[{folded}]"
-    folded = host.lower().removesuffix(".")
-    labels = folded.split(".")
-    if len(folded) > _MAX_HOST_BYTES or not all(1 <= len(label) <= 63 for label in labels):
+        normalized = _print_ipv6(address)
+        return normalized, f"[{normalized}]"
+    normalized = host.lower().removesuffix(".")
+    labels = normalized.split(".")
+    if len(normalized) > _MAX_HOST_BYTES or not all(1 <= len(label) <= 63 for label in labels):
         raise ValueError(f"a host has at most {_MAX_HOST_BYTES} bytes, in labels of 1 to 63")
-    return folded, folded
+    return normalized, normalized
 
 
 def _print_ipv6(address: ipaddress.IPv6Address) -> str:
