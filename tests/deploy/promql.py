@@ -79,7 +79,10 @@ def rules(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def unknown(expressions: dict[str, str]) -> list[str]:
-    """Return the unknown series, labels and values in expressions, by the expressions' titles."""
+    """Return a message for each unknown series, label or value in expressions.
+
+    :param expressions: PromQL expressions by their titles, which the messages begin with.
+    """
     series, recorded = exposed(), rules("record")
     complaints = []
     for title, expression in expressions.items():
@@ -105,8 +108,8 @@ def run(*words: str | Path) -> tuple[int, str]:
     """
     done = subprocess.run(
         [promtool(), *words],
-        # promtool finishes before its garbage collector runs, and parallel tests need the other
-        # cores.
+        # GOMAXPROCS leaves the other cores to parallel tests. GOGC delays garbage collection:
+        # promtool ends before it is needed.
         env={"GOMAXPROCS": "1", "GOGC": "400"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

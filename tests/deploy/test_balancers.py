@@ -67,8 +67,9 @@ class BalancerTests(TestCase):
     async def test_nginx_tells_no_url(self) -> None:
         """When no node can be reached, nothing that nginx writes contains a signature.
 
-        nginx's own error messages quote the request. They are disabled, even when a node is down or
-        nginx runs out of connections, which nginx logs at a higher level than errors.
+        nginx's own error messages quote the request, so they are disabled. This includes the
+        messages of a node that is down, and those of a lack of connections, which have a higher
+        level than errors.
         """
         path = signed("/f:mp3/plain/local://a.flac")
         signature = path.decode().split("/")[1]

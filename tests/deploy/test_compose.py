@@ -135,14 +135,13 @@ class FileTests(SynchronousTestCase):
         for name, service in services().items():
             self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
         self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
-        # The image is never pulled from a registry.
         self.assertEqual("never", node()["pull_policy"])
         (build,) = [row["build"] for row in services().values() if "build" in row]
         self.assertEqual(PROJECT, (FOLDER / build["context"]).resolve())
         self.assertTrue((PROJECT / build["dockerfile"]).is_file())
 
     def test_dependencies(self) -> None:
-        """A service that waits for another to be healthy waits for one with a health check."""
+        """Each service that another waits for has a health check, or ends without a restart."""
         for name, service in services().items():
             needed = service.get("depends_on", ())
             for other in needed:
@@ -162,7 +161,7 @@ class FileTests(SynchronousTestCase):
             self.assertEqual(set(), set(services()[name].get("depends_on", ())) & optional, name)
 
     def test_secrets(self) -> None:
-        """The file has no secrets, and the file with secrets is never committed."""
+        """The Compose file has no secrets, and Git ignores `.env`, which has them."""
         required = {name for name, kind, _ in VARIABLE.findall(TEXT) if kind == "?"}
         self.assertEqual(FILLED.keys(), required)
         self.assertEqual(required | {"GRAFANA_PASSWORD"}, example().keys())
@@ -196,7 +195,7 @@ class NodeTests(SynchronousTestCase):
     def test_store(self) -> None:
         """The script creates the nodes' buckets in their store.
 
-        It reads exactly the variables that its container has.
+        The script reads exactly the variables that its container has.
         """
         config = configuration()
         endpoint = urlsplit(config.variant_s3.endpoint or "")

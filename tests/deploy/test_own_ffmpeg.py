@@ -1,4 +1,4 @@
-"""The project's own ffmpeg: its components, and its equality with Debian's."""
+"""The project's own ffmpeg: its components, and the equality of its output with Debian's."""
 
 from __future__ import annotations
 

@@ -152,10 +152,10 @@ class SettingsTests(SynchronousTestCase):
         settings = everything | {"AP_SOURCE_ALLOWLIST": "*"}
         config, warnings = load(environment(self.text))
         self.assertEqual((replace(config, source_allowlist=("*",)), warnings), load(settings))
-        # Without their #, lines of prose do not become settings.
+        # No line of prose was taken for a commented-out setting.
         self.assertEqual(sorted({*VARIABLES, *OTHERS} - ALIASES), sorted(everything))
 
     def test_lines_of_systemd(self) -> None:
-        """systemd reads every value correctly: there are no blanks, quotes or trailing comments."""
+        """No value has blanks, quotes or trailing comments, so systemd reads it unchanged."""
         for line in self.text.splitlines():
             self.assertRegex(line, r"\A(|#|# .*|#?[A-Z0-9_]+=[^\s\"'\\#]*)\Z")

@@ -60,7 +60,7 @@ class HttpClientsTests(SynchronousTestCase):
             "import sys, audioproxy.backends, audioproxy._twisted;"
             "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
         )
-        # Import this working tree: an installed package could belong to another one.
+        # Import this working tree: an installed package could belong to another working tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, env=environment

@@ -655,7 +655,7 @@ class TrustTests(TrustCase):
         self.assertTrue(self.network.peers[0].closed)
 
     def test_closed_without_a_word(self) -> None:
-        """The client closes even if a server never sends TLS's close_notify."""
+        """Closing the client closes a TLS connection in 15 seconds, even without close_notify."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.network.scripts.append(reply(200))
         self.successResultOf(self.get())
@@ -669,7 +669,7 @@ class TrustTests(TrustCase):
         self.successResultOf(closing)
 
     def test_body_that_is_cut(self) -> None:
-        """Over TLS too, a body with a length or chunks fails if the connection ends early."""
+        """A body with a length or chunks fails over TLS if the connection ends early."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         for packets in (
             (reply(200, length=10), b"hello"),

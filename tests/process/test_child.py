@@ -124,7 +124,7 @@ class EndTests(RealCase):
         self.assertEqual((ended.stdout, ended.overflowed, ended.ok), (b"12345", False, True))
 
     async def test_stdout_past_the_limit(self) -> None:
-        """A child with more output than the limit is stopped, and its output is discarded."""
+        """A child whose output exceeds the limit is stopped; output past the limit is discarded."""
         ended = await self.run_shell("while :; do echo 1234567; done", stdout_limit=16)
         self.assertEqual(ended.stdout, b"1234567\n" * 2)
         self.assertTrue(ended.overflowed)
@@ -203,7 +203,7 @@ class StopTests(RealCase):
         self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
 
     async def test_kill(self) -> None:
-        """`kill` kills at once, and is harmless after the end."""
+        """`kill` sends SIGKILL at once, and has no effect after the child has ended."""
         child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
         child.kill()
         self.assertEqual((await child.wait(15)).signal, signal.SIGKILL)
@@ -223,7 +223,7 @@ class StopTests(RealCase):
         self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
     async def test_death_of_the_service(self) -> None:
-        """A service that is killed with -9 leaves no running child (D40)."""
+        """A service that is ended by SIGKILL leaves no running child (D40)."""
         setpriv = shutil.which("setpriv")
         if setpriv is None:
             self.skipTest("util-linux's setpriv is not installed.")

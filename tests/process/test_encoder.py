@@ -140,7 +140,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, RenderFailed)
 
     def test_end_that_was_not_written(self) -> None:
-        """Output with a missing end is a failure, even if ffmpeg 5 exits with 0 (D35)."""
+        """A run whose output lacks its end fails, even if ffmpeg 5 exits with 0 (D35)."""
         for stderr in END_LOST:
             encoding = self.encode()
             self.spawner.last.write_stdout(b"abc")
@@ -194,7 +194,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_and_the_deadline(self) -> None:
-        """After a refusal by the check, a child that dies at its deadline keeps the refusal."""
+        """A refusal by the check is raised even if the child then exceeds its deadline."""
         encoding = self.encode(timeout=1)
         self.clock.advance(0.9)
         self.spawner.last.write_stdout(b"x" * 1001)
@@ -238,7 +238,7 @@ class RunToPipeTests(EncoderCase):
         EncoderCase.setUp(self)
         before = open_descriptors()
         self.reading, self.writing = os.pipe()
-        # Only the reader's end stays open.
+        # Only the read end of the pipe stays open.
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
         self.addCleanup(os.close, self.reading)
 

@@ -1,4 +1,4 @@
-"""Boot reports missing programs, encoders and filters by name (D34)."""
+"""Checks of ffmpeg and ffprobe at boot: missing programs, encoders and filters are named (D34)."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class RemoteTests(ProberCase):
         self.successResultOf(asked)
 
     def test_not_given(self) -> None:
-        """A source that cannot be opened is refused with its own reason before a child starts."""
+        """If a source cannot be opened, its error is raised, and no child starts."""
         source = Opened()
         source.refusal = UpstreamUnavailable()
         self.refused(self.fetch(source=source), UpstreamUnavailable)
@@ -297,7 +297,7 @@ class RemoteTests(ProberCase):
             self.refused(asked, UpstreamUnavailable)
 
     def test_without_an_end(self) -> None:
-        """Without a known length, the end of a source is never taken for a lost connection."""
+        """Without range support, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
             self.spawner.last.write_stdout(probe_output(AUDIO))
@@ -379,7 +379,7 @@ class SharingTests(ProberCase):
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_new_client_while_probe_exits(self) -> None:
-        """A request that arrives while an abandoned probe dies gets its own probe and result."""
+        """A request gets a new probe while the child of a cancelled probe still runs."""
         self.fetch().addErrback(lambda _: None).cancel()
         dying = self.spawner.last
         later = self.fetch()

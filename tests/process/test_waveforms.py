@@ -49,7 +49,10 @@ def full_file(size: int) -> IO[bytes]:
 
 
 class DrawCase(SynchronousTestCase):
-    """Waveforms written to a file; no thread's work, timer or descriptor may be left afterwards."""
+    """Waveforms that are written to a file.
+
+    After each test, no call in a thread, no timer and no descriptor may be left.
+    """
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -121,7 +124,7 @@ class GoodEndTests(DrawCase):
         self.assertNotEqual(self.written(), b"")
 
     def test_appends(self) -> None:
-        """The output stays open; its owner closes it."""
+        """Rendering does not close the output; the caller does."""
         drawing = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
@@ -160,7 +163,7 @@ class GoodEndTests(DrawCase):
             self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
 
     def test_many_blocks(self) -> None:
-        """Blocks beyond the memory limit go into a file, which is removed afterwards."""
+        """Blocks beyond the memory limit, which go into a file, give a correct waveform."""
         self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
@@ -189,7 +192,7 @@ class GoodEndTests(DrawCase):
         """Output just before the child's death is included, even if the pipe is held open."""
 
         class Late(Event):
-            """Event whose first check writes the child's last output, and then returns."""
+            """Event that writes the child's last output in the first call of `is_set`."""
 
             said = False
 
@@ -289,7 +292,7 @@ class BadEndTests(DrawCase):
         self.assert_not_kept(drawing, events)
 
     def test_no_place_for_blocks(self) -> None:
-        """Blocks that cannot be stored are a 500, even if the child ignores its broken pipe."""
+        """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is."""
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
@@ -340,7 +343,7 @@ class CancelTests(DrawCase):
     """Waveforms that are cancelled"""
 
     def test_while_the_child_runs(self) -> None:
-        """The child is stopped, and the reader is awaited before the files are closed."""
+        """Cancelling stops the child, and awaits the reader before the files are closed."""
         drawing = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         drawing.cancel()
@@ -385,7 +388,7 @@ class CancelTests(DrawCase):
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
         self.threads.run()
-        # The reader, the writer, and the removal of the blocks.
+        # These are the reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)
         self.failureResultOf(drawing, CancelledError)
         self.assertEqual(len(parse_waveform(self.written()).values), 8)
