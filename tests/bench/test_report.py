@@ -53,7 +53,7 @@ class FigureTests(SynchronousTestCase):
         self.assertIs(True, row.hit)
 
     def test_uneven_rounds(self) -> None:
-        """A figure that has a round without one side raises ValueError."""
+        """A figure with more rounds of one side than of the other raises ValueError."""
         row = figure()
         row.ours.append(1.0)
         self.assertRaises(ValueError, lambda: row.compared)
@@ -112,7 +112,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(page(template, record()), page(template, Record.read(kept)))
 
     def test_numbers(self) -> None:
-        """A number has no exponent, and three significant digits or all digits before its point."""
+        """A number is rounded to three significant digits; from 100 on, to a whole number."""
         for value, text in ((0.0, "0"), (0.01234, "0.0123"), (1.0, "1"), (30061.5, "30062")):
             self.assertEqual(text, number(value))
 

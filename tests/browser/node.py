@@ -19,7 +19,7 @@ from tests.support.service import PATIENCE, Process, ServiceCase, reactor, until
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
 
-#: Set by ``make test``, which installs all programs: a missing one fails the tests.
+#: Whether a missing program or library fails the tests. ``make test`` installs all and sets this.
 REQUIRED = os.environ.get("AUDIOPROXY_BROWSER") == "required"
 
 

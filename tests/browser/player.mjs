@@ -167,7 +167,7 @@ async function hurry(page) {
   await page.waitForFunction(() => audio.readyState > 1 && !audio.seeking);
   seen.dragged = await page.evaluate(() => audio.currentTime);
 
-  // Seek by the keyboard, in audible steps.
+  // Seek with the arrow keys, which move the position by 5 seconds.
   await page.locator("#play").click();
   await page.locator("#seek").focus();
   seen.steps = [];
@@ -282,7 +282,7 @@ const scenarios = {
     Object.assign(seen, await fail(page, broken, first));
     seen.missed = complaints.splice(0);
 
-    // With forced colors, the checked option must still look different.
+    // With forced colors, the checked option must still differ from the unchecked ones.
     await page.emulateMedia({ forcedColors: "active" });
     seen.colours = await page.evaluate(() =>
       ["#play", ".segments input:checked + span", ".segments input:not(:checked) + span"].map((selector) => {

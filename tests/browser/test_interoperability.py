@@ -1,4 +1,4 @@
-"""Waveforms as parsed by waveform-data.js, the library that other readers of the format use."""
+"""Waveforms as parsed by waveform-data.js, a dependency of peaks.js."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class WaveformDataTests(NodeCase):
 
     async def test_reads_every_form(self) -> None:
         """waveform-data.js reads every header field and value of every form correctly."""
-        # The exact quotient, rounded up. D26 allows 1 % more, which so few frames do not need.
+        # Frames per pixel, rounded up. D26 allows 1 % more, which is not used for so few frames.
         scale = -(-FRAMES // PIXELS)
         for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
             channels, bits, _ = form

@@ -153,7 +153,7 @@ class PlayerTests(PlayerCase):
         (failed,) = seen["failed"]
         self.assertIn("ERR_FAILED", failed)
 
-        # Playback continues at the last requested position, in the variant that was chosen.
+        # Playback moves to the last position of a drag. A new variant plays from its start.
         self.assertEqual("4", seen["aimed"])
         self.assertLess(seen["afresh"], 3)
         self.assertGreaterEqual(seen["dragged"], 4)

@@ -59,7 +59,7 @@ function listen(page) {
 }
 
 async function watch(page) {
-  // The audio plays if its position passes a time without a seek.
+  // Wait until playback passes a position. Without a seek, this proves that the audio plays.
   const passes = (time) => page.waitForFunction((it) => window.audio.currentTime > it, time);
   const seek = (time) => page.evaluate((it) => void (window.audio.currentTime = it), time);
 

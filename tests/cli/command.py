@@ -40,6 +40,6 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
         try:
             status = main(words)
         except SystemExit as end:
-            # argparse exits this way.
+            # argparse raises SystemExit for usage errors and for --help.
             status = int(end.code or 0)
     return RunResult(status, out.getvalue(), err.getvalue())

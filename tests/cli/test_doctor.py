@@ -287,7 +287,7 @@ class MachineTests(DoctorCase):
 
 
 class ProgramTests(ServiceCase):
-    """Command in a process of its own."""
+    """`doctor` in a process of its own."""
 
     def run_doctor(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
@@ -333,7 +333,7 @@ class ProgramTests(ServiceCase):
 
 
 class WordsTests(SynchronousTestCase):
-    """Format of the output."""
+    """Usage errors, output format and names of filesystems."""
 
     def test_misuse(self) -> None:
         """A usage error of `doctor` exits with 2."""
@@ -358,7 +358,10 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(words, summarize(results))
 
     def test_amounts(self) -> None:
-        """Byte counts are rounded to three digits in decimal units; counts pluralize their noun."""
+        """Byte counts have three significant digits and decimal units.
+
+        Counts have their noun in the singular or plural.
+        """
         for count, words in (
             (0, "0 B"),
             (999, "999 B"),

@@ -96,7 +96,7 @@ class UrlTests(ExplainCase):
         self.assertNotIn("source", parts)
 
     def test_no_key(self) -> None:
-        """Without a key, `explain` shows everything except a verdict on the signature."""
+        """Without a key, `explain` exits with 0 and reports that the signature is not checked."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
         self.assertEqual((0, "the info document"), (self.status, parts["asks for"]))
         self.assertEqual("not checked, since AP_KEY is not set", parts["signature"])
@@ -175,7 +175,7 @@ class SourceTests(SynchronousTestCase):
         return ended.returncode, json.loads(ended.stdout), ended.stderr
 
     def test_commands_run(self) -> None:
-        """`explain` shows the commands of a render, which a shell can run unchanged."""
+        """A shell can run the ffmpeg command that `explain` shows without changes."""
         url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
         status, parts, complaints = self.explain(url)
         self.assertEqual((0, ""), (status, complaints))
@@ -192,7 +192,7 @@ class SourceTests(SynchronousTestCase):
         self.assertIn("413 source_too_large: The source has", parts["refused"])
 
     def test_refusal(self) -> None:
-        """`explain` reports refusals that depend on the source with status and reason."""
+        """If a URL is refused because of its source, `explain` shows the status and the reason."""
         status, parts, _ = self.explain(SIGNER.url("local://missing"))
         self.assertEqual(4, status)
         self.assertIn("404 not_found: [Errno 2] No such file", parts["refused"])

@@ -15,7 +15,8 @@ from audioproxy.cli.main import build_parser
 from tests.cli.command import SECRETS, command
 from tests.support.service import PROJECT
 
-#: Environment of the program, which imports the tests' source tree and not an installed package.
+#: Environment of the program. PYTHONPATH makes it import this source tree, not an installed
+#: package.
 ENVIRONMENT = {**SECRETS, "PYTHONPATH": str(PROJECT)}
 
 COMMANDS = ("sign", "verify", "explain", "warm", "doctor", "completion")
@@ -107,7 +108,10 @@ class ProgramTests(SynchronousTestCase):
         self.assertRegex(ended.stderr, r"\Aaudioproxy: .*No space left on device.*\n\Z")
 
     def test_no_streams(self) -> None:
-        """A closed standard output, or input for ``-``, is reported in one line, with status 2."""
+        """A closed standard output is reported in one line, with status 2.
+
+        The same applies to a closed standard input for ``-``.
+        """
         program = Path(sys.executable).with_name("audioproxy")
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
             script = f'"$0" sign - {redirection}'

@@ -1,4 +1,4 @@
-"""Checks of buckets: requests and results, with stores in memory."""
+"""Checks of buckets: requests and results, with scripted responses."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class SourceTests(StoreCase):
             )
 
     def test_unknown(self) -> None:
-        """Invalid credentials, or the wrong store, are reported with the store's error."""
+        """Invalid credentials, or an error of the store, are reported with status and code."""
         for status, code in (
             (403, "InvalidAccessKeyId"),
             (403, "SignatureDoesNotMatch"),
@@ -169,7 +169,7 @@ class ClockTests(StoreCase):
     """Clock check of `check_stores`."""
 
     def test_of_a_store(self) -> None:
-        """The clock is compared with that of the first store that responded."""
+        """The clock is compared with a store's Date header, even in an error response."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
         date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
         refusal = reply(404, error("NoSuchBucket"), date)

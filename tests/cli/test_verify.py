@@ -115,7 +115,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertIn("'no' is not a URL of the service", ended.err)
 
     def test_no_url(self) -> None:
-        """`verify` exits with 2 on text that is no URL or path with at least two segments."""
+        """`verify` exits with 2 if the path has no leading slash or fewer than two segments."""
         for text in ("https://audio.example", "x", "/x", "audio.example/x/y"):
             ended = command("verify", text)
             self.assertEqual((2, ""), (ended.status, ended.out), text)

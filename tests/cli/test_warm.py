@@ -214,7 +214,7 @@ class Bar:
 
     @staticmethod
     def external_write_mode(file: Any) -> nullcontext[None]:
-        """Return a context in which others may write to the terminal."""
+        """Return a context in which other output to the terminal is allowed."""
         return nullcontext()
 
 
@@ -255,7 +255,7 @@ class AllTests(SynchronousTestCase):
         return Deferred.fromCoroutine(fetching)
 
     def test_bounded(self) -> None:
-        """`fetch_all` fetches ``concurrency`` URLs at a time, and reads its list no faster."""
+        """`fetch_all` runs ``concurrency`` fetches at a time, and reads no URL in advance."""
         begun = self.begin(10**9)
         for done in range(20):
             self.assertEqual((3, done + 3), (len(self.fetcher.waiting), self.read))
@@ -324,7 +324,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(["a", "b", "c", "e\ufffd", "f"], self.read("a", "-", "f", stdin=text))
 
     def test_input_in_pieces(self) -> None:
-        """A line may be split across two reads of the input."""
+        """A line may be split across several reads of the input."""
         self.patch(warm_module, "_READ_SIZE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
@@ -376,7 +376,7 @@ class ServiceTests(ServiceCase):
 
 
 class ProgramTests(ServiceCase):
-    """Command in a process of its own."""
+    """`warm` in a process of its own."""
 
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
         """Start the command; a cleanup kills it."""
@@ -427,7 +427,7 @@ class ProgramTests(ServiceCase):
         process.signal(2)
         self.assertEqual((130, ""), (await process.end(), process.stderr))
         self.assertRegex(process.stdout, r"\Astopped: 1 URL in .+ s: 1 stored already; 0 B\n\Z")
-        # This process waits for further lines of its list.
+        # The second process also waits for further lines of standard input.
         process = self.warm("-")
         process.transport.write(f"{origin.put('/s/plain/c', STALL)}\n".encode())
         await until(lambda: origin.requests_for("/s/plain/c"), "the request")

@@ -31,7 +31,7 @@ OWN = {
 }
 KNOWN = sorted(module._READERS)
 
-#: End of the requirements for a key and a salt in error messages.
+#: End of an error message about a key or a salt: the required format, after the length.
 NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
 
 
@@ -82,7 +82,10 @@ class ConfigCase(SynchronousTestCase):
         return path
 
     def forbid(self, path: str, *modes: int) -> None:
-        """Patch `os.access` to deny these modes of a path, which it never denies to root."""
+        """Patch `os.access` to deny these modes of a path.
+
+        The real function never denies reading or writing to root.
+        """
         granted = os.access
 
         def access(asked: str, mode: int) -> bool:
@@ -265,7 +268,7 @@ class ScalarTests(ConfigCase):
         self.assertEqual((config.port, config.metrics_port), (0, 0))
 
     def test_threshold_above_queue(self) -> None:
-        """A threshold above AP_QUEUE_SIZE is refused, and both settings are named (Limits)."""
+        """AP_READY_QUEUE_THRESHOLD above AP_QUEUE_SIZE is refused, and both are named (Limits)."""
         for variables in (
             {"AP_READY_QUEUE_THRESHOLD": "33"},
             {"AP_READY_QUEUE_THRESHOLD": "5", "AP_QUEUE_SIZE": "4"},
@@ -398,7 +401,10 @@ class SigningTests(ConfigCase):
         self.assertTrue(problem.startswith("AP_ALLOW_INSECURE: 'ture'"), problem)
 
     def test_insecure_without_keys(self) -> None:
-        """Insecure mode needs no key; without one, boot warns that only "insecure" works (D31)."""
+        """Insecure mode needs no key.
+
+        Without a key, boot warns that only "insecure" is accepted in place of a signature (D31).
+        """
         config, warnings = load({"AP_ALLOW_INSECURE": "on"})
         self.assertEqual((config.key, config.salt, config.allow_insecure), (None, None, True))
         self.assertEqual(
@@ -721,7 +727,7 @@ class OriginTests(ConfigCase):
     """AP_ALLOW_ORIGIN (CORS, 4)."""
 
     def test_accepted(self) -> None:
-        """``*`` and any origin as browsers send it are accepted unchanged."""
+        """``*`` and http or https origins, as browsers send them, are accepted unchanged."""
         for text in (
             *("*", "https://app.example", "http://app.example", "https://app.example:8443"),
             *("http://app.example:443", "https://app.example:80", "http://localhost:3000"),
@@ -772,7 +778,7 @@ class OriginTests(ConfigCase):
             )
 
     def test_no_origin(self) -> None:
-        """An origin that no browser sends is refused with an example of a valid one."""
+        """A value other than ``*`` or one http or https origin is refused with an example."""
         self.assert_refused(
             "AP_ALLOW_ORIGIN",
             (
@@ -865,7 +871,7 @@ class ReportTests(ConfigCase):
             self.assertNotIn("hush", warning)
 
     def test_unlike_any(self) -> None:
-        """A variable unlike any known one is reported in one printable line too (D33)."""
+        """The warning on an unknown AP_* variable is one printable line for any name (D33)."""
         for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
             (warning,) = self.warnings(**{name: "x"})
             self.assertTrue(warning.isprintable() and "known name is AP_" in warning, warning)
@@ -911,7 +917,7 @@ class ReportTests(ConfigCase):
         self.assertEqual(str(error).splitlines(), list(error.problems))
 
     def test_no_echo_of_a_problem(self) -> None:
-        """An invalid value causes one problem; others are not compared with its default."""
+        """An invalid value is the only problem: no other value is compared with its default."""
         for variables in (
             {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
             {"AP_RENDER_TIMEOUT": "x", "AP_PROBE_TIMEOUT": "400"},
@@ -974,9 +980,9 @@ class ReportTests(ConfigCase):
             self.assertIsInstance(config, Config)
 
     def test_every_setting_arrives(self) -> None:
-        """Each AP_* variable except AP_S3_* and AP_VARIANT_S3_* has the field of its name.
+        """Each AP_* variable except AP_S3_* and AP_VARIANT_S3_* has a field of the same name.
 
-        Except for source_s3 and variant_s3, each field has a variable.
+        Each field has a variable of the same name, except source_s3 and variant_s3.
         """
         special = ("AP_S3_", "AP_VARIANT_S3_", "AWS_")
         plain = {name.removeprefix("AP_").lower() for name in KNOWN if not name.startswith(special)}

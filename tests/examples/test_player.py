@@ -116,7 +116,7 @@ class ListingTests(PlayerCase):
         self.assertTrue(list_sources(self.root)["complete"])
 
     def test_folder_that_is_gone(self) -> None:
-        """A folder that cannot be read is listed as empty."""
+        """A missing folder is listed as empty."""
         self.root.rmdir()
         self.assertEqual({"sources": [], "complete": True}, self.listed())
 
@@ -155,7 +155,10 @@ class SigningTests(PlayerCase):
         )
 
     def test_expiry(self) -> None:
-        """exp is in seconds from now, applies to variant and waveform, and is not in the key."""
+        """exp is in seconds from now and applies to variant and waveform.
+
+        The cache key does not depend on it.
+        """
         lasting, ending = self.document(f="wav"), self.document(f="wav", exp="60")
         for name in ("url", "waveform"):
             self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))

@@ -131,7 +131,10 @@ class AddressTests(SynchronousTestCase):
             self.url(endpoint, "path", "bucket", b"a")
 
     def test_virtual_and_no_label(self) -> None:
-        """A bucket that is not a valid host label is missing with virtual addressing only."""
+        """A bucket that cannot be part of a host name raises Missing.
+
+        This applies to virtual addressing only.
+        """
         for bucket in ("Bucket", "my_bucket", "a..b", ".a", "a.", "-a", "a-", "a.-b", "a-.b"):
             self.assertRaises(Missing, self.url, "http://s3.test", "virtual", bucket, b"a")
             self.url("http://s3.test", "path", bucket, b"a")
@@ -139,7 +142,10 @@ class AddressTests(SynchronousTestCase):
             self.url("http://s3.test", "virtual", bucket, b"a")
 
     def test_keys(self) -> None:
-        """A key's bytes are percent-encoded in one way, and its dot segments are kept."""
+        """A key is percent-encoded except for slashes and unreserved characters (RFC 3986).
+
+        Dot segments and empty segments are kept.
+        """
         for key, path in (
             (b"a//b", "a//b"),
             (b"/a/", "/a/"),
@@ -219,7 +225,7 @@ class SentTests(StoreCase):
             self.error_of(self.target.get(5, 10, None), Unavailable)
 
     def test_put(self) -> None:
-        """PUT sends headers, length and digest of the body, all signed."""
+        """PUT sends headers, body and the body's SHA-256, with a valid signature."""
         self.network.scripts.append(reply(200))
         data = bytes(range(256)) * 1000
         self.result_of(self.target.put({"content-type": "audio/mpeg"}, UploadRange.of(data)))
@@ -329,7 +335,10 @@ class RefusalTests(StoreCase):
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
     def test_to_clients(self) -> None:
-        """Each store error has its refusal; a missing and a forbidden object have the same one."""
+        """Each store error maps to one refusal for clients.
+
+        A missing object and a forbidden object map to the same refusal.
+        """
         for kind, refusal in (
             (Missing, NotFound),
             (Denied, NotFound),
@@ -595,7 +604,7 @@ class ReadDocumentTests(StoreCase):
             self.exactly(reading, Unavailable)
 
     def test_success_that_takes_its_time(self) -> None:
-        """A store may take minutes for a document if it sends a byte now and then."""
+        """A store may take minutes for a document if it sends a byte every ten seconds."""
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         reading = self.read(head)
         for _ in range(30):

@@ -1,4 +1,4 @@
-"""Request signatures: AWS's own examples, and others verified by an independent computation."""
+"""Request signatures: AWS's own examples, and other requests with independent verification."""
 
 from __future__ import annotations
 
@@ -75,9 +75,10 @@ class ExampleTests(SigningCase):
         )
 
     def test_put_object(self) -> None:
-        """The tests' own verification accepts AWS's example of a PUT, and a signed PUT.
+        """The test helper `is_signed` accepts AWS's example of a PUT and a PUT signed by `sign`.
 
-        The example also has a Date header, which botocore would send in place of X-Amz-Date.
+        `sign` cannot reproduce the example: botocore would replace X-Amz-Date by the example's
+        Date.
         """
         digest = hashlib.sha256(b"Welcome to Amazon S3.").hexdigest()
         lines = {
