@@ -127,7 +127,7 @@ _TOKENS = {
 def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """Read and check all settings; return them with the warnings to log at boot.
 
-    An empty value counts as unset, except for AP_SOURCE_ALLOWLIST: an empty template must not allow
+    An empty value counts as unset, except for AP_SOURCE_ALLOWLIST: an empty value must not allow
     every bucket (D49).
 
     :raises ConfigError: with every problem found, not only the first.

@@ -171,10 +171,10 @@ def _depth(options: VariantOptions) -> str | None:
 
 
 def _fade(options: VariantOptions) -> str | None:
-    region = options.t.duration if options.t else None
+    duration = options.t.duration if options.t else None
     fade = options.fade
-    if fade and region is not None and max(fade.fade_in, fade.fade_out) > region:
-        return f"t bounds the output to {print_decimal(region)} s; fades up to that are expected"
+    if fade and duration is not None and max(fade.fade_in, fade.fade_out) > duration:
+        return f"t limits the output to {print_decimal(duration)} s; fades of at most that fit"
     return None
 
 

@@ -551,7 +551,7 @@ class ProcessingTests(OptionsCase):
             ("fade:0:10.001/t:5:10", "fade:0:10.001", "10"),
             ("fade:1:0/t:0:0.50", "fade:1:0", "0.5"),
         ):
-            words = f"t bounds the output to {seconds} s"
+            words = f"t limits the output to {seconds} s"
             self.assert_refused([(text, segment, words)])
 
     def test_gain(self) -> None:
