@@ -23,16 +23,16 @@ from tests.support.service import (
 
 PATH = signed("/f:opus/plain/local://short.flac")
 
-#: Program that imports twisted.internet.endpoints, which reads systemd's variables, and runs
-#: twistd. twistd itself imports that module if it cannot write its plugin cache.
+#: Program that runs twistd after it has imported twisted.internet.endpoints. That import reads and
+#: removes systemd's variables; twistd itself does it if it cannot write its plugin cache.
 TWISTD = """\
 import sys, twisted.internet.endpoints
 from twisted.scripts.twistd import run
 sys.exit(run())
 """
 
-#: Shell command that sets LISTEN_PID, unless it is set, to the id of the process that becomes the
-#: service.
+#: Shell command that the service replaces in the same process. It sets LISTEN_PID to the id of that
+#: process, unless LISTEN_PID is set.
 HAND_OVER = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 
@@ -76,7 +76,7 @@ class SocketTests(SystemdCase):
         self.assertEqual(port, await node.port())
         response = await early.end()
         self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
-        await until(lambda: not children(node.pid), "the check of ffmpeg to end")
+        await until(lambda: not children(node.pid), "the ffmpeg check to end")
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)

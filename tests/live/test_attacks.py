@@ -1,8 +1,8 @@
 """Malicious local sources and URLs.
 
-Many tests first show that their attack works on a plain ffmpeg without the service. Nothing may
-read the sound in a folder outside AP_LOCAL_ROOT, and nothing may connect to a host. The tests watch
-the folder, and the hosts record every connection.
+Many tests first show that their attack works on a plain ffmpeg without the service. The service
+must open no file outside AP_LOCAL_ROOT, and must not connect to a host that a file names. The tests
+watch a folder outside the root, and the hosts record every connection.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AttackCase(ServiceCase):
     async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
         """Assert that sources are refused with one of the statuses.
 
-        The requests for the sources are in turn for wav, for an info document and for peaks.
+        The requests alternate between a wav, an info document and peaks.
         """
         asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
         responses = await gather_limited(fetch(port, local(name, kind)) for name, kind in asked)
@@ -143,7 +143,7 @@ class ListTests(AttackCase):
             self.add(names[-1], content)
         self.add("dash.mpd", manifest(f"{self.outside}/secret.mp4"))
         names.append("dash.mpd")
-        # The master playlist refers to this name.
+        # The playlist that the master playlist refers to.
         self.add("hls-absolute.m3u8", playlist(f"{self.outside}/secret.mp3"))
         for name in names:
             # The protocol whitelist alone does not prevent the attack.
@@ -201,7 +201,10 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_companions(self) -> None:
-        """Other images of a sequence and the subtitles of an index file are not read (D43)."""
+        """Files that ffmpeg opens in addition to a source are not read (D43).
+
+        They are the other images of a sequence, and the subtitles of a VobSub index file.
+        """
         for name in ("frame-1.jpg", "titles.sub"):
             (self.root / name).symlink_to(self.outside / "secret.mp3")
         self.add("titles.idx", b"# VobSub index file, v7\n")
@@ -319,7 +322,7 @@ class NameTests(AttackCase):
 
 
 #: Script that lets a name alternate between a file and a symlink until the script is killed. The
-#: file and the symlink each stay for half a millisecond on average, so that a check often sees the
+#: file and the symlink each stay for half a millisecond on average, so that a check often finds the
 #: file.
 SWAP_FILES = """
 import os, random, sys, time
@@ -385,7 +388,7 @@ class SwapTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def assert_same_file(self, name: str) -> None:
-        """Assert that `LocalSources.open` only ever opens the file inside the root."""
+        """Assert that `LocalSources.open` never opens the file outside the root."""
         files, source = LocalSources(str(self.root)), LocalSource(name.encode())
         size = len(inside())
         for _ in range(2000):

@@ -1,7 +1,7 @@
 """Malicious origins. Many tests first show that their attack works on a plain ffmpeg.
 
 The service allows the host ``localhost`` and trusts a private authority. It must not connect to
-``127.0.0.1``, which is the same machine, or to servers without TLS.
+``127.0.0.1``, although that is the same machine, or to servers without TLS.
 """
 
 from __future__ import annotations
@@ -314,9 +314,9 @@ class RedirectTests(OriginCase):
         self.assert_no_connections()
 
     def is_inside(self, response: Response) -> bool:
-        """Return whether a response is a 200 without wrong audio.
+        """Return whether a response is a 200 and, if it is a complete wav, has the expected audio.
 
-        Only a complete wav is compared with the sound inside the root, not peaks or info documents.
+        Peaks, info documents and incomplete wavs are not compared.
         """
         if response.status != 200 or response["content-type"] != b"audio/wav":
             return response.status == 200
@@ -431,7 +431,7 @@ class NameTests(OriginCase):
     async def test_hosts(self) -> None:
         """Malformed URLs and URLs with a forbidden host or scheme give 404.
 
-        The body is that of the 404 of a missing source.
+        The response body equals that for a missing source.
         """
         port = self.foreign.port
         hosts = [
@@ -466,7 +466,7 @@ class NameTests(OriginCase):
         self.assert_no_connections()
 
     async def test_spellings(self) -> None:
-        """An allowed host is allowed in every spelling, and gives the same variant."""
+        """Every spelling of an allowed host is allowed, and gives the same variant."""
         await self.serve()
         port = self.origin.port
         for host in ("LOCALHOST", "localhost.", "LocalHost."):

@@ -222,7 +222,7 @@ class EndTests(ClientCase):
         self.assert_quiet(process)
 
     async def test_half_closed(self) -> None:
-        """A client that closes its sending side counts as gone, and its render is cancelled."""
+        """A client that closes its sending side is treated as gone, and its render is cancelled."""
         service = self.start(variant_store=None)
         # The reactor opens a pipe with its first child process, and keeps it.
         await fetch(service.port, signed("/info/plain/local://long.flac"))

@@ -74,7 +74,7 @@ class Node:
     gate: Path
 
     def close_gate(self) -> None:
-        """Stop the next encoder, and thereby all renders that wait behind it."""
+        """Suspend the next encoder, so that all later renders wait for its slot."""
         self.gate.touch()
 
     async def open_gate(self) -> None:
@@ -100,7 +100,7 @@ class Address:
 
 
 class LoopingClient:
-    """Client that requests one URL after another until it is told to leave.
+    """Client that requests one URL after another until it is stopped.
 
     :ivar answered: number of responses so far.
     """
@@ -113,7 +113,7 @@ class LoopingClient:
     ) -> None:
         """Start to send requests.
 
-        :param see: requests a URL, and raises an exception if the response is wrong.
+        :param see: function that requests a URL, and raises an exception if the response is wrong.
         :param pause: seconds between two requests, so that other processes can run.
         """
         self.answered = 0
@@ -147,7 +147,7 @@ class LoopingClient:
         return self.answered >= responses
 
     def leave(self) -> Deferred[None]:
-        """Send no more requests; the result fires after the last response."""
+        """Send no more requests; return a Deferred that fires after the last response."""
         self._leaving = True
         return self._left
 
@@ -203,7 +203,7 @@ class ClusterCase(ServiceCase):
     :cvar mode: AP_SERVE_MODE of the nodes.
     :cvar settings: other settings of every node. There is one render slot, so a stopped encoder
         holds up all renders.
-    :ivar expected: the right bytes by options, from a separate node without a store.
+    :ivar expected: for each options string, the body that a separate node without a store sends.
     :ivar tags: the ETag of each path.
     """
 
@@ -254,7 +254,7 @@ class ClusterCase(ServiceCase):
         return self.twistd(PATH=path, **self.settings, **self.store_variables()), gate
 
     async def fetch_expected(self, forms: Collection[str]) -> None:
-        """Get the right bytes for some options from a separate node."""
+        """Fetch the expected body for each of the options from a separate node."""
         lone = self.start(variant_store=None)
         responses = await gather(fetch_with_body(lone.port, short_path(form)) for form in forms)
         self.expected.update(zip(forms, (body for _, body in responses), strict=True))
@@ -277,7 +277,7 @@ class ClusterCase(ServiceCase):
         raise AssertionError("count() never ends")
 
     async def see(self, address: Address, port: int = 0) -> Response:
-        """Request a URL, and require the right bytes and the same ETag as before.
+        """Request a URL, and require the expected body and the same ETag as before.
 
         :param port: port of a node; by default the balancer's.
         """
@@ -332,7 +332,7 @@ class ClusterTests(ClusterCase):
                 self.assertFalse(signature in said, "a log contains a signature")
 
     async def ask_for_all(self, balancer: Balancer, forms: Collection[str]) -> None:
-        """Request a new URL of each form from twelve clients, and check the cache states.
+        """Request one new URL for each of the options from twelve clients; check the cache states.
 
         Six of the clients send their requests before the render runs.
         """
@@ -481,9 +481,9 @@ class NodeLossTests(ClusterCase):
         early, late = [
             await self.at_home_with("killed", form, self.nginx) for form in SMALL_FORMS[:2]
         ]
-        # After `hold`, a render without output has the only slot, so all earlier renders have
-        # ended. `hold` then gets the node's metrics, so the node has sent the output of these
-        # renders.
+        # The first client of `hold` has the only slot, so all earlier renders have ended. `hold`
+        # then waits for a response of the metrics port, so the node has also sent the output of
+        # these renders.
         held = await self.hold("killed")
         moved = [await send(self.nginx.port, early.path)]
 
@@ -562,7 +562,7 @@ class NodeLossTests(ClusterCase):
             )
 
     async def request_checked(self, address: Address) -> None:
-        """Request a URL; require that the steady node serves its own URLs until it stops."""
+        """Request a URL; require that the steady node serves its own URLs until it is stopped."""
         response = await self.see(address)
         if address.home == "steady" and not self.may_move:
             self.assertEqual(b"steady", response[NODE])

@@ -77,7 +77,10 @@ class KillTests(KillCase):
     """Nodes that are killed with kill -9 (D40)"""
 
     async def test_at_any_moment(self) -> None:
-        """A node that is killed at any stage of a render leaves no encoder and no file (D40)."""
+        """A node killed at any stage of a render leaves no encoder and no truncated variant (D40).
+
+        The next boot removes its scratch files.
+        """
         node, port = await self.boot(AP_MAX_CONCURRENCY="1")
         reference = await fetch(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
@@ -156,7 +159,7 @@ class WriteBackTests(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(store.open()))
 
     def crash(self, root: Path, call: str, after: bool) -> None:
-        """Let a child process store a variant, and kill it just before or after a system call."""
+        """Fork a process that stores a variant and is killed just before or after a system call."""
         process = os.fork()
         if not process:
             try:
@@ -167,7 +170,7 @@ class WriteBackTests(SynchronousTestCase):
         self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1, call)
 
     def store_and_die(self, root: Path, call: str, after: bool) -> None:
-        """Store a variant, and kill this process in the middle."""
+        """Store a variant, and kill this process just before or after a system call."""
         store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
         self.open(store)
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
@@ -254,7 +257,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.addCleanup(self.log.start())
 
     def children(self) -> list[int]:
-        """Return the children of the service, which runs in this process."""
+        """Return the children of the service, which runs in this process; omit the guards."""
         return [child for child in children() if child not in self.guards]
 
     def texts(self, level: LogLevel) -> list[str]:

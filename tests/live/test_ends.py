@@ -87,7 +87,7 @@ class ScriptedEncoderCase(ServiceCase):
         return node
 
     async def until_idle(self, node: Process) -> dict[str, float]:
-        """Wait until no render has left-over resources; return all metrics."""
+        """Wait until no render holds resources; return all metrics."""
         await until(lambda: not children(node.pid), "all children to be reaped")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         port = await node.metrics_port()
@@ -129,7 +129,7 @@ def render_log_lines(node: Process, since: int = 0) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class End:
-    """End of a render, and how the client, the log and the metrics report it.
+    """Expected end of a render, as the client, the log and the metrics report it.
 
     :ivar status: status of the response; 200 without a ``code`` means the complete variant.
     :ivar code: error code, also if the status was sent before the error.
@@ -231,7 +231,7 @@ class EndTests(ScriptedEncoderCase):
         return client
 
     async def assert_answered(self, client: Client, end: End) -> None:
-        """Require the right status and error; a failed body must not look complete."""
+        """Require the expected status and error; a failed body must not look complete."""
         response = await client.end()
         self.assertEqual(end.status, response.status, end)
         if end.status == 200:
@@ -252,7 +252,7 @@ class EndTests(ScriptedEncoderCase):
         self.assertEqual([], lines)
 
     async def assert_ends(self, node: Process, *ends: End) -> None:
-        """Run renders concurrently; require the right responses, metrics and log lines."""
+        """Run renders concurrently; require the expected responses, metrics and log lines."""
         before, stored, said = await self.until_idle(node), self.stored(), len(node.stdout)
         clients = [await self.perform(node, end) for end in ends]
         for client, end in zip(clients, ends, strict=True):

@@ -44,7 +44,7 @@ class FakeResolver:
         return self
 
     def install(self, case: Any) -> None:
-        """Replace the reactor's resolver until the end of a test; ffmpeg uses the system's."""
+        """Replace the reactor's resolver until the end of a test, but not ffmpeg's resolver."""
         case.addCleanup(reactor.installNameResolver, reactor.installNameResolver(self))
 
 
@@ -86,11 +86,11 @@ class RedirectTests(HttpsCase):
         self.origin.put("/b", Redirect("/a"))
         response = await self.refused(url, 502)
         self.assertEqual("upstream_unavailable", response.error)
-        # Two HEAD and two GET requests to the service.
+        # The service gets two HEAD and two GET requests, and sends six requests for each.
         self.assertEqual(4 * 6, len(self.origin.requests))
 
     async def test_not_allowed(self) -> None:
-        """A redirect to a host that is not on the allowlist gives the 404 of a missing source."""
+        """A redirect to a host that is not allowed gives the same 404 as a missing source."""
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
         there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         url = self.origin.put("/a", Redirect(there))
@@ -225,7 +225,7 @@ class TrustTests(HttpsCase):
             self.assertRegex(str(error), r"\ASSL_CERT_FILE: ", name)
 
     async def test_program(self) -> None:
-        """The program reads SSL_CERT_FILE from its environment, and exits if the file is broken."""
+        """The program reads SSL_CERT_FILE from its environment, and exits if the file is empty."""
         url = self.origin.put("/a", short_flac().read_bytes())
         settings = {"AP_SOURCE_ALLOWLIST": "localhost"}
         empty = self.root / "empty.pem"
@@ -257,7 +257,10 @@ class SpellingTests(HttpsCase):
         self.assertEqual({200}, {*responses.values()}, responses)
 
     async def test_kept(self) -> None:
-        """Escapes, dot segments, empty segments, parameters and queries are kept."""
+        """Escapes, dot segments, empty segments, parameters and queries are kept.
+
+        Only an empty query is removed.
+        """
         targets = "/a%2Fb%2f%41//a//b/ /x/../a/./b /.. /a;b=c;/d?b=c%20+?d/../&e=; /%03d.flac"
         more = "//a:b@c!$&'()*,=~[] /?a=https://b//c /?"
         await self.check(
@@ -269,19 +272,19 @@ class SpellingTests(HttpsCase):
         await self.check({target: target for target in ("/a;", "/a;b;", "/a;?b")})
 
     async def test_escaped(self) -> None:
-        """Characters that a URL may not contain are escaped, as ffmpeg does it."""
+        """Characters that a URL may not contain are escaped in the same way as by ffmpeg."""
         marks = '|"<>^`{}\\'
         escaped = {f"/a{'-'.join(marks)}b": f"/a{'-'.join(f'%{ord(it):02X}' for it in marks)}b"}
         await self.check({**escaped, "/a%zz": "/a%25zz", "/100%": "/100%25"})
 
 
 class AllowlistTests(HttpsCase):
-    """AP_SOURCE_ALLOWLIST, for hosts"""
+    """Hosts in AP_SOURCE_ALLOWLIST"""
 
     HOSTS = ("origin.test", "a.origin.test", "b.a.origin.test", "xorigin.test", "127.0.0.1")
 
     async def test_entries(self) -> None:
-        """Each form of an entry allows the right hosts; other hosts are not even looked up."""
+        """An entry allows only the hosts that it matches; no other host is looked up."""
         origin = open_origin(self, certificate(*self.HOSTS))
         origin.put("/a", short_flac().read_bytes())
         names = FakeResolver()

@@ -128,7 +128,10 @@ def is_head(request: ReceivedRequest) -> bool:
 
 
 def is_whole(request: ReceivedRequest) -> bool:
-    """Return whether a GET asks for the whole file, as first ffprobe and then the render do."""
+    """Return whether a request is a GET for the whole file.
+
+    ffprobe and then the render send such a request first.
+    """
     return request.method == "GET" and request.headers.get("range", "bytes=0-") == "bytes=0-"
 
 
@@ -174,7 +177,7 @@ class HttpsCase(ServiceCase):
 
 
 #: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
-#: ffprobe learns the size of the source. Without the size, ffprobe reports fewer fields.
+#: ffprobe can determine the size of the source. Without the size, ffprobe reports fewer fields.
 BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
@@ -263,7 +266,7 @@ class SameAudioTests(HttpsCase):
             told = info.document
             if has_length:
                 self.assertEqual(described.document, told, name)
-            # Without the size of the source, the bit rate is that of the stream.
+            # Without the size of the source, the document has the bit rate of the stream.
             told["bitrate"] = described.document["bitrate"]
             self.assertLessEqual(told.items(), described.document.items(), name)
 
@@ -321,7 +324,7 @@ class SameAudioTests(HttpsCase):
         self.assertEqual((413, "source_too_large"), (response.status, response.error))
 
     async def test_compressed(self) -> None:
-        """A source that the origin compresses without being asked gives 415 (D48)."""
+        """A source that the origin compresses against Accept-Encoding gives 415 (D48)."""
         url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
         service = self.start()
         for options in ("f:wav", "info"):

@@ -119,11 +119,12 @@ class ChangingETag:
 class Odd:
     """Behavior that is odd for some of the requests that meet a condition.
 
-    The first such request, from ffprobe, gets the usual response. The second, from ffmpeg, gets the
-    odd one.
+    The first such request gets the usual response, and the next ones get the odd response. ffprobe
+    usually sends the first one, and ffmpeg the second.
 
     :ivar counts: the condition.
     :ivar times: number of requests with the odd response.
+    :ivar heard: number of requests so far that met the condition.
     """
 
     usual: Behavior
@@ -212,7 +213,7 @@ class StatusTests(TroubleCase):
                     self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
-        """An error after a good HEAD gives 404 (403, 404), 415 (302) or 502 (410, 503).
+        """After a good HEAD, 403 and 404 give 404; 410 and 503 give 502; 302 gives 415.
 
         For 403, 410 and 302, the status is the same if only ffmpeg gets the error.
         """
@@ -257,7 +258,7 @@ class StallTests(TroubleCase):
         self.assertLess(flood.sent, 24_000_000)
 
     async def test_ranges(self) -> None:
-        """An origin that stalls when it is tested for ranges gives 504 after AP_PROBE_TIMEOUT."""
+        """An origin that stalls in the test for ranges gives 504 after AP_PROBE_TIMEOUT."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 3)
         service = self.start(probe_timeout=0.5)
         url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
@@ -268,7 +269,7 @@ class StallTests(TroubleCase):
             self.assertLess(reactor.seconds() - began, 2.5)
 
     async def test_probe(self) -> None:
-        """An ffprobe that gets no data within AP_PROBE_TIMEOUT gives 504."""
+        """A probe that stalls, or does not end, gives 504 after AP_PROBE_TIMEOUT."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
         endless = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
@@ -310,7 +311,7 @@ class StallTests(TroubleCase):
         before = await scrape(service.metrics_port)
         responses = await self.refused(service, rows)
         self.assertEqual({"render_timeout"}, {response.error for response in responses})
-        # Clients get the 504 at once; the renders end a little later.
+        # Clients get the 504 before the renders have ended.
         outcome = 'renders_total{format="wav",outcome="render_timeout"}'
         while counter_increases(before, await scrape(service.metrics_port)).get(outcome) != 2:
             self.assertEqual([], self.log.errors)
@@ -320,7 +321,7 @@ class BrokenTests(TroubleCase):
     """Bodies that end early, and range requests that fail"""
 
     def lost(self, data: bytes) -> list[Behavior]:
-        """Return behaviors that answer a range request without the range and without an error."""
+        """Return behaviors that send neither the requested range nor an error status."""
         wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
         return [
             *(Raw(b""), Raw(b"", "abort"), Raw(b"HTTP/1.1 206 So\r\nContent-R")),
@@ -369,7 +370,7 @@ class BrokenTests(TroubleCase):
         self.assertEqual(counted, grown)
 
     async def test_chunks(self) -> None:
-        """A chunked body is downloaded before the probe; a truncated one uses no slot (D48)."""
+        """A chunked body is downloaded before the probe; a truncated one starts no render (D48)."""
         data = sound("a.wav", "20")
         cuts = [File(data, sent=at, then="close", **CHUNKED) for at in (1, 9000, -9000)]
         # This body ends with a clean close, but is shorter than the length in HEAD.
@@ -511,7 +512,7 @@ class LeftoverTests(TroubleCase):
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         responses = await self.fetch_all(service.port, paths)
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in responses})
-        # The client of this download leaves while the download stalls.
+        # The client of this download disconnects while the download stalls.
         fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
         url = self.origin.put(
             "/left", ChangesOnSecond(File(fetched.data, **NO_RANGES), fetched, is_whole)
