@@ -45,10 +45,10 @@ class ExactUrlTests(ClientCase):
             for seen in ("http://other.test/", url):
                 self.network.scripts.append(reply(200))
                 self.successResultOf(self.get(url, seen))
-                asked = self.network.requests[-1]
-                self.assertEqual(("GET", target), (asked.method, asked.target))
-                self.assertEqual("audio.test", asked.headers["host"])
-                self.assertEqual("1", asked.headers["x-test"])
+                request = self.network.requests[-1]
+                self.assertEqual(("GET", target), (request.method, request.target))
+                self.assertEqual("audio.test", request.headers["host"])
+                self.assertEqual("1", request.headers["x-test"])
 
     def test_host_with_underscore(self) -> None:
         """The client connects to a host name that hyperlink and IDNA reject."""

@@ -152,13 +152,13 @@ class BodyStreamTests(BodyStreamCase):
             sending = self.send_body(*packets, size=3)
             self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
             self.successResultOf(sending)
-        heard: list[str] = []
+        calls: list[str] = []
         response = self.answer(reply(200, b"abc"))
         self.consumer = FakeConsumer()
         sending = response.stream(3).send(self.consumer)
-        sending.addCallback(lambda _: heard.extend(self.consumer.calls))
+        sending.addCallback(lambda _: calls.extend(self.consumer.calls))
         self.network.run()
-        self.assertEqual(heard, ["registered", "wrote", "unregistered"])
+        self.assertEqual(calls, ["registered", "wrote", "unregistered"])
 
     def test_empty(self) -> None:
         """An empty body is streamed without a write."""
@@ -189,7 +189,7 @@ class BodyStreamTests(BodyStreamCase):
             self.network.run()
         self.assert_sent(sending, body)
 
-    def test_until_closed(self) -> None:
+    def test_close_delimited(self) -> None:
         """A close-delimited body is complete if it has the expected size."""
         for end in (Peer.close, Peer.reset):
             sending = self.send_body(reply_without_length(200), b"hello", size=5)
@@ -197,7 +197,7 @@ class BodyStreamTests(BodyStreamCase):
             self.network.run()
             self.assert_sent(sending, b"hello")
 
-    def test_until_closed_and_of_no_size(self) -> None:
+    def test_close_delimited_without_size(self) -> None:
         """A close-delimited body of unknown size fails on a cleartext connection.
 
         Without a length, the end of the body looks the same as a broken connection.
@@ -259,15 +259,15 @@ class PauseTests(BodyStreamCase):
         size = 100 * PACKET
         consumer = FakeConsumer(capacity=0)
         sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
-        came = len(consumer.data)
+        received = len(consumer.data)
         for _ in range(99):
-            self.assertLessEqual(came, (len(consumer.writes)) * PACKET)
-            self.assertEqual(self.peer.unread, size - came)
+            self.assertLessEqual(received, (len(consumer.writes)) * PACKET)
+            self.assertEqual(self.peer.unread, size - received)
             self.network.advance(300)
-            self.assertEqual(len(consumer.data), came)
+            self.assertEqual(len(consumer.data), received)
             consumer.drain()
             self.network.run()
-            came = len(consumer.data)
+            received = len(consumer.data)
         self.assert_sent(sending, bytes(size))
 
     def test_paused_while_registering(self) -> None:
@@ -290,24 +290,24 @@ class PauseTests(BodyStreamCase):
 
     def test_paused_before_registering(self) -> None:
         """A stream may be paused before it has a consumer, and resumed after that."""
-        flow = self.answer(reply(200, length=5), b"hello").stream(5)
-        flow.pauseProducing()
+        stream = self.answer(reply(200, length=5), b"hello").stream(5)
+        stream.pauseProducing()
         self.consumer = FakeConsumer()
-        sending = flow.send(self.consumer)
+        sending = stream.send(self.consumer)
         self.network.run()
         self.assertEqual(self.peer.unread, 5)
-        flow.resumeProducing()
+        stream.resumeProducing()
         self.network.run()
         self.assert_sent(sending, b"hello")
 
     def test_resumed_before_registering(self) -> None:
         """Pausing and resuming a stream before it has a consumer changes nothing."""
-        flow = self.answer(reply(200, length=5), b"hello").stream(5)
-        flow.pauseProducing()
-        flow.resumeProducing()
+        stream = self.answer(reply(200, length=5), b"hello").stream(5)
+        stream.pauseProducing()
+        stream.resumeProducing()
         self.assertEqual(self.peer.unread, 5)
         self.consumer = FakeConsumer()
-        sending = flow.send(self.consumer)
+        sending = stream.send(self.consumer)
         self.network.run()
         self.assert_sent(sending, b"hello")
 
@@ -328,19 +328,19 @@ class PauseTests(BodyStreamCase):
         sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         self.assert_sent(sending, bytes(size))
 
-    def test_over(self) -> None:
+    def test_calls_after_the_end(self) -> None:
         """Producer calls after the end do not affect the next request on the connection."""
         self.network.scripts.append(reply(200, b"hello"))
         response = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        flow = response.stream(5)
+        stream = response.stream(5)
         self.consumer = FakeConsumer()
-        sending = flow.send(self.consumer)
+        sending = stream.send(self.consumer)
         self.network.run()
         fetching = self.begin(self.client.request("GET", "http://s3.test/", {}))
-        flow.pauseProducing()
-        flow.resumeProducing()
-        flow.stopProducing()
-        flow.pauseProducing()
+        stream.pauseProducing()
+        stream.resumeProducing()
+        stream.stopProducing()
+        stream.pauseProducing()
         self.peer.send(reply(200))
         self.network.run()
         self.result_of(self.successResultOf(fetching).discard())
@@ -361,7 +361,7 @@ class StallTests(BodyStreamCase):
         self.assertTrue(self.peer.aborted)
         self.assertEqual(bytes(self.consumer.data), b"hello")
 
-    def test_patience(self) -> None:
+    def test_longer_timeout(self) -> None:
         """A caller can set a stall timeout longer than 30 seconds."""
         response = self.answer(reply(200, length=9))
         sending = response.stream(9, 600).send(FakeConsumer())
@@ -400,7 +400,7 @@ class StallTests(BodyStreamCase):
         self.assert_broken(sending)
 
 
-class GoneTests(BodyStreamCase):
+class ConsumerGoneTests(BodyStreamCase):
     """`BodyStream`: consumers that go away"""
 
     def assert_gone(self, sending: Deferred[None]) -> None:
@@ -412,8 +412,8 @@ class GoneTests(BodyStreamCase):
 
     def test_gone(self) -> None:
         """If the consumer goes away, the connection is aborted even while the server sends."""
-        for room in (None, 0):
-            consumer = FakeConsumer(room)
+        for capacity in (None, 0):
+            consumer = FakeConsumer(capacity)
             sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
             self.peer.send(bytes(PACKET))
             consumer.disconnect()
@@ -453,8 +453,8 @@ class GoneTests(BodyStreamCase):
 
     def test_cancelled(self) -> None:
         """Cancelling the stream aborts the connection as if the consumer had gone away."""
-        for room in (None, 0):
-            consumer = FakeConsumer(room)
+        for capacity in (None, 0):
+            consumer = FakeConsumer(capacity)
             sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
             sending.cancel()
             self.assert_gone(sending)
@@ -469,7 +469,7 @@ class GoneTests(BodyStreamCase):
         self.assert_gone(sending)
 
 
-class Bytes:
+class FakeFile:
     """Byte source that can end early, or raise an error after its data."""
 
     def __init__(self, data: bytes, error: Exception | None = None) -> None:
@@ -489,7 +489,7 @@ class Bytes:
 class RequestBodyCase(BodyCase):
     """Upload of a byte range of a file."""
 
-    def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
+    def put(self, source: FakeFile, start: int, stop: int) -> Deferred[Response]:
         """Start to upload the range from ``start`` to ``stop``."""
         self.upload = RequestBody(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
@@ -506,14 +506,14 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_interface(self) -> None:
         """A request body implements Twisted's IBodyProducer."""
-        self.assertTrue(verifyObject(IBodyProducer, RequestBody(Bytes(b""), 0, 0)))
+        self.assertTrue(verifyObject(IBodyProducer, RequestBody(FakeFile(b""), 0, 0)))
 
     def test_ranges(self) -> None:
         """Each range of a file arrives exactly, with its length as Content-Length."""
         size = len(self.DATA)
         for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):
             self.network.scripts.append(reply(200))
-            self.end(self.put(Bytes(self.DATA), start, stop))
+            self.end(self.put(FakeFile(self.DATA), start, stop))
             request = self.network.requests[-1]
             self.assertEqual(request.body, self.DATA[start:stop])
             self.assertEqual(request.headers["content-length"], str(stop - start))
@@ -521,7 +521,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_back_pressure(self) -> None:
         """The file is read only as fast as the object store accepts the data."""
-        source = Bytes(self.DATA)
+        source = FakeFile(self.DATA)
         putting = self.put_slowly(source)
         for taken in range(0, len(self.DATA), PACKET):
             self.assertLessEqual(source.read_to, taken + 4 * PACKET)
@@ -533,7 +533,7 @@ class RequestBodyTests(RequestBodyCase):
         self.end(putting)
         self.assertEqual(self.network.requests[-1].body, self.DATA)
 
-    def put_slowly(self, source: Bytes) -> Deferred[Response]:
+    def put_slowly(self, source: FakeFile) -> Deferred[Response]:
         """Start to upload everything to an object store that accepts nothing yet."""
         self.network.on_connect = lambda peer: peer.set_window(0)
         putting = self.put(source, 0, len(source.data))
@@ -542,7 +542,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_progress(self) -> None:
         """An upload may take any time, as long as the object store keeps accepting data."""
-        source = Bytes(self.DATA)
+        source = FakeFile(self.DATA)
         putting = self.put_slowly(source)
         # The connection's own buffer must drain before more of the file is requested.
         for taken in range(2 * PACKET, len(self.DATA), 2 * PACKET):
@@ -556,7 +556,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_stall(self) -> None:
         """An upload fails and its connection is aborted if no data is accepted for 30 seconds."""
-        putting = self.put_slowly(Bytes(self.DATA))
+        putting = self.put_slowly(FakeFile(self.DATA))
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
@@ -566,17 +566,17 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_no_answer(self) -> None:
         """After the last byte of an upload, the object store has 30 seconds to respond."""
-        putting = self.put(Bytes(b"hello"), 0, 5)
+        putting = self.put(FakeFile(b"hello"), 0, 5)
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
         self.exactly(putting, TransportError)
         self.assertTrue(self.peer.aborted)
 
-    def test_over(self) -> None:
+    def test_calls_after_the_end(self) -> None:
         """Producer calls after the end of an upload have no effect."""
         self.network.scripts.append(reply(200))
-        self.end(self.put(Bytes(b"hello"), 0, 5))
+        self.end(self.put(FakeFile(b"hello"), 0, 5))
         for _ in range(2):
             self.upload.pauseProducing()
             self.upload.resumeProducing()
@@ -586,7 +586,7 @@ class RequestBodyTests(RequestBodyCase):
     def test_short_file(self) -> None:
         """A file shorter than the range fails the upload, and no complete request is sent."""
         for size in (0, 5, 3 * PACKET):
-            source = Bytes(bytes(size))
+            source = FakeFile(bytes(size))
             error = self.exactly(self.put(source, 0, size + 1), TransportError)
             self.assertIn("EOFError", str(error))
             self.network.run()
@@ -595,7 +595,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_broken_disk(self) -> None:
         """A file that cannot be read fails the upload, and no complete request is sent."""
-        source = Bytes(bytes(3 * PACKET), OSError(5, "Input/output error"))
+        source = FakeFile(bytes(3 * PACKET), OSError(5, "Input/output error"))
         error = self.exactly(self.put(source, 0, 5 * PACKET), TransportError)
         self.assertIn("Input/output error", str(error))
         self.network.run()
@@ -605,7 +605,7 @@ class RequestBodyTests(RequestBodyCase):
     def test_broken_off(self) -> None:
         """If the object store closes the connection, the upload fails and reads no further."""
         for end in (Peer.close, Peer.reset):
-            source = Bytes(self.DATA)
+            source = FakeFile(self.DATA)
             putting = self.put_slowly(source)
             read_to = source.read_to
             end(self.peer)
@@ -615,7 +615,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_cancelled(self) -> None:
         """Cancelling an upload aborts the connection, and the file is read no further."""
-        source = Bytes(self.DATA)
+        source = FakeFile(self.DATA)
         putting = self.put_slowly(source)
         read_to = source.read_to
         putting.cancel()
@@ -626,7 +626,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_cancelled_after_all_was_sent(self) -> None:
         """Cancelling while waiting for the response to an upload aborts the connection."""
-        putting = self.put(Bytes(b"hello"), 0, 5)
+        putting = self.put(FakeFile(b"hello"), 0, 5)
         putting.cancel()
         self.network.run()
         self.exactly(putting, CancelledError)
@@ -639,21 +639,23 @@ class EarlyResponseTests(RequestBodyCase):
     DATA = RequestBodyTests.DATA
     DENIED = error("AccessDenied")
 
-    def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
-        """Start an upload to an object store that reads 1000 bytes, then call ``speak``.
+    def put_early(self, source: FakeFile, respond: Callable[[Peer], object]) -> Deferred[Response]:
+        """Start an upload to an object store that reads 1000 bytes, then call ``respond``.
 
-        :param speak: called with the object store's end of the connection.
+        :param respond: called with the object store's end of the connection.
         """
         self.network.on_connect = lambda peer: peer.set_window(1000)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
-        speak(self.peer)
+        respond(self.peer)
         self.network.run()
         return putting
 
     def test_answer(self) -> None:
         """A response before the end of the upload is returned, and the upload is not completed."""
-        putting = self.put_early(Bytes(self.DATA), lambda peer: peer.send(reply(403, self.DENIED)))
+        putting = self.put_early(
+            FakeFile(self.DATA), lambda peer: peer.send(reply(403, self.DENIED))
+        )
         response = self.successResultOf(putting)
         self.assertEqual(response.status, 403)
         self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
@@ -666,33 +668,33 @@ class EarlyResponseTests(RequestBodyCase):
     def test_answer_and_close(self) -> None:
         """An early response is returned even if the object store then closes the connection."""
 
-        def speak(peer: Peer) -> None:
+        def respond(peer: Peer) -> None:
             peer.send(reply(403, self.DENIED, {"Connection": "close"}))
             peer.close()
 
-        response = self.successResultOf(self.put_early(Bytes(self.DATA), speak))
+        response = self.successResultOf(self.put_early(FakeFile(self.DATA), respond))
         self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
         self.peer.set_window(None)
         self.network.run()
 
     def test_connection(self) -> None:
         """After an early response the connection is closed and the file is read no further."""
-        source = Bytes(self.DATA)
+        source = FakeFile(self.DATA)
         putting = self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED)))
         read_to = source.read_to
         self.end(putting)
         self.network.advance(60)
-        over = self.peer.closed
+        closed = self.peer.closed
         self.peer.set_window(None)
         self.network.run()
-        self.assertTrue(over, "the connection is still open")
+        self.assertTrue(closed, "the connection is still open")
         self.assertEqual(source.read_to, read_to, "the file was read further")
 
     def test_file_that_is_closed(self) -> None:
         """A file may be closed after an early response without an error in the log."""
         log = Log()
         self.addCleanup(log.start())
-        source = Bytes(self.DATA)
+        source = FakeFile(self.DATA)
         self.end(self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED))))
         source.data, source.error = b"", ValueError("I/O operation on closed file")
         self.peer.set_window(None)
@@ -703,7 +705,7 @@ class EarlyResponseTests(RequestBodyCase):
     def test_answer_in_pieces(self) -> None:
         """An early response fails the upload within 30 seconds if its body is a separate packet."""
         putting = self.put_early(
-            Bytes(self.DATA),
+            FakeFile(self.DATA),
             lambda peer: peer.send(reply(403, length=len(self.DENIED)), self.DENIED),
         )
         self.network.advance(30)

@@ -14,7 +14,7 @@ from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
 from tests.support.authority import Authority
 
 
-class HttpClientsTests(SynchronousTestCase):
+class ClientsByBundleTests(SynchronousTestCase):
     """`ClientsByBundle`"""
 
     def setUp(self) -> None:
@@ -54,7 +54,7 @@ class HttpClientsTests(SynchronousTestCase):
             self.assertTrue(str(error).startswith(f"{name}: no certificates could be read ("))
             self.assertTrue(str(error).endswith("a file of certificates in PEM form is required"))
 
-    def test_light(self) -> None:
+    def test_lazy_imports(self) -> None:
         """Importing `audioproxy.backends` imports neither OpenSSL nor Twisted's HTTP client."""
         code = (
             "import sys, audioproxy.backends, audioproxy._twisted;"

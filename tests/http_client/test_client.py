@@ -75,7 +75,7 @@ class RequestTests(ClientCase):
         for target in TARGETS:
             self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
 
-    def test_spelling_of_parts_without_text(self) -> None:
+    def test_empty_path_parameters(self) -> None:
         """Empty path parameters, as in ``/a;``, are sent as they are spelled."""
         for target in ("/a;", "/a;?b", "/a;b;", "/;"):
             self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
@@ -102,7 +102,7 @@ class RequestTests(ClientCase):
             self.assertIn(f"Host: {netloc}", self.sent(f"http://{netloc}/a"))
             self.assertEqual(self.network.destinations[-1], (host, port))
 
-    def test_hosts_that_are_no_names_of_idna(self) -> None:
+    def test_hosts_rejected_by_idna(self) -> None:
         """Hosts that IDNA rejects are accepted: underscores and repeated hyphens."""
         for host in ("under_score.s3.test", "r3---sn-4g5e.s3.test", "my--bucket.s3.test"):
             self.assertIn(f"Host: {host}", self.sent(f"http://{host}/a"))
@@ -178,13 +178,13 @@ class ResponseTests(ClientCase):
             self.assertEqual((response.length, response.is_head), (length, False))
             self.result_of(response.discard())
 
-    def test_length_that_is_none(self) -> None:
+    def test_invalid_length(self) -> None:
         """`Response.length` is None if Content-Length for HEAD is anything but ASCII digits."""
         for text in ("", "-1", "5, 6", "0x10", "1e3", "²", "five", "+5", "5.0"):
             head = reply_without_length(200, b"", {"Content-Length": text})
             self.assertIsNone(self.get(head, method="HEAD").length, text)
 
-    def test_length_beyond_measure(self) -> None:
+    def test_length_too_long_for_int(self) -> None:
         """`Response.length` is None for a Content-Length with too many digits for `int`."""
         head = reply_without_length(200, b"", {"Content-Length": "9" * 5000})
         self.assertIsNone(self.get(head, method="HEAD").length)
@@ -231,11 +231,11 @@ class ResponseTests(ClientCase):
     def test_any_answer(self, packets: list[bytes]) -> None:
         """Any bytes from a server result in a response or a TransportError."""
 
-        def speak(peer: Peer, _: object) -> None:
+        def respond(peer: Peer, _: object) -> None:
             peer.send(b"HTTP/1.1 ", *packets)
             peer.close()
 
-        self.network.scripts[:] = [speak]
+        self.network.scripts[:] = [respond]
         fetching = self.begin(self.client.request("POST", "http://s3.test/", {}))
         if isinstance(fetching.result, Failure):
             self.exactly(fetching, TransportError)
@@ -260,19 +260,19 @@ class ConnectionTests(ClientCase):
         """Start a request."""
         return self.begin(self.client.request(method, "http://s3.test/a", {}))
 
-    def ask_and_read(self, method: str = "GET") -> bytes:
+    def fetch_body(self, method: str = "GET") -> bytes:
         """Return the body of the response to a new request."""
         return self.result_of(self.successResultOf(self.fetch(method)).read(100))
 
     def test_used_again(self) -> None:
         """Once a response is read, its connection serves the next request."""
         self.network.scripts += [reply(200, b"one"), reply(404, b"two"), reply(200, length=9)]
-        self.assertEqual(self.ask_and_read(), b"one")
-        self.assertEqual(self.ask_and_read(), b"two")
-        self.ask_and_read("HEAD")
+        self.assertEqual(self.fetch_body(), b"one")
+        self.assertEqual(self.fetch_body(), b"two")
+        self.fetch_body("HEAD")
         self.assertEqual(len(self.network.peers), 1)
 
-    def test_one_for_each_at_a_time(self) -> None:
+    def test_concurrent_requests(self) -> None:
         """Concurrent requests have a connection each."""
         fetching = [self.fetch() for _ in range(3)]
         self.assertEqual(len(self.network.peers), 3)
@@ -285,20 +285,20 @@ class ConnectionTests(ClientCase):
     def test_not_used_again(self) -> None:
         """After a response with ``Connection: close``, the next request uses a new connection."""
         self.network.scripts += [reply(200, b"one", {"Connection": "close"}), reply(200, b"two")]
-        self.assertEqual((self.ask_and_read(), self.ask_and_read()), (b"one", b"two"))
+        self.assertEqual((self.fetch_body(), self.fetch_body()), (b"one", b"two"))
         self.assertEqual(len(self.network.peers), 2)
         self.assertTrue(self.network.peers[0].closed)
 
     def test_idle(self) -> None:
         """The client closes idle connections after 15 seconds."""
         self.network.scripts.append(reply(200))
-        self.ask_and_read()
+        self.fetch_body()
         self.network.advance(14.9)
         self.assertFalse(self.network.peers[0].closed)
         self.network.advance(0.1)
         self.assertTrue(self.network.peers[0].closed)
 
-    def test_dropped(self) -> None:
+    def test_discard(self) -> None:
         """Discarding a long response aborts its connection instead of reading the body."""
         for head in (reply(200, length=10**9), reply_without_length(200)):
             self.network.scripts.append((head, b"x" * 1000))
@@ -306,26 +306,26 @@ class ConnectionTests(ClientCase):
             self.network.run()
             self.assertTrue(self.network.peers[-1].aborted)
 
-    def test_dropped_and_short(self) -> None:
+    def test_discard_short(self) -> None:
         """Discarding a short response reads it, so that its connection serves the next request."""
         self.network.scripts += [(reply(206, length=2), b"x", b"y"), reply(200)]
         self.result_of(self.successResultOf(self.fetch()).discard())
-        self.ask_and_read()
+        self.fetch_body()
         self.assertEqual(len(self.network.peers), 1)
 
-    def test_dropped_and_broken(self) -> None:
+    def test_discard_broken(self) -> None:
         """Discarding a short response ends without an error if its body is cut off or late."""
         self.network.scripts += [(reply(206, length=2), b"x")] * 2
-        dropping = [self.begin(self.successResultOf(self.fetch()).discard()) for _ in range(2)]
+        discarding = [self.begin(self.successResultOf(self.fetch()).discard()) for _ in range(2)]
         self.network.peers[0].reset()
         self.network.advance(15)
-        for each in dropping:
+        for each in discarding:
             self.successResultOf(each)
 
     def test_closed(self) -> None:
         """Closing the client closes its idle connections at once."""
-        askings = [self.fetch(), self.fetch()]
-        for peer, fetching in zip(self.network.peers, askings, strict=True):
+        pending = [self.fetch(), self.fetch()]
+        for peer, fetching in zip(self.network.peers, pending, strict=True):
             peer.send(reply(200))
             self.network.run()
             self.result_of(self.successResultOf(fetching).read(0))
@@ -338,19 +338,19 @@ class ConnectionTests(ClientCase):
         """GET, HEAD and DELETE are retried if the server closes a reused connection."""
         for method in ("GET", "HEAD", "DELETE"):
             self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(404)]
-            self.ask_and_read()
+            self.fetch_body()
             response = self.successResultOf(self.fetch(method))
             self.assertEqual(response.status, 404)
             self.result_of(response.discard())
 
-    def test_stale_with_a_body(self) -> None:
+    def test_stale_post(self) -> None:
         """POST is not retried if the server closes a reused connection."""
         self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(200)]
-        self.ask_and_read()
+        self.fetch_body()
         self.exactly(self.fetch("POST"), TransportError)
         self.network.scripts.clear()
 
-    def test_fresh_and_lost(self) -> None:
+    def test_new_connection_lost(self) -> None:
         """A request is not retried if a new connection closes."""
         self.network.scripts.append(lambda peer, _: peer.close())
         self.exactly(self.fetch(), TransportError)
@@ -361,8 +361,8 @@ class ConnectionTests(ClientCase):
         log = Log()
         self.addCleanup(log.start())
         self.network.scripts += [reply(200), reply(200, b"", {"Connection": "close"})]
-        self.ask_and_read()
-        self.ask_and_read()
+        self.fetch_body()
+        self.fetch_body()
         self.network.refusal = ConnectionRefusedError()
         fetching = self.fetch()
         self.network.advance(1)
@@ -395,12 +395,12 @@ class DeadlineTests(ClientCase):
         self.assert_late(fetching, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
-    def test_patience(self) -> None:
+    def test_longer_timeout(self) -> None:
         """A caller can set a longer timeout for the headers."""
         fetching = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
         self.assert_late(fetching, 600)
 
-    def test_half_an_answer(self) -> None:
+    def test_incomplete_headers(self) -> None:
         """All headers must arrive within 15 seconds, even if the server keeps sending slowly."""
         fetching = self.fetch()
         self.network.peers[0].send(b"HTTP/1.1 200 OK\r\n")
@@ -422,11 +422,11 @@ class DeadlineTests(ClientCase):
         fetching = self.fetch()
         peer = self.network.peers[0]
         peer.send(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
-        said = peer.unread
+        unread_before = peer.unread
         self.network.run()
         self.exactly(fetching, TransportError)
         self.assertTrue(peer.aborted)
-        self.assertLess(said - peer.unread, 1024 * 1024)
+        self.assertLess(unread_before - peer.unread, 1024 * 1024)
 
     def test_many(self) -> None:
         """Responses with 100 KB of headers are accepted, several on one connection."""
@@ -499,7 +499,7 @@ class CancelledTests(ClientCase):
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertEqual(len(self.network.requests), 2)
 
-    def test_half_an_answer(self) -> None:
+    def test_incomplete_headers(self) -> None:
         """Cancelling a request in the middle of the headers aborts the connection."""
         self.network.scripts.append(b"HTTP/1.1 200 OK\r\nETag:")
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
@@ -529,18 +529,18 @@ class RefusedTests(ClientCase):
         error = self.error_of(self.client.request("GET", "http://s3.test/", {}), TransportError)
         self.assertIn("s3.test", str(error))
 
-    def test_hangs_up(self) -> None:
+    def test_server_closes(self) -> None:
         """A connection that closes before the headers are complete is a TransportError."""
         for packets in ((), (b"HTTP/1.1 200 OK\r\nContent-Le",)):
 
-            def speak(peer: Peer, _: object, packets: tuple[bytes, ...] = packets) -> None:
+            def respond(peer: Peer, _: object, packets: tuple[bytes, ...] = packets) -> None:
                 peer.send(*packets)
                 peer.close()
 
-            self.network.scripts.append(speak)
+            self.network.scripts.append(respond)
             self.error_of(self.client.request("POST", "http://s3.test/", {}), TransportError)
 
-    def test_names_that_tls_has_none_of(self) -> None:
+    def test_host_invalid_in_certificates(self) -> None:
         """A host name that no certificate can contain is a TransportError, not a crash."""
         for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
             fetching = self.begin(self.client.request("GET", f"https://{host}/", {}))
@@ -586,10 +586,10 @@ class TrustTests(TrustCase):
 
     def assert_untrusted(self, host: str = "s3.test") -> str:
         """Return why a server's certificate is rejected; assert that no request is sent."""
-        asked = self.get(host)
+        fetching = self.get(host)
         self.network.run()
         self.assertEqual(self.network.requests, [])
-        return str(self.exactly(asked, UntrustedCertificate))
+        return str(self.exactly(fetching, UntrustedCertificate))
 
     def test_trusted(self) -> None:
         """The client accepts a certificate for the server's name, wildcard or IP address."""
@@ -606,7 +606,7 @@ class TrustTests(TrustCase):
         self.assertEqual(self.successResultOf(self.get()), b"two")
         self.assertEqual(len(self.network.peers), 1)
 
-    def test_of_nobody(self) -> None:
+    def test_unknown_ca(self) -> None:
         """A certificate of an unknown CA is rejected."""
         self.serve(trustme.CA().issue_cert("s3.test"))
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
@@ -628,17 +628,17 @@ class TrustTests(TrustCase):
 
     def test_not_tls(self) -> None:
         """A server that does not speak TLS is a TransportError, not an UntrustedCertificate."""
-        asked = self.get()
+        fetching = self.get()
         self.network.peers[0].send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         self.network.run()
-        self.exactly(asked, TransportError)
+        self.exactly(fetching, TransportError)
 
-    def test_hangs_up(self) -> None:
+    def test_server_closes(self) -> None:
         """A connection that closes during the TLS handshake is a TransportError."""
-        asked = self.get()
+        fetching = self.get()
         self.network.peers[0].close()
         self.network.run()
-        self.exactly(asked, TransportError)
+        self.exactly(fetching, TransportError)
 
     def test_system(self) -> None:
         """A private CA is rejected if only the system's CAs are trusted."""
@@ -654,7 +654,7 @@ class TrustTests(TrustCase):
         self.result_of(self.client.close())
         self.assertTrue(self.network.peers[0].closed)
 
-    def test_closed_without_a_word(self) -> None:
+    def test_close_without_close_notify(self) -> None:
         """Closing the client closes a TLS connection in 15 seconds, even without close_notify."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.network.scripts.append(reply(200))
@@ -676,13 +676,13 @@ class TrustTests(TrustCase):
             (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), chunk(b"hello")),
         ):
             self.network.scripts.append(packets)
-            asked = self.get()
+            fetching = self.get()
             self.network.peers[-1].close()
             self.network.run()
-            self.exactly(asked, TransportError)
+            self.exactly(fetching, TransportError)
 
 
-class ReadTrustTests(SynchronousTestCase):
+class LoadTrustRootTests(SynchronousTestCase):
     """`load_trust_root`"""
 
     ONE, OTHER = trustme.CA(), trustme.CA()
@@ -717,7 +717,7 @@ class ReadTrustTests(SynchronousTestCase):
         for block in (begin + end, begin + b"AAAA\n" + end, begin + b"!\n" + end):
             self.assertRaises(ValueError, load_trust_root, self.write(whole + block))
 
-    def test_torn(self) -> None:
+    def test_truncated(self) -> None:
         """A bundle that ends inside a certificate raises ValueError."""
         whole = self.ONE.cert_pem.bytes()
         self.assertRaises(ValueError, load_trust_root, self.write(whole + whole[: len(whole) // 2]))
@@ -734,14 +734,14 @@ class ReadTrustTests(SynchronousTestCase):
         self.assertIs(type(load_trust_root(None)), type(platformTrust()))
 
 
-class Visit(Protocol):
+class ServerProtocol(Protocol):
     """Server side of a connection, which answers any data with the test's response."""
 
     def __init__(self, server: RealTests) -> None:
         self.server = server
 
     def connectionMade(self) -> None:
-        self.server.visits.append(self)
+        self.server.connections.append(self)
         self.ended: Deferred[BaseException] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
@@ -758,9 +758,9 @@ class RealTests(TestCase):
     timeout = 10
 
     def setUp(self) -> None:
-        self.visits: list[Visit] = []
+        self.connections: list[ServerProtocol] = []
         self.answer = reply(200, b"hello")
-        factory = Factory.forProtocol(lambda: Visit(self))
+        factory = Factory.forProtocol(lambda: ServerProtocol(self))
         factory.noisy = False
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
@@ -774,9 +774,9 @@ class RealTests(TestCase):
         for _ in range(2):
             response = await self.client.request("GET", self.url, {})
             self.assertEqual(await response.read(5), b"hello")
-        self.assertEqual(len(self.visits), 1)
+        self.assertEqual(len(self.connections), 1)
         await self.client.close()
-        self.assertIsInstance(await self.visits[0].ended, ConnectionDone)
+        self.assertIsInstance(await self.connections[0].ended, ConnectionDone)
 
     async def test_refused(self) -> None:
         """A connection to a closed port is a TransportError."""
@@ -788,18 +788,18 @@ class RealTests(TestCase):
         """Cancelling a request closes its TCP connection at once."""
         self.answer = b"HTTP/1.1 200 OK\r\n"
         fetching = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
-        while not self.visits:
-            await turn()
+        while not self.connections:
+            await reactor_iteration()
         fetching.cancel()
         with self.assertRaises(CancelledError):
             await fetching
-        await self.visits[0].ended
+        await self.connections[0].ended
 
-    async def test_dropped(self) -> None:
+    async def test_discard(self) -> None:
         """Discarding a long response closes its TCP connection at once."""
         self.answer = reply(200, length=10**9) + b"x" * 1000
         await (await self.client.request("GET", self.url, {})).discard()
-        await self.visits[0].ended
+        await self.connections[0].ended
 
     async def test_slow_reader(self) -> None:
         """While the consumer is paused, a server can send only as much as the kernel buffers."""
@@ -808,14 +808,14 @@ class RealTests(TestCase):
         response = await self.client.request("GET", self.url, {})
         consumer = FakeConsumer(capacity=0)
         sending = response.stream(size).send(consumer)
-        server = self.visits[0].transport
+        server = self.connections[0].transport
         server.write(bytes(size))
-        left, turns = size, 0
+        left, idle_iterations = size, 0
         # The transfer is blocked once 200 reactor iterations have moved nothing.
-        while turns < 200:
-            await turn()
+        while idle_iterations < 200:
+            await reactor_iteration()
             now = len(server.dataBuffer) - server.offset + server._tempDataLen
-            turns = turns + 1 if now == left else 0
+            idle_iterations = idle_iterations + 1 if now == left else 0
             left = now
         self.assertGreater(left, size // 2)
         self.assertLessEqual(len(consumer.data), 2 * 64 * 1024)
@@ -825,8 +825,8 @@ class RealTests(TestCase):
         self.assertEqual(len(consumer.data), size)
 
 
-def turn() -> Deferred[None]:
+def reactor_iteration() -> Deferred[None]:
     """Wait for one iteration of the reactor."""
-    turned: Deferred[None] = Deferred()
-    reactor.callLater(0, turned.callback, None)
-    return turned
+    passed: Deferred[None] = Deferred()
+    reactor.callLater(0, passed.callback, None)
+    return passed

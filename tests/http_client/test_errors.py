@@ -32,8 +32,8 @@ class QueryTests(SynchronousTestCase):
 
     def test_query(self) -> None:
         """A translated error contains no URL query, since it may be logged (D47)."""
-        said = b"GET https://a.test/b?hmac=s3cret is no answer"
-        error = ResponseFailed([Failure(ParseError("wrong number of parts", said))])
+        quoted = b"GET https://a.test/b?hmac=s3cret is no answer"
+        error = ResponseFailed([Failure(ParseError("wrong number of parts", quoted))])
         text = str(translate_error(error))
         self.assertIn("ParseError", text)
         self.assertIn("a.test/b", text)
@@ -67,7 +67,7 @@ class TranslateErrorTests(SynchronousTestCase):
             for given in (error, wrapped(error), wrapped(ConnectionLost(), error)):
                 self.assertEqual(self.translated(given), (UntrustedCertificate, text))
 
-    def test_other_troubles_of_tls(self) -> None:
+    def test_other_tls_errors(self) -> None:
         """A TLS error other than a rejected certificate is a TransportError with OpenSSL's text."""
         error = TlsError([("SSL routines", "", "wrong version number")])
         kind, text = self.translated(wrapped(error))
@@ -81,6 +81,6 @@ class TranslateErrorTests(SynchronousTestCase):
         self.assertIn("Connection was refused by other side", text)
         self.assertIn("ConnectionRefusedError", text)
 
-    def test_cause_without_words(self) -> None:
+    def test_cause_without_text(self) -> None:
         """An original error without a text is named by its class."""
         self.assertEqual(self.translated(wrapped(KeyError())), (TransportError, "KeyError"))
