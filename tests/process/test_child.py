@@ -68,7 +68,7 @@ class RealCase(TestCase):
 class EndTests(RealCase):
     """How a child ends"""
 
-    async def test_well(self) -> None:
+    async def test_success(self) -> None:
         """Exit status 0 is a success, and all output is read."""
         ended = await self.run_shell("echo out; echo err >&2")
         self.assertEqual(ended, Exit(code=0, stdout=b"out\n", stderr=b"err\n"))
@@ -169,7 +169,7 @@ class EndTests(RealCase):
 class StopTests(RealCase):
     """How a child is stopped"""
 
-    STUBBORN = (
+    IGNORE_TERM = (
         "import os, signal\n"
         "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no '))\n"
         "os.write(1, b'up ')\n"
@@ -184,20 +184,20 @@ class StopTests(RealCase):
             await child.wait(0.05)
         self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
-    async def test_stubborn(self) -> None:
+    async def test_term_ignored(self) -> None:
         """A child that ignores TERM is killed shortly after."""
         self.patch(child_module, "_TERM_GRACE", 0.1)
-        child = self.start([sys.executable, "-c", self.STUBBORN])
-        heard: Deferred[None] = Deferred()
+        child = self.start([sys.executable, "-c", self.IGNORE_TERM])
+        notified: Deferred[None] = Deferred()
         received = child.protocol.outReceived
 
-        def listen(data: bytes) -> None:
+        def on_output(data: bytes) -> None:
             received(data)
-            if not heard.called:
-                heard.callback(None)
+            if not notified.called:
+                notified.callback(None)
 
-        self.patch(child.protocol, "outReceived", listen)
-        await heard
+        self.patch(child.protocol, "outReceived", on_output)
+        await notified
         child.stop()
         ended = await child.wait(15)
         self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
@@ -253,7 +253,7 @@ class StopTests(RealCase):
             parent.wait()
 
 
-class SurroundingsTests(RealCase):
+class InheritanceTests(RealCase):
     """What a child inherits"""
 
     async def test_environment(self) -> None:
@@ -285,11 +285,11 @@ class SurroundingsTests(RealCase):
             files.append(reading)
             self.addCleanup(os.close, reading)
         one, two = files
-        for promised in ({3: one, 4: two}, {one: two, two: one}, {two: two}):
-            source = f"import os; print([os.read(fd, 9) for fd in {sorted(promised)}])"
-            ended = await self.run_python(source, promised)
+        for requested in ({3: one, 4: two}, {one: two, two: one}, {two: two}):
+            source = f"import os; print([os.read(fd, 9) for fd in {sorted(requested)}])"
+            ended = await self.run_python(source, requested)
             self.assertTrue(ended.ok, ended)
-            expected = [{one: b"one", two: b"two"}[promised[n]] for n in sorted(promised)]
+            expected = [{one: b"one", two: b"two"}[requested[n]] for n in sorted(requested)]
             self.assertEqual(ended.stdout.decode().strip(), str(expected))
             for reading, text in ((one, b"one"), (two, b"two")):
                 again, writing = os.pipe()
@@ -398,7 +398,7 @@ class LauncherTests(SynchronousTestCase):
         self.failureResultOf(waiting, ChildTimeout)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def survivals(self) -> list[str]:
+    def captured_errors(self) -> list[str]:
         """Return a list to which later log events of level error are added."""
         lines: list[str] = []
 
@@ -426,25 +426,28 @@ class LauncherTests(SynchronousTestCase):
 
     def test_not_started(self) -> None:
         """`on_spawn_failure` is called only if a program cannot be executed (D34)."""
-        heard: list[str] = []
+        notified: list[str] = []
         launcher = Launcher(
-            self.spawner, self.clock, {}, on_spawn_failure=lambda: heard.append("it did not start")
+            self.spawner,
+            self.clock,
+            {},
+            on_spawn_failure=lambda: notified.append("it did not start"),
         )
         for code, count in ((0, 0), (1, 0), (126, 1), (127, 2)):
             launcher.launch(["x"], {})
             self.spawner.last.exit_and_end(code)
-            self.assertEqual(count, len(heard), code)
+            self.assertEqual(count, len(notified), code)
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
-        self.assertEqual(3, len(heard))
+        self.assertEqual(3, len(notified))
         # A lack of descriptors is temporary, and not a fault of the program.
         self.spawner.refusal = OSError(24, "Too many open files")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
-        self.assertEqual(3, len(heard))
+        self.assertEqual(3, len(notified))
 
     def test_survives_a_kill(self) -> None:
         """A child that survives KILL for five seconds is logged as an error, and still awaited."""
-        lines = self.survivals()
+        lines = self.captured_errors()
         waiting = self.wait(self.start())
         self.spawner.last.pid = 77
         self.clock.advance(5)
@@ -466,7 +469,7 @@ class LauncherTests(SynchronousTestCase):
         waiting = self.wait(self.start())
         self.clock.advance(5)
         self.clock.advance(2)
-        self.survivals()
+        self.captured_errors()
         self.clock.advance(5)
         waiting.cancel()
         self.assertNoResult(waiting)
@@ -474,9 +477,9 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.last.exit_and_end(signal=9)
         self.failureResultOf(waiting, CancelledError)
 
-    def test_dies_of_a_kill(self) -> None:
+    def test_killed_in_time(self) -> None:
         """A child that a kill ends in time causes no error and leaves no timer."""
-        lines = self.survivals()
+        lines = self.captured_errors()
         child = self.start()
         waiting = self.wait(child, timeout=60)
         child.kill()
@@ -487,7 +490,7 @@ class LauncherTests(SynchronousTestCase):
 
     def test_kill_after_stop(self) -> None:
         """A kill after TERM is sent at once, and only once."""
-        lines = self.survivals()
+        lines = self.captured_errors()
         child = self.start()
         waiting = self.wait(child, timeout=60)
         child.stop()
@@ -500,7 +503,7 @@ class LauncherTests(SynchronousTestCase):
         self.successResultOf(waiting)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_obedient(self) -> None:
+    def test_ends_on_term(self) -> None:
         """A child that ends on TERM is not killed, and leaves no timer."""
         waiting = self.wait(self.start())
         self.clock.advance(5)
@@ -542,7 +545,7 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.last.end()
         self.assertEqual(self.successResultOf(waiting).code, 3)
 
-    def test_stop_of_the_dead(self) -> None:
+    def test_stop_after_exit(self) -> None:
         """Stopping or killing a child that has just exited is harmless."""
         child = self.start()
         waiting = self.wait(child)
@@ -561,12 +564,12 @@ class LauncherTests(SynchronousTestCase):
             raise PermissionError("not yours")
 
         self.patch(self.spawner.last, "signalProcess", refuse)
-        self.patch(child_module, "_log", log := Log())
+        self.patch(child_module, "_log", log := ErrorLog())
         child.kill()
         self.assertEqual(log.errors, ["not yours"])
 
 
-class Log:
+class ErrorLog:
     """Logger that keeps errors."""
 
     def __init__(self) -> None:

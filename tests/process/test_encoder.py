@@ -39,14 +39,14 @@ class EncoderCase(SynchronousTestCase):
         self.output = os.open(path, os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, self.output)
         self.addCleanup(self.spawner.kill_all)
-        self.looks: list[tuple[float, int]] = []
+        self.checks: list[tuple[float, int]] = []
         self.refusal: Refusal | None = None
         self.limit = 1000
 
     def check_output(self) -> int:
         """Record the size of the output; refuse it past the limit."""
         size = os.fstat(self.output).st_size
-        self.looks.append((self.clock.seconds(), size))
+        self.checks.append((self.clock.seconds(), size))
         if size > self.limit:
             raise RenderFailed("too much")
         return size
@@ -75,10 +75,10 @@ class EncodeTests(EncoderCase):
         self.assertNoResult(encoding)
         self.spawner.last.exit_and_end()
         self.successResultOf(encoding)
-        self.assertEqual(self.looks, [(0, 3)])
+        self.assertEqual(self.checks, [(0, 3)])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_straight_into_the_file(self) -> None:
+    def test_stdout_is_the_output_file(self) -> None:
         """The output is written to the disk without passing through the service (D38)."""
         self.encode().addErrback(lambda _: None)
         self.assertEqual(self.spawner.last.piped, {2})
@@ -89,18 +89,18 @@ class EncodeTests(EncoderCase):
         """The file is checked often until it has a first byte, and less often afterwards."""
         encoding = self.encode()
         self.clock.pump([0.0005] * 9)
-        self.assertEqual(len(self.looks), 4)
+        self.assertEqual(len(self.checks), 4)
         self.spawner.last.write_stdout(b"a")
         self.clock.advance(0.0005)
-        self.assertEqual((len(self.looks), self.looks[-1][1]), (5, 1))
+        self.assertEqual((len(self.checks), self.checks[-1][1]), (5, 1))
         self.clock.pump([0.001] * 90)
-        self.assertEqual(len(self.looks), 8)
+        self.assertEqual(len(self.checks), 8)
         self.spawner.last.exit_and_end()
         self.successResultOf(encoding)
         self.clock.advance(60)
-        self.assertEqual(len(self.looks), 9)
+        self.assertEqual(len(self.checks), 9)
 
-    def test_source_to_blame(self) -> None:
+    def test_faulty_source(self) -> None:
         """A diagnostic that reports a bad source is a 415, and empty output is NothingDecoded."""
         for stderr, refusal in (
             (b"x: Invalid data found when processing input", UndecodableSource),
@@ -122,7 +122,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)  # type: ignore[attr-defined]
         self.assertEqual([], log.events)
 
-    def test_service_to_blame(self) -> None:
+    def test_service_failure(self) -> None:
         """A failure that the source did not cause is a 500.
 
         Examples are a full disk, a missing filter, a signal, and an unknown diagnostic.
@@ -139,7 +139,7 @@ class EncodeTests(EncoderCase):
             self.spawner.last.exit_and_end(code, number)
             self.refused(encoding, RenderFailed)
 
-    def test_end_that_was_not_written(self) -> None:
+    def test_missing_end(self) -> None:
         """A run whose output lacks its end fails, even if ffmpeg 5 exits with 0 (D35)."""
         for stderr in END_LOST:
             encoding = self.encode()
@@ -173,7 +173,7 @@ class EncodeTests(EncoderCase):
         self.spawner.last.exit_and_end(signal=15)
         self.refused(encoding, RenderTimeout)
 
-    def test_refusal_of_the_output(self) -> None:
+    def test_refusal_by_the_check(self) -> None:
         """A refusal by the check of the output stops the child, and is raised."""
         encoding = self.encode()
         self.spawner.last.write_stdout(b"x" * 1001)
@@ -183,7 +183,7 @@ class EncodeTests(EncoderCase):
         self.spawner.last.write_stderr(b"Invalid data found when processing input")
         self.spawner.last.exit_and_end(255)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
-        self.assertEqual(len(self.looks), 1)
+        self.assertEqual(len(self.checks), 1)
 
     def test_refusal_and_a_good_end(self) -> None:
         """After a refusal by the check, even a child that exits with 0 is a failed render."""
@@ -204,7 +204,7 @@ class EncodeTests(EncoderCase):
         self.spawner.last.exit_and_end(signal=9)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
-    def test_refusal_of_the_last_look(self) -> None:
+    def test_refusal_by_the_last_check(self) -> None:
         """The output of a child that ends before the first check is checked too."""
         encoding = self.encode()
         self.spawner.last.write_stdout(b"x" * 1001)
@@ -307,7 +307,7 @@ class MeasureTests(EncoderCase):
         """Start a decode pass."""
         return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, timeout))
 
-    def test_last_word(self) -> None:
+    def test_last_report(self) -> None:
         """The length of the source is ffmpeg's last report, to the microsecond."""
         measuring = self.measure()
         self.spawner.last.write_stdout(b"out_time_us=500000\nprogress=continue\nout_time")
@@ -315,11 +315,11 @@ class MeasureTests(EncoderCase):
         self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
 
-    def test_nothing_said(self) -> None:
+    def test_no_report(self) -> None:
         """A pass that reports no valid time has failed."""
-        for said in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
+        for report in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
             measuring = self.measure()
-            self.spawner.last.write_stdout(said)
+            self.spawner.last.write_stdout(report)
             self.spawner.last.exit_and_end()
             self.refused(measuring, RenderFailed)
 

@@ -14,7 +14,7 @@ from tests.support.processes import FakeSpawner
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
 
 
-class InspectionCase(SynchronousTestCase):
+class CapabilitiesCase(SynchronousTestCase):
     """Programs with output that each test sets."""
 
     def setUp(self) -> None:
@@ -43,7 +43,7 @@ class InspectionCase(SynchronousTestCase):
             self.spawner.last.exit_and_end()
 
 
-class FindMissingTests(InspectionCase):
+class FindMissingTests(CapabilitiesCase):
     """`Programs.find_missing`"""
 
     def test_complete(self) -> None:
@@ -73,7 +73,7 @@ class FindMissingTests(InspectionCase):
             [f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS],
         )
 
-    def test_program_behind_a_leash(self) -> None:
+    def test_program_behind_a_prefix(self) -> None:
         """A program that the spawn prefix cannot execute is named."""
         self.find(("setpriv", "--"))
         self.spawner.last.write_stdout(b"version 7")
@@ -108,7 +108,7 @@ class FindMissingTests(InspectionCase):
         self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
 
 
-class WatchTests(InspectionCase):
+class ProgramsMonitorTests(CapabilitiesCase):
     """`ProgramsMonitor`: checks that are repeated until both programs can be run"""
 
     def setUp(self) -> None:
@@ -166,7 +166,7 @@ class WatchTests(InspectionCase):
         self.answer_lists()
         self.assertEqual([False, False, True, True], self.reports)
 
-    def test_again(self) -> None:
+    def test_requests_during_a_check(self) -> None:
         """Requests for a check that arrive during a check cause one more check in all."""
         monitor = self.watch()
         monitor.check()
@@ -211,7 +211,7 @@ class FindVersionTests(SynchronousTestCase):
         spawner = FakeSpawner()
         self.addCleanup(spawner.kill_all)
         launcher = Launcher(spawner, Clock(), {})
-        for said, version in (
+        for output, version in (
             (
                 b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the FFmpeg developers",
                 "5.1.9-0+deb12u1",
@@ -221,7 +221,7 @@ class FindVersionTests(SynchronousTestCase):
             programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
             finding = Deferred.fromCoroutine(programs.find_versions())
             for _ in range(2):
-                spawner.last.write_stdout(said)
+                spawner.last.write_stdout(output)
                 spawner.last.exit_and_end()
             versions = {"/x/ffmpeg": version, "/x/ffprobe": version}
             self.assertEqual(self.successResultOf(finding), versions)

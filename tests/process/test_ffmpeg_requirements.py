@@ -29,7 +29,7 @@ FILTER_LIST = b"""Filters:
 """
 
 
-class FeatureTests(SynchronousTestCase):
+class RequirementsTests(SynchronousTestCase):
     """`LISTS` and the functions that use them"""
 
     def test_arguments(self) -> None:

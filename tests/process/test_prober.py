@@ -36,17 +36,17 @@ def probe_output(*streams: dict[str, object]) -> bytes:
     return json.dumps({"streams": streams, "format": container}).encode()
 
 
-class Opened:
+class FakeSource:
     """Source whose behavior each test sets.
 
-    :ivar asked: for each call of `input`, the seconds that it may take, and whether it needs the
-        whole source.
+    :ivar input_calls: for each call of `input`, the seconds that it may take, and whether it needs
+        the whole source.
     :ivar refusal: raised by `input`, if it is set.
     :ivar state: its fingerprint.
     """
 
     def __init__(self, source: Input | None = None) -> None:
-        self.asked: list[tuple[float, bool]] = []
+        self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.descriptors: dict[int, int] = {}
         self.state = b""
@@ -56,7 +56,7 @@ class Opened:
         return self.state
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        self.asked.append((seconds, whole))
+        self.input_calls.append((seconds, whole))
         if self.refusal is not None:
             raise self.refusal
         return self._source
@@ -73,116 +73,116 @@ class ProberCase(SynchronousTestCase):
         self.launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
 
-    def fetch(self, identity: bytes = b"a", source: Opened | None = None) -> Deferred[Probe]:
+    def fetch(self, identity: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
         """Probe a source."""
-        return Deferred.fromCoroutine(self.prober.probe(identity, source or Opened()))
+        return Deferred.fromCoroutine(self.prober.probe(identity, source or FakeSource()))
 
-    def refused(self, asked: Deferred[Probe], refusal: type[Exception]) -> Exception:
+    def refused(self, probing: Deferred[Probe], refusal: type[Exception]) -> Exception:
         """Return the refusal of a probe, and assert that everything is released."""
-        error = self.failureResultOf(asked, refusal).value
+        error = self.failureResultOf(probing, refusal).value
         self.assertIs(type(error), refusal)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
         return error
 
 
-class MemoryTests(ProberCase):
+class CacheTests(ProberCase):
     """Cached probe results"""
 
-    def opened(self, state: bytes) -> Opened:
+    def make_source(self, state: bytes) -> FakeSource:
         """Return a source with a fingerprint."""
-        source = Opened()
+        source = FakeSource()
         source.state = state
         return source
 
-    def learn(self, state: bytes, identity: bytes = b"a") -> Probe:
+    def probe_uncached(self, state: bytes, identity: bytes = b"a") -> Probe:
         """Probe a source, and assert that this starts a child."""
         before = len(self.spawner.children)
-        asked = self.fetch(identity, self.opened(state))
+        probing = self.fetch(identity, self.make_source(state))
         self.assertEqual(len(self.spawner.children), before + 1)
         self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
-        return self.successResultOf(asked)
+        return self.successResultOf(probing)
 
     def test_unchanged(self) -> None:
         """An unchanged source needs no child and no slot."""
-        learned = self.learn(b"1")
+        cached = self.probe_uncached(b"1")
         for _ in range(2):
-            self.assertEqual(self.successResultOf(self.fetch(b"a", self.opened(b"1"))), learned)
+            self.assertEqual(self.successResultOf(self.fetch(b"a", self.make_source(b"1"))), cached)
         self.assertEqual(len(self.spawner.children), 1)
         self.assertEqual(self.slots.held, 0)
 
     def test_changed(self) -> None:
         """A changed source, another source, and a source without a fingerprint are probed again."""
-        self.learn(b"1")
-        self.learn(b"2")
-        self.learn(b"1", b"b")
+        self.probe_uncached(b"1")
+        self.probe_uncached(b"2")
+        self.probe_uncached(b"1", b"b")
         for _ in range(2):
-            self.learn(b"")
+            self.probe_uncached(b"")
 
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
-        source = self.opened(b"1")
-        asked = self.fetch(b"a", source)
+        source = self.make_source(b"1")
+        probing = self.fetch(b"a", source)
         source.state = b"2"
         self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
-        self.successResultOf(asked)
-        self.learn(b"1")
-        self.learn(b"2")
+        self.successResultOf(probing)
+        self.probe_uncached(b"1")
+        self.probe_uncached(b"2")
 
     def test_refused(self) -> None:
         """A refusal is not cached, since its cause may be gone at the next request."""
-        asked = self.fetch(b"a", self.opened(b"1"))
+        probing = self.fetch(b"a", self.make_source(b"1"))
         self.spawner.last.exit_and_end(1)
-        self.refused(asked, ProbeFailed)
-        self.learn(b"1")
+        self.refused(probing, ProbeFailed)
+        self.probe_uncached(b"1")
 
     def test_bounded(self) -> None:
         """The cache is bounded, and keeps the sources that were requested last."""
         for number in range(2000):
-            self.learn(b"1", b"%d" % number)
+            self.probe_uncached(b"1", b"%d" % number)
         self.assertLess(len(self.prober._cache), 1000)
-        self.successResultOf(self.fetch(b"1999", self.opened(b"1")))
-        self.learn(b"1", b"0")
+        self.successResultOf(self.fetch(b"1999", self.make_source(b"1")))
+        self.probe_uncached(b"1", b"0")
 
 
-class AnswerTests(ProberCase):
+class ResultTests(ProberCase):
     """The result of a probe"""
 
-    def test_answer(self) -> None:
+    def test_result(self) -> None:
         """A source is described by its first audio stream."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
         self.spawner.last.write_stdout(probe_output(AUDIO)[:20])
         self.spawner.last.write_stdout(probe_output(AUDIO)[20:])
         self.assertEqual(self.slots.held, 1)
         self.spawner.last.exit_and_end()
-        probe = self.successResultOf(asked)
+        probe = self.successResultOf(probing)
         self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_video(self) -> None:
         """A source with a real video stream is refused (Errors, 415)."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.spawner.last.write_stdout(probe_output(AUDIO, VIDEO))
         self.spawner.last.exit_and_end()
-        self.refused(asked, VideoSource)
+        self.refused(probing, VideoSource)
 
     def test_no_audio(self) -> None:
         """A source without an audio stream is undecodable (Errors, 415)."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.spawner.last.write_stdout(probe_output())
         self.spawner.last.exit_and_end()
-        self.refused(asked, UndecodableSource)
+        self.refused(probing, UndecodableSource)
 
-    def test_source_to_blame(self) -> None:
+    def test_faulty_source(self) -> None:
         """A probe whose diagnostic reports a faulty source is a 415."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.spawner.last.write_stderr(b"x.mp3: Invalid data found when processing input\n")
         self.spawner.last.exit_and_end(1)
-        self.refused(asked, UndecodableSource)
+        self.refused(probing, UndecodableSource)
 
-    def test_service_to_blame(self) -> None:
+    def test_service_failure(self) -> None:
         """A probe that fails for a reason other than its source is a 500 `probe_failed`."""
         for stderr, code, signal in (
             (b"", 1, None),
@@ -193,28 +193,28 @@ class AnswerTests(ProberCase):
             (b"Invalid data found when processing input", 0, 11),
             (b"Invalid data found when processing input", 0, 40),
         ):
-            asked = self.fetch()
+            probing = self.fetch()
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end(code, signal)
-            self.refused(asked, ProbeFailed)
+            self.refused(probing, ProbeFailed)
 
-    def test_bad_answer(self) -> None:
+    def test_bad_output(self) -> None:
         """Output that is not a single JSON document is a 500 `probe_failed`."""
         for text in (b"", b"{", b"\xff", b"{} {}"):
-            asked = self.fetch()
+            probing = self.fetch()
             self.spawner.last.write_stdout(text)
             self.spawner.last.exit_and_end()
-            self.refused(asked, ProbeFailed)
+            self.refused(probing, ProbeFailed)
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
         """Start a probe whose output exceeds the limit, and end its child."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.spawner.last.write_stdout(text)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.spawner.last.exit_and_end(signal=15)
-        return asked
+        return probing
 
-    def test_endless_answer(self) -> None:
+    def test_endless_output(self) -> None:
         """Endless output without a result is stopped, and is a 500 `probe_failed`."""
         self.refused(self.cut_off(b" " * (prober_module._OUTPUT_LIMIT + 1)), ProbeFailed)
 
@@ -239,12 +239,12 @@ class AnswerTests(ProberCase):
 
     def test_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until its child is dead."""
-        asked = self.fetch()
+        probing = self.fetch()
         self.clock.advance(10)
-        self.assertNoResult(asked)
+        self.assertNoResult(probing)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
-        self.refused(asked, ProbeTimeout)
+        self.refused(probing, ProbeTimeout)
 
 
 class RemoteTests(ProberCase):
@@ -254,65 +254,65 @@ class RemoteTests(ProberCase):
 
     def test_how_it_is_opened(self) -> None:
         """A probe opens its source with AP_PROBE_TIMEOUT, and does not need the whole source."""
-        source = Opened(remote_input(self.URL, "us/1"))
-        asked = self.fetch(source=source)
-        self.assertEqual(source.asked, [(10, False)])
+        source = FakeSource(remote_input(self.URL, "us/1"))
+        probing = self.fetch(source=source)
+        self.assertEqual(source.input_calls, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
         self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
-        self.successResultOf(asked)
+        self.successResultOf(probing)
 
-    def test_not_given(self) -> None:
+    def test_source_not_opened(self) -> None:
         """If a source cannot be opened, its error is raised, and no child starts."""
-        source = Opened()
+        source = FakeSource()
         source.refusal = UpstreamUnavailable()
         self.refused(self.fetch(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
         """A request that shares a probe, or finds no free slot, does not open its source."""
-        sources = [Opened() for _ in range(3)]
+        sources = [FakeSource() for _ in range(3)]
         for source in sources[:2]:
             self.fetch(source=source).addErrback(lambda _: None)
         self.fetch(b"b").addErrback(lambda _: None)
         self.failureResultOf(self.fetch(b"c", sources[2]), QueueFull)
-        self.assertEqual([len(source.asked) for source in sources], [1, 0, 0])
+        self.assertEqual([len(source.input_calls) for source in sources], [1, 0, 0])
 
     def test_diagnostics(self) -> None:
         """A probe that fails because of the connection is refused with the cause."""
         for refusal, diagnostics in REMOTE.items():
             for stderr in diagnostics:
-                asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+                probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
                 self.spawner.last.write_stderr(stderr)
                 self.spawner.last.exit_and_end(1)
-                self.refused(asked, refusal or ProbeFailed)
+                self.refused(probing, refusal or ProbeFailed)
 
     def test_cut_short(self) -> None:
         """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
         for stderr in CUT_SHORT:
-            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
             self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
-            self.refused(asked, UpstreamUnavailable)
+            self.refused(probing, UpstreamUnavailable)
 
-    def test_without_an_end(self) -> None:
+    def test_without_ranges(self) -> None:
         """Without range support, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
-            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
+            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1", ranges=False)))
             self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
-            self.assertEqual(self.successResultOf(asked).codec, "mp3")
+            self.assertEqual(self.successResultOf(probing).codec, "mp3")
 
     def test_whole(self) -> None:
         """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
         for stderr in WHOLE:
-            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
             self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
-            self.successResultOf(asked)
+            self.successResultOf(probing)
 
 
 class SharingTests(ProberCase):
@@ -320,18 +320,18 @@ class SharingTests(ProberCase):
 
     def test_one_child(self) -> None:
         """All requests for one source share one child and one slot (Info endpoint, 6)."""
-        asked = [self.fetch() for _ in range(5)]
+        probing = [self.fetch() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
         self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
-        probes = {self.successResultOf(each) for each in asked}
+        probes = {self.successResultOf(each) for each in probing}
         self.assertEqual(len(probes), 1)
 
     def test_one_failure(self) -> None:
         """All requests that share a probe get its refusal."""
-        asked = [self.fetch() for _ in range(3)]
+        probing = [self.fetch() for _ in range(3)]
         self.spawner.last.exit_and_end(1)
-        for each in asked:
+        for each in probing:
             self.refused(each, ProbeFailed)
 
     def test_two_sources(self) -> None:
@@ -358,20 +358,20 @@ class SharingTests(ProberCase):
 
     def test_cancelled_sharer(self) -> None:
         """Cancelling one request, even the first, leaves the others their result."""
-        for leaver in range(3):
-            asked = [self.fetch() for _ in range(3)]
-            asked[leaver].cancel()
-            self.failureResultOf(asked.pop(leaver), CancelledError)
+        for cancelled in range(3):
+            probing = [self.fetch() for _ in range(3)]
+            probing[cancelled].cancel()
+            self.failureResultOf(probing.pop(cancelled), CancelledError)
             self.assertEqual(self.spawner.last.signals, [])
             self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.exit_and_end()
-            for each in asked:
+            for each in probing:
                 self.successResultOf(each)
 
     def test_all_cancelled(self) -> None:
         """When all requests are cancelled, the probe is stopped, and then its slot is free."""
-        asked = [self.fetch() for _ in range(2)]
-        for each in asked:
+        probing = [self.fetch() for _ in range(2)]
+        for each in probing:
             each.cancel()
             self.failureResultOf(each, CancelledError)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
@@ -381,15 +381,15 @@ class SharingTests(ProberCase):
     def test_new_client_while_probe_exits(self) -> None:
         """A request gets a new probe while the child of a cancelled probe still runs."""
         self.fetch().addErrback(lambda _: None).cancel()
-        dying = self.spawner.last
+        stopped_child = self.spawner.last
         later = self.fetch()
         self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(later).codec, "mp3")
-        dying.exit_and_end(signal=15)
+        stopped_child.exit_and_end(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
-    def test_one_comes_while_all_are_told(self) -> None:
+    def test_request_during_notification(self) -> None:
         """A request that starts while waiters receive a result starts a new probe."""
         later: list[Deferred[Probe]] = []
         first = self.fetch().addErrback(lambda _: later.append(self.fetch()))

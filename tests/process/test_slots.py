@@ -23,17 +23,17 @@ class Holder:
         self._slots = slots
         self._on_slot = on_slot
         self._work: Deferred[None] = Deferred()
-        self.over = Deferred.fromCoroutine(self._run())
+        self.ended = Deferred.fromCoroutine(self._run())
         self.outcome: object = None
-        self.over.addBoth(self._note)
+        self.ended.addBoth(self._note)
 
     def finish(self) -> None:
         """Release the slot."""
         self._work.callback(None)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Cancel the coroutine, whether it waits or holds a slot."""
-        self.over.cancel()
+        self.ended.cancel()
 
     async def _run(self) -> None:
         async with self._slots.hold():
@@ -54,16 +54,16 @@ class SlotsCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.depths: list[int] = []
-        self.everyone: list[Holder] = []
+        self.all_holders: list[Holder] = []
 
-    def make(self, capacity: int = 1, queue: int = 2, longest: float = 300) -> Slots:
+    def make(self, capacity: int = 1, queue: int = 2, longest_wait: float = 300) -> Slots:
         """Return new slots."""
-        return Slots(self.clock, capacity, queue, longest, self.depths.append)
+        return Slots(self.clock, capacity, queue, longest_wait, self.depths.append)
 
     def take_slot(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
         """Return a new holder, and keep a reference, so that it is not garbage-collected."""
-        self.everyone.append(Holder(slots, on_slot))
-        return self.everyone[-1]
+        self.all_holders.append(Holder(slots, on_slot))
+        return self.all_holders[-1]
 
 
 class SlotsTests(SlotsCase):
@@ -107,7 +107,7 @@ class SlotsTests(SlotsCase):
 
     def test_no_queue(self) -> None:
         """A pool without a queue refuses at once, with a Retry-After of one second (D21)."""
-        slots = self.make(queue=0, longest=1.0)
+        slots = self.make(queue=0, longest_wait=1.0)
         holder = self.take_slot(slots)
         refused = self.take_slot(slots)
         assert isinstance(refused.outcome, QueueFull)
@@ -121,7 +121,7 @@ class SlotsTests(SlotsCase):
 
     def test_too_long_a_wait(self) -> None:
         """A wait of AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
-        slots = self.make(longest=300)
+        slots = self.make(longest_wait=300)
         self.take_slot(slots)
         waiter = self.take_slot(slots)
         self.clock.advance(299)
@@ -134,7 +134,7 @@ class SlotsTests(SlotsCase):
         """A cancelled waiter leaves the queue at once (D36)."""
         slots = self.make()
         holder, waiter, last = self.take_slot(slots), self.take_slot(slots), self.take_slot(slots)
-        waiter.leave()
+        waiter.cancel()
         self.assertIsInstance(waiter.outcome, CancelledError)
         self.assertEqual(slots.depth, 1)
         holder.finish()
@@ -145,16 +145,16 @@ class SlotsTests(SlotsCase):
         """A cancelled holder passes its slot on."""
         slots = self.make()
         holder, waiter = self.take_slot(slots), self.take_slot(slots)
-        holder.leave()
+        holder.cancel()
         self.assertTrue(waiter.holds)
 
     def test_depth_reports(self) -> None:
         """Every change of the queue's depth is reported, and nothing else."""
-        slots = self.make(queue=2, longest=10)
+        slots = self.make(queue=2, longest_wait=10)
         holders = [Holder(slots) for _ in range(3)]
         self.assertEqual(self.depths, [1, 2])
         holders[0].finish()
-        holders[2].leave()
+        holders[2].cancel()
         self.assertEqual(self.depths, [1, 2, 1, 0])
         holders[1].finish()
         self.assertEqual(self.depths, [1, 2, 1, 0])
@@ -163,36 +163,36 @@ class SlotsTests(SlotsCase):
         """Every rejection is reported once: for a full queue, and for too long a wait."""
         rejections: list[None] = []
         slots = Slots(self.clock, 1, 2, 10, rejected=lambda: rejections.append(None))
-        holder, patient, leaver = (
+        holder, timed_out, cancelled = (
             self.take_slot(slots),
             self.take_slot(slots),
             self.take_slot(slots),
         )
         self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
         self.assertEqual(len(rejections), 1)
-        leaver.leave()
+        cancelled.cancel()
         self.assertEqual(len(rejections), 1)
         self.clock.advance(10)
-        self.assertIsInstance(patient.outcome, QueueFull)
+        self.assertIsInstance(timed_out.outcome, QueueFull)
         self.assertEqual(len(rejections), 2)
         holder.finish()
         self.assertEqual(len(rejections), 2)
 
-    def test_a_place_that_is_left(self) -> None:
+    def test_cancelled_waiter_frees_place(self) -> None:
         """A cancelled waiter frees a place in the queue, and the next request joins at the end."""
         slots = self.make(queue=3)
         holder, first, second, third = [self.take_slot(slots) for _ in range(4)]
         self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
-        second.leave()
+        second.cancel()
         last = self.take_slot(slots)
         self.assertIsNone(last.outcome)
-        for leaving, next_one in ((holder, first), (first, third), (third, last)):
-            leaving.finish()
+        for current, next_one in ((holder, first), (first, third), (third, last)):
+            current.finish()
             self.assertTrue(next_one.holds)
 
-    def test_each_its_own_patience(self) -> None:
+    def test_each_waiter_has_its_own_timeout(self) -> None:
         """Each waiter waits a full AP_RENDER_TIMEOUT, even if earlier waiters timed out."""
-        slots = self.make(queue=3, longest=10)
+        slots = self.make(queue=3, longest_wait=10)
         holder, first = self.take_slot(slots), self.take_slot(slots)
         self.clock.advance(6)
         second = self.take_slot(slots)
@@ -204,7 +204,7 @@ class SlotsTests(SlotsCase):
         self.clock.advance(1000)
         self.assertTrue(second.holds)
 
-    def test_a_long_queue_of_failures(self) -> None:
+    def test_long_queue_of_failures(self) -> None:
         """A queue of any length is emptied even if each holder fails at once."""
         slots = self.make(queue=2000)
         first = self.take_slot(slots)
@@ -242,7 +242,7 @@ class RetryAfterTests(SlotsCase):
 
     def test_bounds(self) -> None:
         """Retry-After is at least 1, and at most AP_RENDER_TIMEOUT (D21)."""
-        slots = self.make(queue=1, longest=300)
+        slots = self.make(queue=1, longest_wait=300)
         holder = self.take_slot(slots)
         self.clock.advance(100_000)
         holder.finish()
@@ -257,22 +257,22 @@ class RetryAfterTests(SlotsCase):
     @given(
         capacity=st.integers(1, 4),
         queue=st.integers(0, 4),
-        longest=st.integers(1, 1000),
+        longest_wait=st.integers(1, 1000),
         holds=st.lists(st.floats(0, 5000), max_size=8),
     )
-    def test_always(self, capacity: int, queue: int, longest: int, holds: list[float]) -> None:
+    def test_always(self, capacity: int, queue: int, longest_wait: int, holds: list[float]) -> None:
         """After any history, Retry-After is a whole number from 1 to AP_RENDER_TIMEOUT (D21)."""
         self.setUp()
-        slots = self.make(capacity, queue, longest)
+        slots = self.make(capacity, queue, longest_wait)
         for seconds in holds:
             holder = self.take_slot(slots)
             self.clock.advance(seconds)
             holder.finish()
         for _ in range(capacity + queue):
             self.take_slot(slots)
-        told = self.refusal(slots)
-        self.assertIsInstance(told, int)
-        self.assertTrue(1 <= told <= longest, told)
+        seconds = self.refusal(slots)
+        self.assertIsInstance(seconds, int)
+        self.assertTrue(1 <= seconds <= longest_wait, seconds)
 
 
 class AnyOrderTests(SlotsCase):
@@ -283,7 +283,7 @@ class AnyOrderTests(SlotsCase):
         capacity=st.integers(1, 3),
         queue=st.integers(0, 3),
         steps=st.lists(
-            st.tuples(st.sampled_from(("come", "finish", "leave", "wait")), st.integers(0, 9)),
+            st.tuples(st.sampled_from(("request", "finish", "cancel", "wait")), st.integers(0, 9)),
             max_size=40,
         ),
     )
@@ -295,28 +295,28 @@ class AnyOrderTests(SlotsCase):
         No slot is free while a request waits.
         """
         self.setUp()
-        slots = self.make(capacity, queue, longest=10)
-        everyone = self.everyone
+        slots = self.make(capacity, queue, longest_wait=10)
+        all_holders = self.all_holders
         for step, number in steps:
-            present = [each for each in everyone if each.outcome is None]
-            if step == "come":
+            present = [each for each in all_holders if each.outcome is None]
+            if step == "request":
                 self.take_slot(slots)
             elif step == "wait":
                 self.clock.advance(number)
             elif present:
                 one = present[number % len(present)]
-                if step == "leave" or not one.holds:
-                    one.leave()
+                if step == "cancel" or not one.holds:
+                    one.cancel()
                 else:
                     one.finish()
-            holding = sum(each.holds for each in everyone)
-            waiting = sum(each.outcome is None and not each.holds for each in everyone)
+            holding = sum(each.holds for each in all_holders)
+            waiting = sum(each.outcome is None and not each.holds for each in all_holders)
             self.assertEqual((slots.held, slots.depth), (holding, waiting))
             self.assertLessEqual(holding, capacity)
             self.assertLessEqual(waiting, queue)
             self.assertTrue(holding == capacity or not waiting)
             self.assertEqual(self.depths[-1] if self.depths else 0, waiting)
-        while present := [each for each in everyone if each.holds]:
+        while present := [each for each in all_holders if each.holds]:
             present[0].finish()
-        self.assertNotIn(None, [each.outcome for each in everyone])
+        self.assertNotIn(None, [each.outcome for each in all_holders])
         self.assertEqual((slots.held, slots.depth, self.clock.getDelayedCalls()), (0, 0, []))

@@ -14,7 +14,7 @@ from audioproxy.process import spawn as spawn_module
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
 
 
-class LeashTests(SynchronousTestCase):
+class SpawnPrefixTests(SynchronousTestCase):
     """The prefix of every child's command line"""
 
     def leads_a_group(self, terminal: bool) -> bool:
@@ -33,7 +33,7 @@ class LeashTests(SynchronousTestCase):
         """Ctrl-C does not reach the encoders, so running renders can finish (D39)."""
         self.assertTrue(self.leads_a_group(terminal=True))
 
-    def test_elsewhere(self) -> None:
+    def test_without_a_terminal(self) -> None:
         """Without a terminal there is no Ctrl-C, and the session prefix is omitted."""
         self.assertFalse(self.leads_a_group(terminal=False))
 

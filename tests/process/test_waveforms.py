@@ -48,7 +48,7 @@ def full_file(size: int) -> IO[bytes]:
     return open("/dev/full", "r+b", buffering=0)
 
 
-class DrawCase(SynchronousTestCase):
+class WaveformCase(SynchronousTestCase):
     """Waveforms that are written to a file.
 
     After each test, no call in a thread, no timer and no descriptor may be left.
@@ -79,57 +79,57 @@ class DrawCase(SynchronousTestCase):
         limit: int = 1_000_000,
     ) -> Deferred[None]:
         """Start to render a waveform."""
-        drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
+        rendering = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
         )
-        return Deferred.fromCoroutine(drawing)
+        return Deferred.fromCoroutine(rendering)
 
     def written(self) -> bytes:
         """Return the content of the output."""
         return os.pread(self.output, 1_000_000, 0)
 
-    def refused(self, drawing: Deferred[None], refusal: type[Refusal]) -> Refusal:
+    def refused(self, rendering: Deferred[None], refusal: type[Refusal]) -> Refusal:
         """Return the refusal, and assert that the output is empty."""
-        error = self.failureResultOf(drawing).value
+        error = self.failureResultOf(rendering).value
         self.assertIs(type(error), refusal)
         self.assertEqual(self.written(), b"")
         return error
 
 
-class GoodEndTests(DrawCase):
+class GoodEndTests(WaveformCase):
     """Waveforms that succeed"""
 
     def test_document(self) -> None:
         """The document covers the child's output to its last sample."""
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, -1, 2, -2))
         self.spawner.last.write_stdout(samples(3, -3))
         self.spawner.last.exit_and_end()
-        self.assertNoResult(drawing)
+        self.assertNoResult(rendering)
         self.threads.run()
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         found = parse_waveform(self.written())
         self.assertEqual((found.channels, found.rate, found.pixel, found.length), (2, 8000, 2, 2))
         self.assertEqual(found.values, [1, 2, -2, -1, 3, 3, -3, -3])
 
     def test_nothing_before_the_end(self) -> None:
         """Nothing is written while the child runs: the length of a pixel is not known yet."""
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         self.assertEqual(self.written(), b"")
         self.spawner.last.exit_and_end()
         self.assertEqual(self.written(), b"")
         self.threads.run()
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         self.assertNotEqual(self.written(), b"")
 
-    def test_appends(self) -> None:
+    def test_output_stays_open(self) -> None:
         """Rendering does not close the output; the caller does."""
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
         self.threads.run()
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         os.fstat(self.output)
 
     def test_chunks(self) -> None:
@@ -140,12 +140,12 @@ class GoodEndTests(DrawCase):
         for size in (1, 3, 5, 12, 24, 399):
             os.truncate(self.output, 0)
             os.lseek(self.output, 0, os.SEEK_SET)
-            drawing = self.start()
+            rendering = self.start()
             for at in range(0, len(data), size):
                 self.spawner.last.write_stdout(data[at : at + size])
             self.spawner.last.exit_and_end()
             self.threads.run()
-            self.successResultOf(drawing)
+            self.successResultOf(rendering)
             self.assertEqual(
                 parse_waveform(self.written()).values, render_waveform(frames, 50, 2), size
             )
@@ -155,11 +155,11 @@ class GoodEndTests(DrawCase):
         for part in (b"\x01", samples(99), samples(99) + b"\x01"):
             os.truncate(self.output, 0)
             os.lseek(self.output, 0, os.SEEK_SET)
-            drawing = self.start()
+            rendering = self.start()
             self.spawner.last.write_stdout(samples(1, 2, 3, 4) + part)
             self.spawner.last.exit_and_end()
             self.threads.run()
-            self.successResultOf(drawing)
+            self.successResultOf(rendering)
             self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
 
     def test_many_blocks(self) -> None:
@@ -167,53 +167,53 @@ class GoodEndTests(DrawCase):
         self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(frames.tobytes())
         self.spawner.last.exit_and_end()
         self.threads.run()
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         found = parse_waveform(self.written())
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
     def test_pipe_that_stays_open(self) -> None:
         """A grandchild that keeps the pipe open does not delay the result."""
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         held = os.dup(self.spawner.last.inherited[1])
         self.addCleanup(self.assertRaises, OSError, os.fstat, held)
         self.spawner.last.exit_and_end()
         self.threads.run()
         os.close(held)
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
 
-    def test_last_words(self) -> None:
+    def test_output_at_exit(self) -> None:
         """Output just before the child's death is included, even if the pipe is held open."""
 
-        class Late(Event):
+        class WriteOnFirstCheck(Event):
             """Event that writes the child's last output in the first call of `is_set`."""
 
-            said = False
+            wrote = False
 
             def is_set(self) -> bool:
-                if not self.said:
-                    self.said = True
+                if not self.wrote:
+                    self.wrote = True
                     os.write(held, samples(3, 4))
                 return super().is_set()
 
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        self.patch(waveforms, "Event", Late)
-        drawing = self.start()
+        self.patch(waveforms, "Event", WriteOnFirstCheck)
+        rendering = self.start()
         held = os.dup(self.spawner.last.inherited[1])
         self.spawner.last.exit_and_end()
         self.threads.run()
         os.close(held)
-        self.successResultOf(drawing)
+        self.successResultOf(rendering)
         self.assertEqual(parse_waveform(self.written()).values, [3, 3, 4, 4, 0, 0, 0, 0])
 
 
-class BadEndTests(DrawCase):
+class BadEndTests(WaveformCase):
     """Waveforms that fail"""
 
     def test_encoder(self) -> None:
@@ -224,55 +224,55 @@ class BadEndTests(DrawCase):
             (b"No space left on device", 1, None, RenderFailed),
             (b"", 0, 11, RenderFailed),
         ):
-            drawing = self.start()
+            rendering = self.start()
             self.spawner.last.write_stdout(samples(1, 2, 3, 4))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end(code, signal)
             self.threads.run()
-            self.refused(drawing, refusal)
+            self.refused(rendering, refusal)
 
     def test_nothing(self) -> None:
         """A child that exits with 0 without a complete frame causes NothingDecoded."""
-        for said in (b"", b"\x01", samples(1)):
-            drawing = self.start()
-            self.spawner.last.write_stdout(said)
+        for output in (b"", b"\x01", samples(1)):
+            rendering = self.start()
+            self.spawner.last.write_stdout(output)
             self.spawner.last.exit_and_end()
             self.threads.run()
-            self.refused(drawing, NothingDecoded)
+            self.refused(rendering, NothingDecoded)
 
     def test_timeout(self) -> None:
         """A child that exceeds its timeout is a 504.
 
         It is raised when the child is dead and the reader has ended.
         """
-        drawing = self.start(timeout=5)
+        rendering = self.start(timeout=5)
         self.spawner.last.write_stdout(samples(1, 2))
         self.clock.advance(5)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.spawner.last.exit_and_end(signal=15)
-        self.assertNoResult(drawing)
+        self.assertNoResult(rendering)
         self.threads.run()
-        self.refused(drawing, RenderTimeout)
+        self.refused(rendering, RenderTimeout)
 
     def test_missing_program(self) -> None:
         """Without ffmpeg a waveform is a 500 (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        drawing = self.start()
+        rendering = self.start()
         self.threads.run()
-        self.refused(drawing, RenderFailed)
+        self.refused(rendering, RenderFailed)
 
     def test_pixel_too_long(self) -> None:
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2) * 5)
         self.spawner.last.exit_and_end()
         self.threads.run()
-        self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
+        self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
-    def assert_not_kept(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
+    def assert_write_failed(self, rendering: Deferred[None], events: Iterable[Any]) -> None:
         """Assert that the waveform fails with a 500 and one warning in the log."""
-        message = self.refused(drawing, RenderFailed).message
+        message = self.refused(rendering, RenderFailed).message
         self.assertEqual(message, "The waveform could not be written to the disk.")
         (event,) = [event for event in events if "cannot be written" in event["log_format"]]
         self.assertIs(LogLevel.warn, event["log_level"])
@@ -283,25 +283,25 @@ class BadEndTests(DrawCase):
         full = os.open("/dev/full", os.O_WRONLY)
         try:
             with capturedLogs() as events:
-                drawing = self.start(output=full)
+                rendering = self.start(output=full)
                 self.spawner.last.write_stdout(samples(1, 2))
                 self.spawner.last.exit_and_end()
                 self.threads.run()
         finally:
             os.close(full)
-        self.assert_not_kept(drawing, events)
+        self.assert_write_failed(rendering, events)
 
-    def test_no_place_for_blocks(self) -> None:
+    def test_blocks_cannot_be_stored(self) -> None:
         """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is."""
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
-                drawing = self.start()
+                rendering = self.start()
                 self.spawner.last.write_stdout(samples(1, 2))
                 self.spawner.last.write_stderr(stderr)
                 self.spawner.last.exit_and_end(code, signal)
                 self.threads.run()
-            self.assert_not_kept(drawing, events)
+            self.assert_write_failed(rendering, events)
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
@@ -311,8 +311,8 @@ class BadEndTests(DrawCase):
 
         self.patch(waveforms.os, "pipe", refuse)
         with capturedLogs() as events:
-            drawing = self.start()
-        self.assert_not_kept(drawing, events)
+            rendering = self.start()
+        self.assert_write_failed(rendering, events)
         self.assertEqual(self.spawner.children, [])
         self.threads.run()
 
@@ -323,50 +323,50 @@ class BadEndTests(DrawCase):
             raise OSError(11, "can't start new thread")
 
         before = open_descriptors()
-        drawing = self.start(in_thread=refuse)
-        self.refused(drawing, RenderFailed)
+        rendering = self.start(in_thread=refuse)
+        self.refused(rendering, RenderFailed)
         self.assertEqual(self.spawner.children, [])
         self.assertEqual(open_descriptors(), before)
 
     def test_reader_that_crashes(self) -> None:
         """An unexpected exception is passed on, and nothing is written."""
         self.patch(reader_module, "SAMPLE", "no type")
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
         self.threads.run()
-        self.failureResultOf(drawing, TypeError)
+        self.failureResultOf(rendering, TypeError)
         self.assertEqual(self.written(), b"")
 
 
-class CancelTests(DrawCase):
+class CancelTests(WaveformCase):
     """Waveforms that are cancelled"""
 
     def test_while_the_child_runs(self) -> None:
         """Cancelling stops the child, and awaits the reader before the files are closed."""
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
-        drawing.cancel()
+        rendering.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.assertNoResult(drawing)
+        self.assertNoResult(rendering)
         self.spawner.last.exit_and_end(signal=15)
-        self.assertNoResult(drawing)
-        drawing.cancel()
-        self.assertNoResult(drawing)
+        self.assertNoResult(rendering)
+        rendering.cancel()
+        self.assertNoResult(rendering)
         self.assertNotEqual(open_descriptors(), self.before)
         self.threads.run()
-        self.failureResultOf(drawing, CancelledError)
+        self.failureResultOf(rendering, CancelledError)
         self.assertEqual(self.written(), b"")
 
     def test_while_the_reader_ends(self) -> None:
         """If a waveform is cancelled after the child's success, no document is written."""
-        drawing = self.start()
+        rendering = self.start()
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
-        drawing.cancel()
-        self.assertNoResult(drawing)
+        rendering.cancel()
+        self.assertNoResult(rendering)
         self.threads.run()
-        self.failureResultOf(drawing, CancelledError)
+        self.failureResultOf(rendering, CancelledError)
         self.assertEqual(self.written(), b"")
 
     def test_while_it_is_written(self) -> None:
@@ -378,38 +378,38 @@ class CancelTests(DrawCase):
 
             def do() -> object:
                 if len(works) == 2:
-                    drawing.cancel()
-                    self.assertNoResult(drawing)
+                    rendering.cancel()
+                    self.assertNoResult(rendering)
                 return work()
 
             return self.threads.in_thread(do)
 
-        drawing = self.start(in_thread=in_thread)
+        rendering = self.start(in_thread=in_thread)
         self.spawner.last.write_stdout(samples(1, 2))
         self.spawner.last.exit_and_end()
         self.threads.run()
         # These are the reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)
-        self.failureResultOf(drawing, CancelledError)
+        self.failureResultOf(rendering, CancelledError)
         self.assertEqual(len(parse_waveform(self.written()).values), 8)
 
 
 class CountingEvent(Event):
     """Event that counts the calls of `is_set`.
 
-    :ivar made: the last instance.
+    :ivar last: the last instance.
     """
 
-    made: CountingEvent
+    last: CountingEvent
 
     def __init__(self) -> None:
         super().__init__()
-        self.looks = 0
-        CountingEvent.made = self
+        self.calls = 0
+        CountingEvent.last = self
 
     def is_set(self) -> bool:
         """Count the call, and return the state."""
-        self.looks += 1
+        self.calls += 1
         return super().is_set()
 
 
@@ -427,18 +427,18 @@ class ThreadTests(TestCase):
         # After this call the reactor and its threads hold their permanent descriptors.
         await deferToThread(lambda: None)
         before = open_descriptors()
-        drawing = Deferred.fromCoroutine(
+        rendering = Deferred.fromCoroutine(
             Waveforms(encoder, deferToThread).render_waveform(
                 ["ffmpeg"], {}, output, 30, STEREO, 1_000_000
             )
         )
         for part in (frames[:9_999], frames[9_999:]):
-            looks = CountingEvent.made.looks
-            await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "more checks")
+            calls = CountingEvent.last.calls
+            await until(lambda calls=calls: CountingEvent.last.calls > calls + 3, "more checks")
             # Data that exceeds the pipe would block this thread until the reader reads.
             spawner.last.write_stdout(part.tobytes())
         spawner.last.exit_and_end()
-        await drawing
+        await rendering
         found = parse_waveform(os.pread(output, 100_000, 0))
         self.assertEqual(found.values, render_waveform(frames, 10_000, 2))
         # The thread may end a moment after its result.
