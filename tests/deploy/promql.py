@@ -20,7 +20,7 @@ from tests.test_metrics import full, parse
 PROMETHEUS = PROJECT / "deploy/prometheus"
 
 # Seconds; promtool needs about one.
-_PATIENCE = 60
+_TIMEOUT = 60
 
 _TEXT = re.compile(r'"[^"]*"')
 _NAME = re.compile(r"(?<![\w:$])(?:audio_proxy_\w+|\w+:[\w:]+|up)(?![\w:(])")
@@ -84,24 +84,24 @@ def unknown(expressions: dict[str, str]) -> list[str]:
     :param expressions: PromQL expressions by their titles, which the messages begin with.
     """
     series, recorded = exposed(), rules("record")
-    complaints = []
+    messages = []
     for title, expression in expressions.items():
         for name in names(expression) - series.keys() - recorded.keys() - {"up"}:
-            complaints.append(f"{title}: there is no {name}")
+            messages.append(f"{title}: there is no {name}")
         for match in matches(expression):
             known = series.get(match.name, {}).get(match.label)
             if known is not None:
-                complaints += [
+                messages += [
                     f"{title}: {match.label} of {match.name} is never {value}"
                     for value in match.values
                     if value not in known and not value.startswith("$")
                 ]
             elif match.label not in ("job", "instance"):
-                complaints.append(f"{title}: {match.name} has no {match.label}")
-    return complaints
+                messages.append(f"{title}: {match.name} has no {match.label}")
+    return messages
 
 
-def run(*words: str | Path) -> tuple[int, str]:
+def run_promtool(*words: str | Path) -> tuple[int, str]:
     """Return the exit status of promtool, and its output.
 
     :raises SkipTest: where promtool is missing and not required.
@@ -114,6 +114,6 @@ def run(*words: str | Path) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=_PATIENCE,
+        timeout=_TIMEOUT,
     )
     return done.returncode, done.stdout

@@ -16,7 +16,7 @@ from tests.support.service import PROJECT, fetch, signed
 NODES = {"one": 80, "two": 81}
 
 
-class NarrowNginx(Nginx):
+class NginxOutOfConnections(Nginx):
     """An nginx that can accept one client, and then has no connection left for a node."""
 
     connections = 3
@@ -36,9 +36,9 @@ class BalancerTests(TestCase):
     async def check(self, balancer: Balancer) -> str:
         """Return the messages of a balancer about its configuration, which it must accept."""
         self.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
-        status, said = await balancer.check()
-        self.assertEqual(0, status, said)
-        return said
+        status, output = await balancer.check()
+        self.assertEqual(0, status, output)
+        return output
 
     async def test_haproxy(self) -> None:
         """HAProxy accepts the file unchanged, without a warning."""
@@ -49,8 +49,8 @@ class BalancerTests(TestCase):
     async def test_haproxy_tls(self) -> None:
         """HAProxy accepts the commented-out line for TLS, and the configuration of the tests."""
         for certificate in (None, self.certificate()):
-            said = await self.check(HAProxy(self.folder, NODES, certificate))
-            self.assertEqual("Configuration file is valid\n", said)
+            output = await self.check(HAProxy(self.folder, NODES, certificate))
+            self.assertEqual("Configuration file is valid\n", output)
 
     async def test_nginx(self) -> None:
         """nginx accepts the file without a warning, with TLS too.
@@ -59,12 +59,12 @@ class BalancerTests(TestCase):
         paths.
         """
         for certificate in (None, self.certificate()):
-            said = await self.check(Nginx(self.folder, NODES, certificate))
-            self.assertIn("test is successful", said)
+            output = await self.check(Nginx(self.folder, NODES, certificate))
+            self.assertIn("test is successful", output)
             for level in ("[warn]", "[error]"):
-                self.assertNotIn(level, said)
+                self.assertNotIn(level, output)
 
-    async def test_nginx_tells_no_url(self) -> None:
+    async def test_nginx_logs_no_url(self) -> None:
         """When no node can be reached, nothing that nginx writes contains a signature.
 
         nginx's own error messages quote the request, so they are disabled. This includes the
@@ -73,16 +73,16 @@ class BalancerTests(TestCase):
         """
         path = signed("/f:mp3/plain/local://a.flac")
         signature = path.decode().split("/")[1]
-        with socket.socket() as gone:
-            gone.bind(("127.0.0.1", 0))
-            for kind, status in ((Nginx, 502), (NarrowNginx, 500)):
-                nginx = await balance(self, kind, self.folder, {"one": gone.getsockname()[1]})
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            for kind, status in ((Nginx, 502), (NginxOutOfConnections, 500)):
+                nginx = await balance(self, kind, self.folder, {"one": closed.getsockname()[1]})
                 self.assertEqual(status, (await fetch(nginx.port, path)).status)
                 await nginx.stop()
                 self.assertIn(f" {status} ", nginx.log.read_text())
                 files = [each for each in self.folder.rglob("*") if each.is_file()]
-                for said in [nginx.stderr, *(file.read_text() for file in files)]:
-                    self.assertNotIn(signature, said)
+                for output in [nginx.stderr, *(file.read_text() for file in files)]:
+                    self.assertNotIn(signature, output)
 
     def test_shipped(self) -> None:
         """`shipped` replaces lines of a file, and fails if the file lacks one of them."""

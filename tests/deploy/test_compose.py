@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import audioproxy
 from audioproxy.config import VARIABLES, Config, load
 from audioproxy.service import make_resource
-from tests.deploy.promql import run
+from tests.deploy.promql import run_promtool
 from tests.deploy.test_container import environment as image_environment
 from tests.support.balancer import installed
 from tests.support.service import PROJECT, reactor
@@ -25,7 +25,7 @@ FOLDER = PROJECT / "deploy/compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
 
 #: A variable of the environment: ${NAME:?message} must be set, ${NAME:-default} may be set.
-VARIABLE = re.compile(r"\$\{(\w+):([?-])([^}]*)\}")
+INTERPOLATION = re.compile(r"\$\{(\w+):([?-])([^}]*)\}")
 
 #: Values that an operator may fill in.
 FILLED = {
@@ -47,7 +47,9 @@ def filled(value: Any) -> Any:
     if isinstance(value, list):
         return [filled(part) for part in value]
     if isinstance(value, str):
-        return VARIABLE.sub(lambda match: FILLED[match[1]] if match[2] == "?" else match[3], value)
+        return INTERPOLATION.sub(
+            lambda match: FILLED[match[1]] if match[2] == "?" else match[3], value
+        )
     return value
 
 
@@ -116,7 +118,7 @@ class FileTests(SynchronousTestCase):
         found.validate()
         self.assertEqual(sorted(services()), sorted(found.service_names()))
 
-    def test_specification_sees(self) -> None:
+    def test_specification_detects_errors(self) -> None:
         """The schema detects a misspelled field."""
         with self.assertRaises(ValueError):
             PyCompose.from_yaml("services: {a: {image: a, depend_on: [b]}, b: {image: b}}")
@@ -162,7 +164,7 @@ class FileTests(SynchronousTestCase):
 
     def test_secrets(self) -> None:
         """The Compose file has no secrets, and Git ignores `.env`, which has them."""
-        required = {name for name, kind, _ in VARIABLE.findall(TEXT) if kind == "?"}
+        required = {name for name, kind, _ in INTERPOLATION.findall(TEXT) if kind == "?"}
         self.assertEqual(FILLED.keys(), required)
         self.assertEqual(required | {"GRAFANA_PASSWORD"}, example().keys())
         named = {"AWS_ACCESS_KEY_ID", "MINIO_ROOT_USER"}
@@ -181,13 +183,13 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual("proxy", config.serve_mode)
         self.assertEqual(3, len(nodes()))
 
-    def test_no_rights(self) -> None:
+    def test_no_privileges(self) -> None:
         """Nodes have no privileges, and write only to the volume of temporary files (D46)."""
         self.assertTrue(node()["read_only"])
         self.assertEqual(["ALL"], node()["cap_drop"])
         self.assertEqual([image_environment()["TMPDIR"]], node()["volumes"])
 
-    def test_time_to_end(self) -> None:
+    def test_grace_period(self) -> None:
         """A node that is stopped has time for its last renders (D39)."""
         grace = int(node()["stop_grace_period"].removesuffix("s"))
         self.assertGreater(grace, make_resource(configuration(), reactor).drain_timeout + 10)
@@ -243,14 +245,14 @@ class BalancerTests(SynchronousTestCase):
         )
         self.assertEqual(0, done.returncode, done.stderr)
 
-    def test_as_elsewhere(self) -> None:
+    def test_same_defaults(self) -> None:
         """The defaults sections equal those of deploy/haproxy, except for the name resolvers."""
         for title in ("defaults base", "defaults nodes from base"):
-            there, here = (
+            expected, found = (
                 section("haproxy/haproxy.cfg", title),
                 section("compose/haproxy.cfg", title),
             )
-            self.assertEqual(there, [line for line in here if "resolvers" not in line])
+            self.assertEqual(expected, [line for line in found if "resolvers" not in line])
 
     def test_nodes(self) -> None:
         """Every node is behind the balancer, at the service's port."""
@@ -280,9 +282,9 @@ class MonitoringTests(SynchronousTestCase):
             copy = folder / target.lstrip("/")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-        status, said = run("check", "config", folder / "etc/prometheus/prometheus.yml")
-        self.assertEqual(0, status, said)
-        self.assertIn("rules found", said)
+        status, output = run_promtool("check", "config", folder / "etc/prometheus/prometheus.yml")
+        self.assertEqual(0, status, output)
+        self.assertIn("rules found", output)
         (group,) = yaml.safe_load((folder / "etc/prometheus/targets.yml").read_text())
         port = configuration().metrics_port
         self.assertEqual([f"{name}:{port}" for name in nodes()], group["targets"])

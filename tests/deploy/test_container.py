@@ -83,8 +83,8 @@ class ImageTests(SynchronousTestCase):
         lines = (PROJECT / ".dockerignore").read_text().splitlines()
         rules = [line for line in lines if line and not line.startswith("#")]
         self.assertEqual("*", rules[0])
-        let_in = sorted(rule[1:] for rule in rules if rule.startswith("!"))
-        self.assertEqual(let_in, sorted(copied()))
+        included = sorted(rule[1:] for rule in rules if rule.startswith("!"))
+        self.assertEqual(included, sorted(copied()))
         for name in copied():
             self.assertTrue((PROJECT / name).exists(), name)
 
@@ -98,7 +98,7 @@ class ImageTests(SynchronousTestCase):
         self.assertIn(["--from=build", *made, *made], [copy.split() for copy in final("COPY")])
         self.assertTrue(environment()["PATH"].startswith(f"{made[0]}/bin:"))
 
-    def test_build_tools_stay_behind(self) -> None:
+    def test_no_build_tools(self) -> None:
         """The last stage installs no build tools, and the virtual environment has no pip."""
         installed = " ".join(final("RUN"))
         self.assertNotRegex(installed, r"\bpip\b|venv|\bgcc\b|-dev\b")
@@ -131,7 +131,7 @@ class ImageTests(SynchronousTestCase):
         for need in needed:
             self.assertTrue(need.specifier.contains(pins[canonical(need.name)]), str(need))
 
-    def test_nothing_secret(self) -> None:
+    def test_no_settings(self) -> None:
         """The image has no setting of the service: the configuration is given at run time."""
         self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
 
@@ -145,11 +145,11 @@ class ImageTests(SynchronousTestCase):
 class RunningTests(SynchronousTestCase):
     """How the image runs."""
 
-    def test_nobody_special(self) -> None:
+    def test_unprivileged_user(self) -> None:
         """The image's user and group are numbers of at least 1000, so neither is root."""
         self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
 
-    def test_one_place_to_write(self) -> None:
+    def test_writable_volume(self) -> None:
         """Temporary files are on a volume, so the rest can be read-only (D46)."""
         (volumes,) = final("VOLUME")
         self.assertEqual([environment()["TMPDIR"]], json.loads(volumes))

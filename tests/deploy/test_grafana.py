@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.deploy.promql import metrics, names, rules, run, unknown
+from tests.deploy.promql import metrics, names, rules, run_promtool, unknown
 from tests.support.service import PROJECT
 
 DASHBOARD = json.loads((PROJECT / "deploy/grafana/audioproxy.json").read_text())
@@ -77,9 +77,9 @@ class ExpressionTests(SynchronousTestCase):
         ]
         path = Path(self.mktemp())
         path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": written}]}))
-        status, said = run("check", "rules", path)
-        self.assertEqual(0, status, said)
-        self.assertIn(f"{len(written)} rules", said)
+        status, output = run_promtool("check", "rules", path)
+        self.assertEqual(0, status, output)
+        self.assertIn(f"{len(written)} rules", output)
 
     def test_choice_of_nodes(self) -> None:
         """When a user selects nodes, every panel shows exactly the selected nodes."""
@@ -110,7 +110,7 @@ class ExpressionTests(SynchronousTestCase):
 class PanelTests(SynchronousTestCase):
     """The panels are readable."""
 
-    def test_words_and_units(self) -> None:
+    def test_titles_and_units(self) -> None:
         """Each panel has a unique title, a description, and a unit."""
         titles = [panel["title"] for panel in DASHBOARD["panels"]]
         self.assertEqual(len(titles), len(set(titles)))
@@ -149,7 +149,7 @@ class PanelTests(SynchronousTestCase):
         (source,) = (
             row["name"] for row in DASHBOARD["templating"]["list"] if row["type"] == "datasource"
         )
-        asked = [DASHBOARD["annotations"]["list"][0], *PANELS]
-        asked += [target for panel in PANELS for target in panel["targets"]]
-        for each in asked:
+        elements = [DASHBOARD["annotations"]["list"][0], *PANELS]
+        elements += [target for panel in PANELS for target in panel["targets"]]
+        for each in elements:
             self.assertEqual(f"${{{source}}}", each["datasource"]["uid"])

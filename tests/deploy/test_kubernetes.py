@@ -45,16 +45,16 @@ def manifests() -> dict[str, list[Manifest]]:
     }
 
 
-def every() -> list[Manifest]:
+def all_documents() -> list[Manifest]:
     """Return the documents of all files."""
     return [document for documents in manifests().values() for document in documents]
 
 
-def only(kind: str, name: str = "audioproxy") -> Manifest:
+def get_document(kind: str, name: str = "audioproxy") -> Manifest:
     """Return the document of a kind and a name."""
     (found,) = (
         document
-        for document in every()
+        for document in all_documents()
         if (document["kind"], document.get("metadata", {}).get("name")) == (kind, name)
     )
     return found
@@ -62,7 +62,7 @@ def only(kind: str, name: str = "audioproxy") -> Manifest:
 
 def pod() -> Manifest:
     """Return the specification of the pods."""
-    specification: Manifest = only("Deployment")["spec"]["template"]["spec"]
+    specification: Manifest = get_document("Deployment")["spec"]["template"]["spec"]
     return specification
 
 
@@ -75,7 +75,7 @@ def container() -> Manifest:
 def settings() -> dict[str, str]:
     """Return the environment of the container, with the operator's values."""
     plain = {row["name"]: row["value"] for row in container()["env"]}
-    configured: dict[str, str] = only("ConfigMap")["data"]
+    configured: dict[str, str] = get_document("ConfigMap")["data"]
     return plain | configured | SECRETS
 
 
@@ -96,7 +96,7 @@ def selected(labels: dict[str, str], kind: str) -> list[str]:
     """Return the names of all documents of a kind that have the given labels."""
     return [
         document["metadata"]["name"]
-        for document in every()
+        for document in all_documents()
         if document["kind"] == kind and labels.items() <= document["metadata"]["labels"].items()
     ]
 
@@ -106,15 +106,15 @@ class SchemaTests(SynchronousTestCase):
 
     def test_schemas(self) -> None:
         """Every manifest is valid for Kubernetes, without unknown fields."""
-        for document in every():
+        for document in all_documents():
             if document["kind"] not in FOREIGN:
                 for release in RELEASES:
                     kubernetes_validate.validate(document, release, strict=True)
 
-    def test_schemas_see(self) -> None:
+    def test_schemas_detect_errors(self) -> None:
         """The schemas detect a misspelled field and a wrong type."""
         for change in ({"terminationGracePeriod": 50}, {"terminationGracePeriodSeconds": "50"}):
-            wrong = deepcopy(only("Deployment"))
+            wrong = deepcopy(get_document("Deployment"))
             wrong["spec"]["template"]["spec"] |= change
             with self.assertRaises(kubernetes_validate.ValidationError):
                 kubernetes_validate.validate(wrong, RELEASES[-1], strict=True)
@@ -133,10 +133,10 @@ class SchemaTests(SynchronousTestCase):
         It enforces the Pod Security Standard "restricted".
         """
         (kustomization,) = manifests()["kustomization.yaml"]
-        namespace = only("Namespace")["metadata"]
+        namespace = get_document("Namespace")["metadata"]
         self.assertEqual(kustomization["namespace"], namespace["name"])
         self.assertEqual("restricted", namespace["labels"]["pod-security.kubernetes.io/enforce"])
-        for document in every():
+        for document in all_documents():
             if "namespace" in document.get("metadata", {}):
                 self.assertEqual(namespace["name"], document["metadata"]["namespace"])
 
@@ -158,29 +158,29 @@ class SettingsTests(SynchronousTestCase):
 
     def test_every_name_is_known(self) -> None:
         """Each key is a known setting, and none is given twice (D33)."""
-        told, secret = only("ConfigMap")["data"], only("Secret")["stringData"]
-        self.assertEqual(set(), (told.keys() | secret.keys()) - set(VARIABLES))
-        self.assertEqual(set(), told.keys() & secret.keys())
+        plain, secret = get_document("ConfigMap")["data"], get_document("Secret")["stringData"]
+        self.assertEqual(set(), (plain.keys() | secret.keys()) - set(VARIABLES))
+        self.assertEqual(set(), plain.keys() & secret.keys())
 
-    def test_no_secret_is_told(self) -> None:
+    def test_example_has_no_secret(self) -> None:
         """The example names the secrets, and contains none."""
-        secret = only("Secret")["stringData"]
+        secret = get_document("Secret")["stringData"]
         self.assertEqual(SECRETS.keys(), secret.keys())
         self.assertEqual({""}, set(secret.values()))
 
-    def test_names_of_groups(self) -> None:
+    def test_sources_of_settings(self) -> None:
         """The pods take their settings from the ConfigMap and the Secret of these files."""
         sources = [next(iter(row.items())) for row in container()["envFrom"]]
         for (kind, source), wanted in zip(sources, ("ConfigMap", "Secret"), strict=True):
             self.assertEqual(f"{wanted.lower()}ref", kind.lower())
-            only(wanted, source["name"])
+            get_document(wanted, source["name"])
 
     def test_one_render_for_each_cpu(self) -> None:
         """A pod has as many simultaneous renders as it requests CPUs."""
         requested = container()["resources"]["requests"]["cpu"]
         self.assertEqual(int(requested), configuration().max_concurrency)
 
-    def test_room(self) -> None:
+    def test_volume_size(self) -> None:
         """Temporary files have their own volume, with space for renders and sources (D46)."""
         config = configuration()
         (mount,), (volume,) = container()["volumeMounts"], pod()["volumes"]
@@ -205,7 +205,7 @@ class PodTests(SynchronousTestCase):
         ):
             self.assertEqual({"path": path, "port": "http"}, container()[probe]["httpGet"])
 
-    def test_time_to_end(self) -> None:
+    def test_grace_period(self) -> None:
         """The grace period covers the last renders and the preStop sleep for the balancer (D39)."""
         words = container()["lifecycle"]["preStop"]["exec"]["command"]
         self.assertEqual("sleep", words[0])
@@ -221,7 +221,7 @@ class PodTests(SynchronousTestCase):
         self.assertGreater(config.ready_queue_threshold, 0.8 * config.queue_size)
         self.assertLess(config.ready_queue_threshold, config.queue_size)
 
-    def test_no_rights(self) -> None:
+    def test_no_privileges(self) -> None:
         """The pod runs as the image's user, without privileges, and writes only to its volume."""
         user, group = map(int, final("USER")[-1].split(":"))
         rights = pod()["securityContext"]
@@ -244,7 +244,7 @@ class PodTests(SynchronousTestCase):
         )
         self.assertFalse(pod()["automountServiceAccountToken"])
 
-    def test_no_settings_of_others(self) -> None:
+    def test_no_service_links(self) -> None:
         """The environment of the pods has no variables of the namespace's Services."""
         self.assertFalse(pod()["enableServiceLinks"])
 
@@ -254,15 +254,15 @@ class NetworkTests(SynchronousTestCase):
 
     def test_selectors(self) -> None:
         """Every selector has the labels of the Deployment's pods."""
-        labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
+        labels = get_document("Deployment")["spec"]["template"]["metadata"]["labels"]
         (spread,) = pod()["topologySpreadConstraints"]
         self.assertEqual(labels, spread["labelSelector"]["matchLabels"])
         for selector in (
-            only("Deployment")["spec"]["selector"]["matchLabels"],
-            only("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-            only("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-            only("Service")["spec"]["selector"],
-            only("Service", "audioproxy-nodes")["spec"]["selector"],
+            get_document("Deployment")["spec"]["selector"]["matchLabels"],
+            get_document("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+            get_document("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+            get_document("Service")["spec"]["selector"],
+            get_document("Service", "audioproxy-nodes")["spec"]["selector"],
         ):
             self.assertEqual(labels, selector)
 
@@ -271,7 +271,7 @@ class NetworkTests(SynchronousTestCase):
         ports = {row["name"] for row in container()["ports"]}
         named = [
             row["targetPort"]
-            for document in every()
+            for document in all_documents()
             if document["kind"] == "Service"
             for row in document["spec"]["ports"]
         ]
@@ -280,7 +280,7 @@ class NetworkTests(SynchronousTestCase):
 
     def rules(self) -> list[Manifest]:
         """Return the ingress rules of the NetworkPolicy."""
-        found: list[Manifest] = only("NetworkPolicy")["spec"]["ingress"]
+        found: list[Manifest] = get_document("NetworkPolicy")["spec"]["ingress"]
         return found
 
     def test_metrics_are_not_for_all(self) -> None:
@@ -290,7 +290,7 @@ class NetworkTests(SynchronousTestCase):
         (monitoring,) = rules.pop("metrics")
         self.assertEqual(["namespaceSelector"], list(monitoring))
         self.assertEqual({"http": None}, rules)
-        exposed = [row["name"] for row in only("Service")["spec"]["ports"]]
+        exposed = [row["name"] for row in get_document("Service")["spec"]["ports"]]
         self.assertEqual(["http"], exposed)
 
     def test_scaling(self) -> None:
@@ -299,15 +299,15 @@ class NetworkTests(SynchronousTestCase):
         The Deployment sets no number of replicas, so that it does not reset the autoscaler's
         number.
         """
-        scaling = only("HorizontalPodAutoscaler")["spec"]
-        only(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
-        self.assertNotIn("replicas", only("Deployment")["spec"])
-        spare = only("PodDisruptionBudget")["spec"]["maxUnavailable"]
+        scaling = get_document("HorizontalPodAutoscaler")["spec"]
+        get_document(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
+        self.assertNotIn("replicas", get_document("Deployment")["spec"])
+        spare = get_document("PodDisruptionBudget")["spec"]["maxUnavailable"]
         self.assertGreater(scaling["minReplicas"], spare)
 
     def test_ingress(self) -> None:
         """The ingress sends one URL to one pod, unbuffered, with timeouts longer than a render."""
-        ingress = only("Ingress")
+        ingress = get_document("Ingress")
         notes = {
             name.removeprefix("nginx.ingress.kubernetes.io/"): value
             for name, value in ingress["metadata"]["annotations"].items()
@@ -315,22 +315,22 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(("$uri", "off"), (notes["upstream-hash-by"], notes["proxy-buffering"]))
         self.assertEqual("false", notes["enable-access-log"])
         # deploy/nginx retries under the same conditions.
-        asked_again = ("error timeout invalid_header", notes["proxy-read-timeout"])
+        retry_settings = ("error timeout invalid_header", notes["proxy-read-timeout"])
         self.assertEqual(
-            asked_again, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])
+            retry_settings, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])
         )
         self.assertGreater(int(notes["proxy-read-timeout"]), 2 * configuration().render_timeout)
         (rule,) = ingress["spec"]["rules"]
         (path,) = rule["http"]["paths"]
         service = path["backend"]["service"]
-        ports = {row["name"] for row in only("Service", service["name"])["spec"]["ports"]}
+        ports = {row["name"] for row in get_document("Service", service["name"])["spec"]["ports"]}
         self.assertIn(service["port"]["name"], ports)
 
     def test_monitoring(self) -> None:
         """Prometheus finds each pod once, under the job name that the rules use."""
-        monitor = only("ServiceMonitor")["spec"]
+        monitor = get_document("ServiceMonitor")["spec"]
         (name,) = selected(monitor["selector"]["matchLabels"], "Service")
-        service = only("Service", name)
+        service = get_document("Service", name)
         (endpoint,) = monitor["endpoints"]
         self.assertIn(endpoint["port"], {row["name"] for row in service["spec"]["ports"]})
         (job,) = yaml.safe_load((PROMETHEUS / "scrape.yml").read_text())["scrape_configs"]
@@ -352,5 +352,5 @@ class NetworkTests(SynchronousTestCase):
         rule = yaml.safe_load(made.stdout)
         self.assertEqual("PrometheusRule", rule["kind"])
         for field in ("apiVersion", "metadata"):
-            self.assertEqual(only("ServiceMonitor")[field], rule[field])
+            self.assertEqual(get_document("ServiceMonitor")[field], rule[field])
         self.assertEqual(yaml.safe_load((PROMETHEUS / "rules.yml").read_text()), rule["spec"])

@@ -41,17 +41,17 @@ COMPONENTS = PROJECT / "tools/ffmpeg/components"
 RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
-RECOGNISED = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
+DETECTION_DEMUXERS = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
 
 #: Filters, and a muxer below, that every build has although the list does not name them. They serve
 #: filter graphs and fragmented MP4.
-FRAME = set(
+IMPLICIT_FILTERS = set(
     "abuffer abuffersink anull buffer buffersink format hflip null transpose trim vflip".split()
 )
-BESIDE = {"mov"}
+IMPLICIT_MUXERS = {"mov"}
 
 #: Filters and options that are compared, in addition to the plain formats.
-TREATED = [
+COMPARED_OPTIONS = [
     "f:mp3/br:96",
     "f:mp3/q:2",
     "f:opus/br:48/sr:16000",
@@ -112,7 +112,7 @@ def listed() -> dict[str, set[str]]:
     return found
 
 
-def own(program: str) -> str:
+def own_program(program: str) -> str:
     """Return the path of a program of the project's own build.
 
     :raises SkipTest: if PATH finds another program, unless the own build is required.
@@ -125,20 +125,20 @@ def own(program: str) -> str:
     raise SkipTest(reason)
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     """Return the output of a program."""
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-def named(program: str, flag: str) -> set[str]:
+def listed_names(program: str, flag: str) -> set[str]:
     """Return the names in one of ffmpeg's lists."""
-    text = said(program, "-hide_banner", "-v", "error", flag)
+    text = output_of(program, "-hide_banner", "-v", "error", flag)
     rows = re.findall(r"^ [ A-Z.|]{1,6} +([\w,]+)", text.partition("--\n")[2] or text, re.MULTILINE)
     firsts = {row.partition(",")[0] for row in rows}
     return {RENAMED.get(name, name) for name in firsts}
 
 
-def after(words: list[str], option: str) -> set[str]:
+def list_after(words: list[str], option: str) -> set[str]:
     """Return the names in the list that follows an option."""
     return {RENAMED.get(name, name) for name in words[words.index(option) + 1].split(",")}
 
@@ -148,8 +148,8 @@ class ComponentsTests(SynchronousTestCase):
 
     def test_containers(self) -> None:
         """The demuxers are exactly those of the containers that may be opened (D43)."""
-        opened = after(local_input().probe_arguments(), "-format_whitelist")
-        self.assertEqual(opened | RECOGNISED, listed()["demuxer"])
+        opened = list_after(local_input().probe_arguments(), "-format_whitelist")
+        self.assertEqual(opened | DETECTION_DEMUXERS, listed()["demuxer"])
 
     def test_protocols(self) -> None:
         """The protocols are those of sources, and `pipe` for output.
@@ -162,7 +162,7 @@ class ComponentsTests(SynchronousTestCase):
             remote_input("http://h/", ""),
             remote_input("https://h/", ""),
         ):
-            used |= after(source.probe_arguments(), "-protocol_whitelist")
+            used |= list_after(source.probe_arguments(), "-protocol_whitelist")
         self.assertEqual(used, listed()["protocol"])
 
     def test_outputs(self) -> None:
@@ -180,52 +180,52 @@ class BuildTests(SynchronousTestCase):
 
     def test_nothing_else(self) -> None:
         """The programs contain exactly the components of the list."""
-        program = own("ffmpeg")
+        program = own_program("ffmpeg")
         for flag, kind, more in (
             ("-demuxers", "demuxer", set()),
-            ("-muxers", "muxer", BESIDE),
+            ("-muxers", "muxer", IMPLICIT_MUXERS),
             ("-encoders", "encoder", set()),
-            ("-filters", "filter", FRAME),
+            ("-filters", "filter", IMPLICIT_FILTERS),
         ):
-            self.assertEqual(listed()[kind] | more, named(program, flag), kind)
-        protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2].split()
+            self.assertEqual(listed()[kind] | more, listed_names(program, flag), kind)
+        protocols = output_of(program, "-hide_banner", "-protocols").partition("Input:")[2].split()
         self.assertEqual(listed()["protocol"], set(protocols) - {"Output:"})
-        self.assertEqual(set(), named(program, "-devices"))
+        self.assertEqual(set(), listed_names(program, "-devices"))
         # ffmpeg names some decoders differently from `configure`, so they are counted. None decodes
         # images.
-        text = said(program, "-hide_banner", "-decoders").partition("------")[2]
+        text = output_of(program, "-hide_banner", "-decoders").partition("------")[2]
         rows = re.findall(r"^ ([A-Z.]{6}) ", text, re.MULTILINE)
         self.assertEqual({"A"}, {row[0] for row in rows})
         self.assertEqual(len(listed()["decoder"]), len(rows))
 
     def test_documented(self) -> None:
         """The documentation states the right numbers of components."""
-        program = own("ffmpeg")
-        decoders = said(program, "-hide_banner", "-decoders").partition("------")[2]
+        program = own_program("ffmpeg")
+        decoders = output_of(program, "-hide_banner", "-decoders").partition("------")[2]
         kinds = re.findall(r"^ ([AVS])[A-Z.]{5} ", decoders, re.MULTILINE)
-        protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2]
+        protocols = output_of(program, "-hide_banner", "-protocols").partition("Input:")[2]
         counted = {
-            "containers read": [len(named(program, "-demuxers"))],
+            "containers read": [len(listed_names(program, "-demuxers"))],
             "decoders: audio, video, subtitles": [kinds.count(kind) for kind in "AVS"],
-            "encoders": [len(named(program, "-encoders"))],
-            "containers written": [len(named(program, "-muxers"))],
-            "filters": [len(named(program, "-filters"))],
+            "encoders": [len(listed_names(program, "-encoders"))],
+            "containers written": [len(listed_names(program, "-muxers"))],
+            "filters": [len(listed_names(program, "-filters"))],
             "protocols": [len(set(protocols.split()) - {"Output:"})],
-            "shared libraries loaded": [len(loaded(program))],
+            "shared libraries loaded": [len(shared_libraries(program))],
         }
         text = (PROJECT / "docs/ffmpeg.md").read_text()
         rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
         for name, numbers in counted.items():
             self.assertEqual(numbers, [int(word) for word in re.findall(r"\d+", rows[name])], name)
 
-    def test_nothing_beside(self) -> None:
+    def test_shared_libraries(self) -> None:
         """Both programs need the C library, and no other library."""
         for program in ("ffmpeg", "ffprobe"):
-            self.assertEqual({"libc.so.6", "libm.so.6"}, loaded(own(program)))
+            self.assertEqual({"libc.so.6", "libm.so.6"}, shared_libraries(own_program(program)))
 
-    def test_out_of_reach(self) -> None:
+    def test_archive_unreachable(self) -> None:
         """If the package archive is unreachable, `build --check` exits with 2 and says so."""
-        own("ffmpeg")
+        own_program("ffmpeg")
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -242,29 +242,29 @@ class BuildTests(SynchronousTestCase):
     def test_version(self) -> None:
         """The version is Debian's with a suffix for the build, so nodes can be compared (D44)."""
         ours, complete = (
-            said(program, "-version").split()[2] for program in (own("ffmpeg"), FFMPEG)
+            output_of(program, "-version").split()[2] for program in (own_program("ffmpeg"), FFMPEG)
         )
         self.assertRegex(ours, rf"^{re.escape(complete)}\+audioproxy\.[0-9a-f]{{8}}$")
-        self.assertEqual(ours, said(own("ffprobe"), "-version").split()[2])
+        self.assertEqual(ours, output_of(own_program("ffprobe"), "-version").split()[2])
 
     def test_start(self) -> None:
         """The project's ffmpeg starts in less than a tenth of the CPU time of Debian's."""
-        programs = (own("ffmpeg"), FFMPEG)
+        programs = (own_program("ffmpeg"), FFMPEG)
         times: dict[str, list[float]] = {program: [] for program in programs}
         for _ in range(5):
             for program in programs:
-                times[program].append(busy(program, "-version"))
+                times[program].append(cpu_time(program, "-version"))
         ours, complete = (min(times[program]) for program in programs)
         self.assertLess(10 * ours, complete)
 
 
-def loaded(program: str) -> set[str]:
+def shared_libraries(program: str) -> set[str]:
     """Return the names of the shared libraries that a program loads, without the loader."""
-    names = {Path(line.split()[0]).name for line in said("ldd", program).splitlines()}
+    names = {Path(line.split()[0]).name for line in output_of("ldd", program).splitlines()}
     return {name for name in names if not name.startswith(("linux-vdso", "ld-linux"))}
 
 
-def busy(*words: str) -> float:
+def cpu_time(*words: str) -> float:
     """Return the CPU time that a program takes."""
     with open(os.devnull, "w") as null:
         files = [(os.POSIX_SPAWN_DUP2, null.fileno(), 1)]
@@ -274,16 +274,16 @@ def busy(*words: str) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-class SameTests(SynchronousTestCase):
+class DebianComparisonTests(SynchronousTestCase):
     """Comparison with Debian's ffmpeg of the same version"""
 
     def setUp(self) -> None:
         """Find the programs of the project's own build."""
-        self.ffmpeg, self.ffprobe = own("ffmpeg"), own("ffprobe")
+        self.ffmpeg, self.ffprobe = own_program("ffmpeg"), own_program("ffprobe")
 
-    def assert_alike(self, name: str, source: bytes, texts: list[str]) -> None:
+    def assert_same_output(self, name: str, source: bytes, texts: list[str]) -> None:
         """Assert that both builds describe a source alike, and render it to the same bytes."""
-        ours, complete = (told(program, source) for program in (self.ffprobe, FFPROBE))
+        ours, complete = (probe_result(program, source) for program in (self.ffprobe, FFPROBE))
         self.assertEqual(ours, complete, name)
         outputs = [render_all(source, texts, program) for program in (self.ffmpeg, FFMPEG) if texts]
         for text in texts:
@@ -294,13 +294,15 @@ class SameTests(SynchronousTestCase):
         loud = mix(tone(44100, 22050, 440, 660), noise(44100, 22050, 2))
         plain = [f"f:{form}" for form in ENCODERS]
         for depth in ("16", "24", "32f"):
-            self.assert_alike(depth, write_wav(loud, depth), plain + TREATED)
-        self.assert_alike("6", write_wav(noise(48000, 24000, 6), "16", 0x3F), plain + TREATED[-7:])
+            self.assert_same_output(depth, write_wav(loud, depth), plain + COMPARED_OPTIONS)
+        self.assert_same_output(
+            "6", write_wav(noise(48000, 24000, 6), "16", 0x3F), plain + COMPARED_OPTIONS[-7:]
+        )
 
     def test_sources(self) -> None:
         """Every kind of source is recognized, and decoded to the same samples."""
-        for name, source in audible():
-            self.assert_alike(name, source, ["f:wav/bd:32f", "f:mp3"])
+        for name, source in audio_sources():
+            self.assert_same_output(name, source, ["f:wav/bd:32f", "f:mp3"])
 
     def test_refusals(self) -> None:
         """Both builds of ffprobe give the same result for video in every container.
@@ -308,10 +310,10 @@ class SameTests(SynchronousTestCase):
         (Format and encoding options, 4)
         """
         for name in test_info.FILMS:
-            self.assert_alike(name, (test_info.folder() / name).read_bytes(), [])
+            self.assert_same_output(name, (test_info.folder() / name).read_bytes(), [])
 
 
-def told(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
+def probe_result(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
     """Return a program's description of a source, or the refusal that follows from it."""
     ended = run(probe_arguments(ffprobe, local_input()), source)
     if ended.code:
@@ -322,11 +324,11 @@ def told(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
         return type(refusal)
 
 
-def audible() -> Iterator[tuple[str, bytes]]:
+def audio_sources() -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of sources of all supported kinds."""
     for row in test_info.KINDS:
         yield row.name, (test_info.folder() / row.name).read_bytes()
-    yield from convert_all(STEREO, encoded(CODECS)).items()
+    yield from convert_all(STEREO, codec_arguments(CODECS)).items()
     # The wav file declares PCM samples, but contains AC-3.
     wrapped = convert(STEREO, "-c:a", "ac3", "-f", "spdif")
     disguise = BytesIO()
@@ -336,10 +338,10 @@ def audible() -> Iterator[tuple[str, bytes]]:
     yield "spdif.wav", disguise.getvalue()
     mono = write_wav(noise(48000, 24000, 1))
     yield from convert_all(mono, {"a.mxf": "-c:a pcm_s16le -f mxf_opatom"}).items()
-    yield from convert_all(write_wav(tone(8000, 4000, 300)), encoded(SPEECH)).items()
+    yield from convert_all(write_wav(tone(8000, 4000, 300)), codec_arguments(SPEECH)).items()
 
 
-def encoded(codecs: Mapping[str, str]) -> dict[str, str]:
+def codec_arguments(codecs: Mapping[str, str]) -> dict[str, str]:
     """Return ffmpeg's arguments for each codec and container, by file name."""
     return {
         f"{codec}.{ending}": f"-strict experimental -bitexact -c:a {codec}"

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.config import Config
 from audioproxy.metrics import Metrics
 from audioproxy.web.metrics_resource import exposition
-from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run, unknown
+from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run_promtool, unknown
 from tests.test_metrics import FakePool, parse
 
 
@@ -25,8 +25,8 @@ class PromtoolTests(SynchronousTestCase):
 
     def assert_passes(self, *words: str | Path) -> None:
         """Assert that promtool finds no error."""
-        status, said = run(*words)
-        self.assertEqual(0, status, said)
+        status, output = run_promtool(*words)
+        self.assertEqual(0, status, output)
 
     def test_rules(self) -> None:
         """promtool loads every rule."""
@@ -46,8 +46,8 @@ class PromtoolTests(SynchronousTestCase):
         metrics.watch(FakePool(held=0, depth=0))
         lines = {'up{job="audioproxy", instance="a:9568"}': 1.0}
         for (name, labels), value in parse(exposition(metrics.registry)).items():
-            told = (*labels, ("job", "audioproxy"), ("instance", "a:9568"))
-            text = ", ".join(f'{label}="{word}"' for label, word in told)
+            all_labels = (*labels, ("job", "audioproxy"), ("instance", "a:9568"))
+            text = ", ".join(f'{label}="{word}"' for label, word in all_labels)
             lines[f"audio_proxy_{name}{{{text}}}"] = value
         document = {
             "rule_files": [str(PROMETHEUS / "rules.yml")],
@@ -81,10 +81,10 @@ class RulesTests(SynchronousTestCase):
             for group in load("tests.yml")["tests"]
             for case in group.get("alert_rule_test", ())
         ]
-        comes = {case["alertname"] for case in cases if case["exp_alerts"]}
-        stays_away = {case["alertname"] for case in cases if not case["exp_alerts"]}
+        firing = {case["alertname"] for case in cases if case["exp_alerts"]}
+        not_firing = {case["alertname"] for case in cases if not case["exp_alerts"]}
         alerts = rules("alert").keys()
-        self.assertEqual((alerts, alerts), (comes, stays_away))
+        self.assertEqual((alerts, alerts), (firing, not_firing))
 
     def test_every_record_is_tested(self) -> None:
         """Each recorded series has a test that states its value."""
@@ -101,12 +101,12 @@ class RulesTests(SynchronousTestCase):
 
     def test_what_tests_feed(self) -> None:
         """The rule tests use only series of the service."""
-        fed = {
+        input_series = {
             f"{group['name']}, {number}": row["series"].replace(", ", ",")
             for group in load("tests.yml")["tests"]
             for number, row in enumerate(group["input_series"])
         }
-        self.assertEqual([], unknown(fed))
+        self.assertEqual([], unknown(input_series))
 
     def test_annotations(self) -> None:
         """Every alert says what is wrong, and links to instructions."""
@@ -129,12 +129,12 @@ class RulesTests(SynchronousTestCase):
         )
 
 
-class ReadingTests(SynchronousTestCase):
+class PromqlParserTests(SynchronousTestCase):
     """The tests' parser of expressions detects errors."""
 
-    def test_wrong_names_and_values(self) -> None:
+    def test_unknown_names_and_values(self) -> None:
         """An unknown series, label or value is detected."""
-        for expression, complaint in (
+        for expression, message in (
             ("sum(rate(audio_proxy_http_request_total[5m]))", "no audio_proxy_http_request_total"),
             ('audio_proxy_http_requests_total{status=~"5xx|500"}', "is never 500"),
             ('audio_proxy_renders_total{outcome!="canceled"}', "is never canceled"),
@@ -142,9 +142,9 @@ class ReadingTests(SynchronousTestCase):
             ("job:audio_proxy_nothing:rate5m > 1", "no job:audio_proxy_nothing:rate5m"),
         ):
             self.assertEqual(1, len(found := unknown({"it": expression})), expression)
-            self.assertIn(complaint, found[0])
+            self.assertIn(message, found[0])
 
-    def test_right_ones(self) -> None:
+    def test_known_names(self) -> None:
         """Known series, functions and variables are accepted."""
         expression = (
             "histogram_quantile(0.9, sum by (le) (rate("

@@ -86,17 +86,17 @@ class UnitTests(SynchronousTestCase):
         With the systemd version that the unit names, the rating is exactly the number in the unit.
         """
         words = ("security", "--no-pager", "--offline=yes", "--threshold=20")
-        status, said = self.analyze(*words, "./audioproxy.service")
-        self.assertEqual(0, status, said)
-        found = re.search(r"Overall exposure level for audioproxy.service: ([012]\.\d) ", said)
-        assert found is not None, said
-        told = re.search(
+        status, output = self.analyze(*words, "./audioproxy.service")
+        self.assertEqual(0, status, output)
+        found = re.search(r"Overall exposure level for audioproxy.service: ([012]\.\d) ", output)
+        assert found is not None, output
+        documented = re.search(
             r"of systemd (\d+) gives this an exposure of (\d\.\d) of 10",
             (FOLDER / "audioproxy.service").read_text(),
         )
-        assert told is not None
-        if self.analyze("--version")[1].startswith(f"systemd {told[1]} "):
-            self.assertEqual(told[2], found[1])
+        assert documented is not None
+        if self.analyze("--version")[1].startswith(f"systemd {documented[1]} "):
+            self.assertEqual(documented[2], found[1])
 
     def test_stop_outlasts_the_drain(self) -> None:
         """A stop may take 10 seconds longer than the drain, for children and the store (D39).
