@@ -79,8 +79,8 @@ KINDS = (
     kind("a.caf", "-c:a pcm_s16be", "caf", 16, 0.001, 16 * 44100),
     kind("16.flac", "", "flac", 16),
     kind("96.flac", "-ar 96000 -sample_fmt s32", "flac", 24, rate=96000),
-    # An mp3 is measured in whole frames, with the encoder's delay. The bit rate includes the
-    # header.
+    # The duration of an MP3 counts whole frames and the encoder's delay. The bit rate is that of
+    # the whole file, including the headers.
     kind("cbr.mp3", "-b:a 128k", "mp3", None, 0.06),
     kind("cbr-bare.mp3", "-b:a 128k -write_xing 0 -id3v2_version 0", "mp3", None, 0.06, 128_000),
     kind("vbr.mp3", "-q:a 4", "mp3", None, 0.06),
@@ -94,7 +94,7 @@ KINDS = (
     kind("aac.mp4", "-c:a aac", "m4a"),
     kind("alac.m4a", "-c:a alac -sample_fmt s16p", "m4a", 16),
     kind("alac24.m4a", "-c:a alac -sample_fmt s32p", "m4a", 24),
-    # ADTS has no duration field: it is estimated from the size.
+    # ADTS has no duration field, so the duration is estimated from the size.
     kind("a.aac", "-c:a aac", "aac", None, 0.1),
     kind("16.aiff", "", "aiff", 16, bitrate=16 * 44100),
     kind("24.aiff", "-c:a pcm_s24be", "aiff", 24, bitrate=24 * 44100),
@@ -224,7 +224,7 @@ class FileTests(ServiceCase):
             ("a.wv", 0.9, 200, LENGTH),
             # The index of this file is at its end.
             ("aac.m4a", 0.9, 415, None),
-            # 24 bytes contain no audio, or not even a complete header.
+            # 24 bytes are too few to detect audio in any format but AAC.
             *((name, 24, 415, None) for name in one_of_each.values()),
         ):
             data = (folder() / name).read_bytes()
@@ -605,7 +605,7 @@ class ProbeTests(ServiceCase):
             self.assertEqual(number, self.count())
 
     async def test_client_that_leaves(self) -> None:
-        """If the only client leaves, its probe is ended, and the probe slot is free."""
+        """If the only client leaves, its probe is killed, and the probe slot is freed."""
         stuck = self.bin / "stuck"
         stuck.touch()
         self.use_ffprobe(f"[ -e '{stuck}' ] && exec sleep 600")

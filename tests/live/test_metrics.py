@@ -210,7 +210,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual({"renders_total mp3 success": 1}, renders)
 
     async def test_probes_busy(self) -> None:
-        """A 429 for a missing probe slot does not count as a rejection of the render queue."""
+        """A 429 because all probe slots are taken does not count as a render queue rejection."""
         gate, folder = self.root / "gate", self.root / "bin"
         os.mkfifo(gate)
         folder.mkdir()
@@ -240,7 +240,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual(1, shown["http_requests_total render 4xx"])
 
     async def test_store_that_is_gone(self) -> None:
-        """If the store is gone, clients are served, and write failures are counted (Metrics, 5)."""
+        """If the store is deleted, requests succeed and write failures are counted (Metrics, 5)."""
         service = self.start()
         shutil.rmtree(self.store)
         for count, form in enumerate(("mp3", "flac"), 1):

@@ -123,7 +123,7 @@ class QueueTests(StoppedEncoderCase):
         self.assertEqual(0, after['audio_proxy_renders_total{format="mp3",outcome="cancelled"}'])
 
     async def test_what_needs_no_slot(self) -> None:
-        """Hits, 304, HEAD, 401, health and metrics take milliseconds while the queue is full."""
+        """Hits, 304, HEAD, 401, health and metrics take under 50 ms while the queue is full."""
         node, port, _ = await self.crowd()
         hit = target("good", "opus")
         tag = (await until_hit(port, hit))["etag"] or b""

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
 
-# Seconds for the whole test: samples, start, five renders and a probe, stop.
+# Maximum seconds for the whole test: samples, start, six renders, an info document, stop.
 PATIENCE = 60
 
 
@@ -34,8 +34,8 @@ class QuickstartTests(SynchronousTestCase):
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
-            # A process group of its own: the signal below reaches all of it, like Ctrl-C in a
-            # terminal.
+            # The signal below goes to the whole process group, like Ctrl-C in a terminal. This
+            # group does not include the test.
             start_new_session=True,
         )
         watchdog = threading.Timer(PATIENCE, os.killpg, (running.pid, signal.SIGKILL))

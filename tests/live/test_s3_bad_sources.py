@@ -181,7 +181,9 @@ class LostRangeTests(RemoteCase):
     ALWAYS = 1000
 
     async def check(self, name: str, options: str, *rows: tuple[int, int, Behavior, bool]) -> None:
-        """Require correct bytes if a render recovers; else no complete response and no variant.
+        """Require correct bytes from renders that recover, and no complete response from others.
+
+        Renders that do not recover store no variant.
 
         :param rows: for each source: number of the first failing request, number of failing
             requests, the response to them, and whether the render recovers.
@@ -212,7 +214,7 @@ class LostRangeTests(RemoteCase):
     async def test_sound_that_ends_early(self) -> None:
         """After a failed range request, an Ogg response has the whole audio or is incomplete.
 
-        A response with half a second of the 30-second source is never complete (D35).
+        A response that lacks most of the 30-second source is never complete (D35).
         """
         await self.check(
             *("a.ogg", "f:wav"),
@@ -242,7 +244,8 @@ _right: dict[tuple[str, str], bytes] = {}
 class BrokenTests(BadCase):
     """Store connections that end while sources are probed and read."""
 
-    # Number of bytes from which the probe cannot yet detect the format.
+    # Number of response bytes that are too few for the probe to detect the format. Over TLS, the
+    # bytes of the handshake count too.
     BEFORE_SOUND = 2000
     #: A streamed render, a render that sends nothing before the source's end, and a probe.
     ASKED = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
@@ -333,7 +336,7 @@ class BrokenTests(BadCase):
 
 
 class TLSBrokenTests(BrokenTests):
-    """The tests above over TLS, where the end of a connection gives different errors."""
+    """`BrokenTests` over TLS, where the end of a connection gives different errors."""
 
     tls = True
     BEFORE_SOUND = 9000
@@ -345,7 +348,7 @@ class GoneTests(BadCase):
     async def test_gone_before_it_is_read(self) -> None:
         """A source that becomes unreachable before the probe or the encoder reads it gives 502.
 
-        A source that is deleted before then gives 404.
+        A source that is deleted before the probe or the encoder reads it gives 404.
         """
         self.put("a.flac", short_flac())
         for fits in (is_signed_url, is_encoder_request):
@@ -407,7 +410,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], elsewhere.connections)
 
     async def test_redirect_of_the_encoder(self) -> None:
-        """ffprobe does not follow a redirect that the store sends to GET requests only."""
+        """A redirect of GET requests only gives 415, and ffprobe does not follow it."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
         there = elsewhere.put(path, short_flac().read_bytes())

@@ -157,7 +157,7 @@ class ClockTests(BucketCase):
         self.assertRegex(str(error), rf"a correct clock is required: {self.AHEAD}\Z")
 
     async def test_accepted_clock_offset(self) -> None:
-        """A clock offset that the store accepts is reported as a note or an error.
+        """A clock offset that the store accepts is a note, and above 300 seconds an error.
 
         A presigned URL that is expired by the store's clock is reported as an error.
         """

@@ -80,7 +80,7 @@ class StoreCheckTests(StoreCheckCase):
         self.assertEqual(1, len(self.stored()))
 
     async def test_exit(self) -> None:
-        """A refused process exits with 1 and a one-line reason that contains no secret."""
+        """If the store check fails, the process exits with 1 and one line without secrets."""
         reader = self.server.add_user("read")
         identity = (reader.access_key, reader.secret_key)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -37,7 +37,7 @@ class SameAudioTests(RemoteCase):
 
     async def test_same_as_a_file(self) -> None:
         """Variants and info documents of an object equal those of a file with the same bytes."""
-        # An m4a has its index at the end, so that it is read in several ranges.
+        # An m4a has its index at the end, so it is read in several ranges.
         for name in ("a.wav", "a.mp3", "a.ogg", "a.m4a"):
             self.add(name, sound(name))
             self.put(name, sound(name))
@@ -128,7 +128,7 @@ class InfoTests(RemoteCase):
         self.assertEqual(len(sound("a.flac")), other.document["size"])
 
     async def test_head(self) -> None:
-        """HEAD of a MISS or an info document has its GET's headers and does not read the object."""
+        """HEAD of a MISS or an info document returns the headers of GET and reads no object."""
         self.put("a.flac", short_flac())
         self.put("text.mp3", b"No sound, but words.\n" * 500)
         relay = self.relay()
@@ -197,7 +197,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual(200, (await fetch(allowed.port, self.url("a.flac"))).status)
 
     async def test_right_to_list(self) -> None:
-        """Credentials without the right to list read objects, and get 404 for missing keys."""
+        """Credentials that may not list keys can read objects; missing keys give 404."""
         self.put("a.flac", short_flac())
         reader = self.server.add_user("get")
         service = await self.boot(source_s3=self.s3(who=reader))

@@ -181,7 +181,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(b"no-store", beyond["cache-control"])
 
     async def test_head(self) -> None:
-        """HEAD of a hit has its GET's headers, ignores Range and does not read the object."""
+        """HEAD of a hit returns the headers of GET, ignores Range and does not read the object."""
         hit = await self.fetch()
         reads = self.store.count("GET")
         for headers in ({}, {"range": b"bytes=0-9"}):

@@ -43,7 +43,7 @@ class FixedResponseServer(Protocol):
     abort = False
 
     def dataReceived(self, data: bytes) -> None:
-        """Respond to a request that has arrived completely."""
+        """Respond once the request is complete."""
         if data.endswith(b"\r\n\r\n"):
             self.factory.heard = data  # type: ignore[union-attr]
             self.transport.write(self.words)  # type: ignore[union-attr]
@@ -108,7 +108,7 @@ class ProcessTests(TestCase):
         self.assertEqual(("out\n", "err\n"), (process.stdout, process.stderr))
 
     async def test_signal(self) -> None:
-        """`Process` returns a signal as a negative status; `children` lists unreaped children."""
+        """`Process` returns a signal as a negative status; `children` lists running children."""
         process = self.run_python("print('up', flush=True); input()")
         await until(lambda: process.stdout, "the program to start")
         self.assertEqual([process.pid], children())

@@ -83,7 +83,7 @@ class TrimTests(SynchronousTestCase):
             whole = reference(kind)
             rest = whole.part(round(2.287 * whole.rate))
             self.assertEqual(render_and_decode(recording(kind), f"{PLAIN}/t:2.287"), rest, kind)
-            # `FadeTests.test_cut_region` covers trims of other containers past the end.
+            # `FadeTests.test_cut_region` covers trims of FLAC and MP3 past the end.
             if kind in ("wav", "ogg", "m4a"):
                 self.assertEqual(
                     render_and_decode(recording(kind), f"{PLAIN}/t:2.287:60"), rest, kind
@@ -316,7 +316,7 @@ class EnhanceTests(SynchronousTestCase):
         self.assert_aligned(render_and_decode(source, f"{PLAIN}/enhance:voice/norm:ebu"), whole)
 
     def test_rumble_and_hiss(self) -> None:
-        """``enhance`` removes rumble below a voice, and lowers the noise behind it."""
+        """``enhance`` attenuates rumble below a voice and the noise behind it."""
         rate = 44100
         rumble = tone(rate, 2 * rate, 40, amplitude=0.05)
         hiss = noise(rate, 2 * rate, 1, 0.004)
@@ -528,7 +528,10 @@ class QualityTests(SynchronousTestCase):
                 self.assertTrue(0.65 < kbps / rates[text] < 1.35, (text, kbps))
 
     def test_quality(self) -> None:
-        """``q`` makes files larger or smaller, in the direction that each codec defines."""
+        """``q`` makes files larger or smaller, in the direction that each codec defines.
+
+        For Opus it only gives different bytes.
+        """
         source = recording("wav")
         for form, qualities in (
             ("mp3", ("9", "0")),

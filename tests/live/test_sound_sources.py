@@ -101,7 +101,7 @@ class IdentityTests(SynchronousTestCase):
             self.assertEqual([stream["codec_type"] for stream in found["streams"]], ["audio"])
             (stream,) = found["streams"]
             stream.setdefault("tags", {})
-            # Ogg repeats the codec's name, without a version.
+            # The encoder tag in Ogg holds the codec's name, without a version.
             self.assertRegex(stream["tags"].pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
             for part in (found["format"], stream):
                 self.assertLessEqual({name.lower() for name in part.get("tags", {})}, ours, form)
@@ -154,7 +154,7 @@ class CombinationTests(SynchronousTestCase):
     """Combinations of options and sources."""
 
     def test_slice(self) -> None:
-        """Any options on any source result in audio, or in a refusal with a reason (D13)."""
+        """Combinations of options and sources give audio, or are refused with 415 or 422 (D13)."""
         sources = [
             write_wav(noise(8000, 1600)),
             write_wav(noise(22050, 3000, 2), "24"),
@@ -186,7 +186,8 @@ class CombinationTests(SynchronousTestCase):
                     render(source, text)
                 except (InvalidOptions, UndecodableSource):
                     refused.append((n, text))
-                    # A single sample is not enough for some filters.
+                    # Source 8 is a single sample, which is too few for some filters. A trim from
+                    # 0.01 s starts past the end of the shortest sources.
                     self.assertTrue(n == 8 or "/t:0.01" in text, text)
         self.assertLess(len(refused), 5, refused)
 
@@ -264,7 +265,7 @@ class EmptyTests(SynchronousTestCase):
                 self.assertGreaterEqual(
                     len(render_and_decode(sample(kind), f"{text}/t:0.1:0.001")), 1, text
                 )
-        # Even without a trim, a source this short gives one sample.
+        # Five samples at 44.1 kHz give one sample at 8 kHz, even without a trim.
         brief = write_wav(constant(44100, 5, 0.5))
         self.assertEqual(1, len(render_and_decode(brief, "f:wav/sr:8000")))
 
@@ -293,7 +294,7 @@ class BrokenTests(SynchronousTestCase):
         self.assertEqual(error.status, 415, what)
 
     def test_not_audio(self) -> None:
-        """A source without audio returns 415, whatever its name (Errors, 415)."""
+        """A source without audio returns 415 (Errors, 415)."""
         junk = random.Random(1).randbytes
         for what, source in {
             "nothing": b"",
@@ -323,7 +324,7 @@ class BrokenTests(SynchronousTestCase):
         self.assertEqual(error.status, 415)
 
     def test_no_samples(self) -> None:
-        """A file that ends after its header returns 415 (Errors, 415)."""
+        """A file that ends in or right after its header returns 415 (Errors, 415)."""
         for kind, size in (("wav", 44), ("wav", 20), ("flac", 42), ("m4a", 40), ("mp3", 20)):
             self.assert_refused(sample(kind)[:size], (kind, size))
         self.assert_refused(write_wav(silence(44100, 0)), "no samples")

@@ -112,7 +112,7 @@ class DeliveryTests(ServiceCase):
         self.assertEqual(parse_waveform(bodies[0]), parse_waveform(bodies[2]))
 
     async def test_shared_render(self) -> None:
-        """Clients share one render of a waveform, and the service responds to others meanwhile."""
+        """Clients share one waveform render; meanwhile the service responds to other requests."""
         self.add("long.flac", long_flac())
         port = self.start().port
         path = signed("/f:peaks/pts:65536/ch:2/t:0:240/plain/local://long.flac")
@@ -208,7 +208,8 @@ class SourceCase(ServiceCase):
         self.assertTrue(waveform.values == render_waveform(frames, waveform.pixel, pixels), what)
 
 
-#: Sources whose probed length is wrong. Wav is not among them: the file's size corrects its length.
+#: Sources whose probed length is wrong. WAV files are not in this set, because the file size
+#: corrects their probed length.
 WRONG_LENGTH = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
 
 
@@ -306,7 +307,7 @@ class OptionTests(SourceCase):
         await gatherResults([Deferred.fromCoroutine(check(text)) for text in texts])
 
     async def test_stereo(self) -> None:
-        """Waveforms respect t, fade, gain, norm and enhance, in mono and in stereo."""
+        """Waveforms show the effect of t, fade, gain, norm and enhance, in mono and in stereo."""
         await self.assert_as_heard(
             "stereo.wav",
             write_wav(noise(22050, 22050, 2, 0.1)),
