@@ -55,7 +55,7 @@ class RedirectTests(HttpsCase):
         super().setUp()
         self.service = self.start()
 
-    async def refused(self, url: str, status: int) -> Response:
+    async def assert_refused(self, url: str, status: int) -> Response:
         """Require a refusal for HEAD and GET, info and render; return the last response."""
         for options in ("info", "f:wav"):
             head = await fetch(self.service.port, self.path(url, options), b"HEAD")
@@ -78,13 +78,13 @@ class RedirectTests(HttpsCase):
             far = await fetch(self.service.port, self.path(first, options))
             self.assertEqual((200, True, local.body), (far.status, far.complete, far.body))
         one_more = self.origin.put("/0", Redirect("/a/1"))
-        self.assertEqual("upstream_unavailable", (await self.refused(one_more, 502)).error)
+        self.assertEqual("upstream_unavailable", (await self.assert_refused(one_more, 502)).error)
 
     async def test_loop(self) -> None:
         """A redirect loop gives 502 after six requests, on HEAD too (D48)."""
         url = self.origin.put("/a", Redirect("/b"))
         self.origin.put("/b", Redirect("/a"))
-        response = await self.refused(url, 502)
+        response = await self.assert_refused(url, 502)
         self.assertEqual("upstream_unavailable", response.error)
         # The service gets two HEAD and two GET requests, and sends six requests for each.
         self.assertEqual(4 * 6, len(self.origin.requests))
@@ -94,8 +94,8 @@ class RedirectTests(HttpsCase):
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
         there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         url = self.origin.put("/a", Redirect(there))
-        response = await self.refused(url, 404)
-        missing = await self.refused(self.origin.url("/none"), 404)
+        response = await self.assert_refused(url, 404)
+        missing = await self.assert_refused(self.origin.url("/none"), 404)
         self.assertEqual(missing.body, response.body)
         self.assertEqual([], elsewhere.connections)
 
@@ -103,28 +103,28 @@ class RedirectTests(HttpsCase):
         """A redirect without a location, or with an invalid or forbidden one, gives 404 (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
-        places = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
-        for place in (*places, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
-            url = self.origin.put("/a", Redirect(place))
-            self.assertEqual("not_found", (await self.refused(url, 404)).error, place)
+        locations = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
+        for location in (*locations, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
+            url = self.origin.put("/a", Redirect(location))
+            self.assertEqual("not_found", (await self.assert_refused(url, 404)).error, location)
         self.assertEqual([], cleartext.connections)
 
-    async def test_for_the_encoder_alone(self) -> None:
+    async def test_redirect_on_get(self) -> None:
         """A redirect that only GET requests get is not followed: the response is 415."""
         elsewhere = open_origin(self, certificate("localhost"))
         there = elsewhere.put("/a", short_flac().read_bytes())
         good = File(short_flac().read_bytes(), ranges=False)
-        for number, place in enumerate((there, "/good")):
-            url = self.origin.put(f"/{number}", Methods(good, Redirect(place)))
+        for number, location in enumerate((there, "/good")):
+            url = self.origin.put(f"/{number}", Methods(good, Redirect(location)))
             self.assertEqual(415, (await fetch(self.service.port, self.path(url))).status)
         self.assertEqual([], elsewhere.connections)
         self.assertEqual([], self.origin.requests_for("/good"))
 
     async def test_short_lived(self) -> None:
         """Redirects to short-lived URLs are followed again before each use and after the render."""
-        data, moves = short_flac().read_bytes(), ShortLivedRedirect()
-        url = self.origin.put("/a", moves)
-        moves.data = data
+        data, redirect = short_flac().read_bytes(), ShortLivedRedirect()
+        url = self.origin.put("/a", redirect)
+        redirect.data = data
         response = await fetch(self.service.port, self.path(url))
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(
@@ -171,7 +171,7 @@ class TrustTests(HttpsCase):
                 self.assertEqual(502, head.status)
             self.assertEqual([], origin.requests, name)
 
-    async def test_for_the_encoder_alone(self) -> None:
+    async def test_later_certificate(self) -> None:
         """An origin whose certificate is invalid after the first connection gives 502 (D48)."""
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
@@ -251,9 +251,9 @@ class SpellingTests(HttpsCase):
             path = self.path(self.origin.url(target), "info")
             clients[target] = await send(service.port, path)
         responses = {target: (await client.end()).status for target, client in clients.items()}
-        for who, wanted in (("we", None), ("ffprobe", "bytes=0-")):
-            by_them = {a.target for a in self.origin.requests if a.headers.get("range") == wanted}
-            self.assertEqual({*targets.values()}, by_them, who)
+        for client, wanted in (("service", None), ("ffprobe", "bytes=0-")):
+            requested = {a.target for a in self.origin.requests if a.headers.get("range") == wanted}
+            self.assertEqual({*targets.values()}, requested, client)
         self.assertEqual({200}, {*responses.values()}, responses)
 
     async def test_kept(self) -> None:
@@ -318,7 +318,7 @@ class AllowlistTests(HttpsCase):
             self.assertLessEqual({*names.lookups}, admitted)
             self.assertEqual(len(admitted), len(origin.requests) - before)
 
-    async def test_address(self) -> None:
+    async def test_ipv6_entries(self) -> None:
         """An entry for an IPv6 address has no brackets, and matches any spelling of the address."""
         names = FakeResolver()
         names.install(self)

@@ -42,7 +42,7 @@ from tests.support.service import (
 SINE = "sine=frequency=330:sample_rate=16000:duration="
 #: Names of sources. first.m4a has its index before the audio, last.m4a after it. `BEHAVIORS` below
 #: covers more formats.
-FORMS = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
+SOURCE_NAMES = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
 
 NO_RANGES: dict[str, Any] = {"ranges": False}
 _STARTED = re.compile(r"starting on (\d+)")
@@ -109,17 +109,17 @@ class PartialRanges:
 class ChangesOnSecond:
     """Behavior that changes permanently with the second request that meets a condition.
 
-    :ivar counts: the condition.
+    :ivar matches: the condition.
     """
 
     first: Behavior
     then: Behavior
-    counts: Callable[[ReceivedRequest], bool]
-    heard: int = 0
+    matches: Callable[[ReceivedRequest], bool]
+    match_count: int = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        self.heard += self.counts(pending.request)
-        (self.first if self.heard <= 1 else self.then).respond(pending)
+        self.match_count += self.matches(pending.request)
+        (self.first if self.match_count <= 1 else self.then).respond(pending)
 
 
 def is_head(request: ReceivedRequest) -> bool:
@@ -223,19 +223,19 @@ class SameAudioTests(HttpsCase):
     async def test_same_as_a_file(self) -> None:
         """An https source gives the same renders, info documents and headers as a local file."""
         service = self.start(variant_store=None)
-        for form in FORMS:
+        for form in SOURCE_NAMES:
             self.add(form, sound(form))
             url = self.origin.put(f"/{form}", sound(form))
             for options in ("info", "f:wav"):
-                twins = signed(f"/{options}/plain/local://{form}"), self.path(url, options)
-                local, remote = await self.fetch_all(service.port, twins)
+                paths = signed(f"/{options}/plain/local://{form}"), self.path(url, options)
+                local, remote = await self.fetch_all(service.port, paths)
                 self.assertEqual((200, True), (remote.status, remote.complete), (form, options))
                 self.assertEqual(local.body, remote.body, (form, options))
                 # The ETag depends on the canonical source, which differs.
                 different = {b"etag", b"x-request-id", b"content-length", b"transfer-encoding"}
                 same = [h for h in remote.headers_without_date if h[0] not in different]
-                for twin in twins:
-                    head = await fetch(service.port, twin, b"HEAD")
+                for path in paths:
+                    head = await fetch(service.port, path, b"HEAD")
                     self.assertEqual(
                         same, [h for h in head.headers_without_date if h[0] not in different]
                     )
@@ -252,8 +252,8 @@ class SameAudioTests(HttpsCase):
         local = {}
         for form in forms:
             self.add(form, sound(form))
-            twins = [signed(f"/{options}/plain/local://{form}") for options in ("f:wav", "info")]
-            local[form] = await self.fetch_all(service.port, twins)
+            paths = [signed(f"/{options}/plain/local://{form}") for options in ("f:wav", "info")]
+            local[form] = await self.fetch_all(service.port, paths)
         renders = [self.path(url) for url in urls.values()]
         infos = [self.path(url, "info") for url in urls.values()]
         responses = await self.fetch_all(service.port, [*renders, *infos])
@@ -263,12 +263,12 @@ class SameAudioTests(HttpsCase):
             self.assertEqual((200, True), (render.status, render.complete), (name, render.body))
             self.assertEqual(good.body, render.body, name)
             self.assertEqual(200, info.status, (name, info.body))
-            told = info.document
+            document = info.document
             if has_length:
-                self.assertEqual(described.document, told, name)
+                self.assertEqual(described.document, document, name)
             # Without the size of the source, the document has the bit rate of the stream.
-            told["bitrate"] = described.document["bitrate"]
-            self.assertLessEqual(told.items(), described.document.items(), name)
+            document["bitrate"] = described.document["bitrate"]
+            self.assertLessEqual(document.items(), described.document.items(), name)
 
     async def test_info_without_ranges(self) -> None:
         """A duration that ffprobe cannot determine is omitted, never wrong."""
@@ -276,8 +276,8 @@ class SameAudioTests(HttpsCase):
         service = self.start()
         for number, more in enumerate((NO_RANGES, CHUNKED)):
             url = self.origin.put(f"/{number}.ogg", File(data, **more))
-            told = (await fetch(service.port, self.path(url, "info"))).document
-            self.assertIn(told.get("duration"), (8, None), told)
+            document = (await fetch(service.port, self.path(url, "info"))).document
+            self.assertIn(document.get("duration"), (8, None), document)
 
     async def test_until_close(self) -> None:
         """A body that ends with a clean TLS close is complete, even without a length (D48)."""
@@ -291,7 +291,7 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual((200, True), (remote.status, remote.complete), (name, options))
                 self.assertEqual(local.body, remote.body, (name, options))
 
-    async def test_until_a_torn_close(self) -> None:
+    async def test_close_without_notify(self) -> None:
         """A body that ends without length, last chunk or TLS close_notify gives 502 (D48).
 
         HEAD requests for the same source give 200.
@@ -304,15 +304,15 @@ class SameAudioTests(HttpsCase):
             url = self.origin.put(f"/{sent}{framing['framing']}.wav", torn)
             for options in ("f:wav", "info"):
                 response = await fetch(service.port, self.path(url, options))
-                told = (response.status, response.error)
-                self.assertEqual((502, "upstream_unavailable"), told, (sent, options))
+                failure = (response.status, response.error)
+                self.assertEqual((502, "upstream_unavailable"), failure, (sent, options))
                 head = await fetch(service.port, self.path(url, options), b"HEAD")
                 self.assertEqual(200, head.status)
         grown = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
         self.assertEqual([], self.stored())
 
-    async def test_until_close_without_a_limit(self) -> None:
+    async def test_size_limit_without_length(self) -> None:
         """AP_MAX_SRC_BYTES limits renders of sources without a length (Info endpoint, 4)."""
         data = sound("a.wav", "20")
         service = self.start(max_src_bytes=len(data) - 1)
@@ -443,11 +443,11 @@ class RealServerTests(HttpsCase):
         base = f"https://localhost:{found[0]}"
         for options in ("f:wav", "info"):
             local = signed(f"/{options}/plain/local://{quote(name)}")
-            twins = local, self.path(f"{base}/{quote(name)}", options)
-            one, other = await self.fetch_all(service.port, twins)
+            paths = local, self.path(f"{base}/{quote(name)}", options)
+            one, other = await self.fetch_all(service.port, paths)
             self.assertEqual((200, True), (other.status, other.complete), other.body)
             self.assertEqual(one.body, other.body, options)
-        same = await fetch(service.port, twins[1], if_none_match=other["etag"] or b"")
+        same = await fetch(service.port, paths[1], if_none_match=other["etag"] or b"")
         self.assertEqual(304, same.status)
         for path, status in (("/none", 404), ("/", 415), ("/text.mp3", 415)):
             response = await fetch(service.port, self.path(base + path))

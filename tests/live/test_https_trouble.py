@@ -63,16 +63,16 @@ ENDS = ("close", "close_without_notify", "abort")
 
 
 @implementer(IPushProducer)
-class _Tap:
+class _RepeatingProducer:
     """Push producer that writes the same bytes again and again."""
 
     def __init__(self, pending: PendingResponse, endless: EndlessResponse) -> None:
-        self._call, self._endless = pending, endless
+        self._pending, self._endless = pending, endless
         self._next: Any = None
 
     def resumeProducing(self) -> None:
         if self._next is None:
-            self._next = reactor.callLater(self._endless.every, self._go_on)
+            self._next = reactor.callLater(self._endless.every, self._write)
 
     def pauseProducing(self) -> None:
         later, self._next = self._next, None
@@ -81,11 +81,11 @@ class _Tap:
 
     stopProducing = pauseProducing
 
-    def _go_on(self) -> None:
+    def _write(self) -> None:
         self._next = None
         self.resumeProducing()
         self._endless.sent += len(self._endless.more)
-        self._call.write(self._endless.more)
+        self._pending.write(self._endless.more)
 
 
 @dataclass(slots=True)
@@ -102,10 +102,10 @@ class EndlessResponse:
     sent: int = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        tap = _Tap(pending, self)
+        producer = _RepeatingProducer(pending, self)
         pending.write(self.head)
-        pending._protocol.transport.registerProducer(tap, True)  # type: ignore[union-attr]
-        tap.resumeProducing()
+        pending._protocol.transport.registerProducer(producer, True)  # type: ignore[union-attr]
+        producer.resumeProducing()
 
 
 class ChangingETag:
@@ -116,30 +116,30 @@ class ChangingETag:
 
 
 @dataclass(slots=True)
-class Odd:
+class OddAfterFirst:
     """Behavior that is odd for some of the requests that meet a condition.
 
     The first such request gets the usual response, and the next ones get the odd response. ffprobe
     usually sends the first one, and ffmpeg the second.
 
-    :ivar counts: the condition.
+    :ivar matches: the condition.
     :ivar times: number of requests with the odd response.
-    :ivar heard: number of requests so far that met the condition.
+    :ivar match_count: number of requests so far that met the condition.
     """
 
     usual: Behavior
     odd: Behavior
-    counts: Callable[[ReceivedRequest], bool]
+    matches: Callable[[ReceivedRequest], bool]
     times: int = 99
-    heard: int = 0
+    match_count: int = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        self.heard += self.counts(pending.request)
-        is_odd = self.counts(pending.request) and 1 < self.heard <= 1 + self.times
+        self.match_count += self.matches(pending.request)
+        is_odd = self.matches(pending.request) and 1 < self.match_count <= 1 + self.times
         (self.odd if is_odd else self.usual).respond(pending)
 
 
-def is_part(request: ReceivedRequest) -> bool:
+def has_offset(request: ReceivedRequest) -> bool:
     """Return whether a request asks for everything after an offset, as ffprobe and ffmpeg do."""
     wanted = request.headers.get("range", "")
     return wanted.endswith("-") and wanted != "bytes=0-"
@@ -149,23 +149,23 @@ def is_part(request: ReceivedRequest) -> bool:
 class UnreadableAfter:
     """File whose bytes after an offset can never be read.
 
-    :ivar end: the offset.
+    :ivar offset: offset of the first byte that is never sent.
     :ivar then: how the response ends at the offset, as in `File`.
     """
 
     file: File
-    end: int
+    offset: int
     then: str
 
     def respond(self, pending: PendingResponse) -> None:
         start, _ = self.file._part(pending.request.headers) or (0, 0)
-        replace(self.file, sent=max(0, self.end - start), then=self.then).respond(pending)
+        replace(self.file, sent=max(0, self.offset - start), then=self.then).respond(pending)
 
 
 class TroubleCase(HttpsCase):
     """Service with faulty origins."""
 
-    async def refused(
+    async def assert_refused(
         self, service: ProxyService, rows: Sequence[tuple[str, int]], options: str = "f:wav"
     ) -> list[Response]:
         """Send all requests at once; require the given statuses, and that nothing is stored.
@@ -204,7 +204,7 @@ class StatusTests(TroubleCase):
         ):
             rows = self.put_all([(Status(code, body=b"" * (code < 400)), status) for code in codes])
             for options in ("f:wav", "info"):
-                for response in await self.refused(service, rows, options):
+                for response in await self.assert_refused(service, rows, options):
                     cached = b"no-store" if status == 502 else b"max-age=10"
                     self.assertEqual(cached, response["cache-control"])
                 for url, _ in rows:
@@ -220,13 +220,15 @@ class StatusTests(TroubleCase):
         good = File(short_flac().read_bytes())
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
-        rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
+        rows += self.put_all(
+            [(OddAfterFirst(good, Status(c), is_whole), status) for c, status in table[::2]]
+        )
         # From the second GET of the whole file on, this origin only redirects, so the last check
         # finds a changed source.
         rows += self.put_all([(ChangesOnSecond(good, Status(302), is_whole), 500)])
-        await self.refused(service, rows)
+        await self.assert_refused(service, rows)
 
-    async def test_nobody(self) -> None:
+    async def test_unreachable(self) -> None:
         """Unknown hosts, closed ports and servers that do not speak HTTP give 502."""
         FakeResolver("nowhere.test").install(self)
         service = self.start(source_allowlist=("localhost", "nowhere.test"))
@@ -234,7 +236,7 @@ class StatusTests(TroubleCase):
         rows += [("https://nowhere.test/a", 502)]
         rows += [(f"https://localhost:{free_port()}/a", 502)]
         for options in ("f:wav", "info"):
-            for response in await self.refused(service, rows, options):
+            for response in await self.assert_refused(service, rows, options):
                 self.assertEqual("upstream_unavailable", response.error)
 
 
@@ -245,17 +247,19 @@ class StallTests(TroubleCase):
         """An origin that stalls in the TLS handshake, or never ends its headers, gives 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
-        drops, flood = (
+        slow_headers, endless_headers = (
             EndlessResponse(OK, b"X-A: a\r\n", 0.02),
             EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
         )
-        rows = self.put_all([(STALL, 502), (Raw(OK, "hold"), 502), (drops, 502), (flood, 502)])
+        rows = self.put_all(
+            [(STALL, 502), (Raw(OK, "hold"), 502), (slow_headers, 502), (endless_headers, 502)]
+        )
         rows.append((silent.url("/a").replace("http:", "https:"), 502))
         service = self.start()
         for options in ("f:wav", "info"):
-            await self.refused(service, rows, options)
+            await self.assert_refused(service, rows, options)
         # Socket buffers hold some megabytes for each of the two requests.
-        self.assertLess(flood.sent, 24_000_000)
+        self.assertLess(endless_headers.sent, 24_000_000)
 
     async def test_ranges(self) -> None:
         """An origin that stalls in the test for ranges gives 504 after AP_PROBE_TIMEOUT."""
@@ -275,7 +279,7 @@ class StallTests(TroubleCase):
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
         # The origin answers the first HEAD and the test for ranges.
         rows = self.put_all([(BehaviorSequence(data, data, each), 504) for each in stuck])
-        responses = await self.refused(self.start(probe_timeout=0.5), rows)
+        responses = await self.assert_refused(self.start(probe_timeout=0.5), rows)
         self.assertEqual({"probe_timeout"}, {response.error for response in responses})
 
     async def test_body(self) -> None:
@@ -285,19 +289,19 @@ class StallTests(TroubleCase):
         good = File(sound("a.wav", "20"))
         lost, fetched = UnreadableAfter(good, 300_000, "hold"), replace(good, **NO_RANGES)
         rows: list[tuple[Behavior, int]] = [
-            (Odd(Odd(good, lost, is_part), lost, is_whole), 502),
+            (OddAfterFirst(OddAfterFirst(good, lost, has_offset), lost, is_whole), 502),
             (ChangesOnSecond(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
         ]
-        await self.refused(self.start(), self.put_all(rows))
+        await self.assert_refused(self.start(), self.put_all(rows))
 
     async def test_body_once(self) -> None:
         """A body that stalls once is requested again, and the render succeeds."""
         self.patch(inputs, "_STALL_TIMEOUT_US", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
-        stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
+        stops = OddAfterFirst(good, replace(good, sent=300_000, then="hold"), has_offset, times=1)
         response = await fetch(service.port, self.path(self.origin.put("/a", stops)))
         self.assertEqual((200, True), (response.status, response.complete))
-        self.assertGreater(stops.heard, 2)
+        self.assertGreater(stops.match_count, 2)
 
     async def test_render(self) -> None:
         """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT."""
@@ -309,7 +313,7 @@ class StallTests(TroubleCase):
         service = self.start(render_timeout=1)
         rows = self.put_all([(ChangesOnSecond(good, bad, is_whole), 504) for bad in (slow, held)])
         before = await scrape(service.metrics_port)
-        responses = await self.refused(service, rows)
+        responses = await self.assert_refused(service, rows)
         self.assertEqual({"render_timeout"}, {response.error for response in responses})
         # Clients get the 504 before the renders have ended.
         outcome = 'renders_total{format="wav",outcome="render_timeout"}'
@@ -320,7 +324,7 @@ class StallTests(TroubleCase):
 class BrokenTests(TroubleCase):
     """Bodies that end early, and range requests that fail"""
 
-    def lost(self, data: bytes) -> list[Behavior]:
+    def failed_ranges(self, data: bytes) -> list[Behavior]:
         """Return behaviors that send neither the requested range nor an error status."""
         wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
         return [
@@ -336,14 +340,17 @@ class BrokenTests(TroubleCase):
         service, good = self.start(max_concurrency=9), File(data)
         usual = await fetch(service.port, signed("/f:wav/plain/local://a.wav"))
         cuts = [replace(good, sent=len(data) // 2, then=then) for then in ENDS]
-        odd = [*((bad, is_whole) for bad in cuts), *((bad, is_part) for bad in self.lost(data))]
-        behaviors = [Odd(good, bad, counts, times=1) for bad, counts in odd]
+        odd = [
+            *((bad, is_whole) for bad in cuts),
+            *((bad, has_offset) for bad in self.failed_ranges(data)),
+        ]
+        behaviors = [OddAfterFirst(good, bad, matches, times=1) for bad, matches in odd]
         rows = self.put_all([(behavior, 200) for behavior in behaviors])
         responses = await self.fetch_all(service.port, [self.path(url) for url, _ in rows])
         for response, behavior in zip(responses, behaviors, strict=True):
             self.assertEqual((200, True), (response.status, response.complete), behavior.odd)
             self.assertEqual(usual.body, response.body, behavior.odd)
-            self.assertGreater(behavior.heard, 1, behavior.odd)
+            self.assertGreater(behavior.match_count, 1, behavior.odd)
         await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
@@ -357,13 +364,16 @@ class BrokenTests(TroubleCase):
         lost = [UnreadableAfter(good, half, then) for then in ENDS]
         behaviors = [
             *(ChangesOnSecond(replace(cut, sent=None), cut, is_whole) for cut in cuts),
-            *(Odd(Odd(good, bad, is_part), bad, is_whole) for bad in lost),
-            *(Odd(good, bad, is_part) for bad in (*self.lost(data)[::2], Status(416), Status(503))),
+            *(OddAfterFirst(OddAfterFirst(good, bad, has_offset), bad, is_whole) for bad in lost),
+            *(
+                OddAfterFirst(good, bad, has_offset)
+                for bad in (*self.failed_ranges(data)[::2], Status(416), Status(503))
+            ),
         ]
         rows = self.put_all([(behavior, 502) for behavior in behaviors])
         service = self.start(max_concurrency=9)
         before = await scrape(service.metrics_port)
-        await self.refused(service, rows)
+        await self.assert_refused(service, rows)
         grown = counter_increases(before, await scrape(service.metrics_port))
         grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
         counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
@@ -379,11 +389,11 @@ class BrokenTests(TroubleCase):
         service = self.start()
         before = await scrape(service.metrics_port)
         for options in ("f:wav", "info"):
-            await self.refused(service, rows, options)
+            await self.assert_refused(service, rows, options)
         grown = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
 
-    async def test_chunks_that_take_their_time(self) -> None:
+    async def test_slow_chunks(self) -> None:
         """A body not downloaded within half of AP_PROBE_TIMEOUT is probed at the origin."""
         data = sound("a.wav", "20")
         slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
@@ -397,18 +407,20 @@ class BrokenTests(TroubleCase):
         """If range requests to the origin fail, /info gives 502 and no document."""
         good, service = File(sound("last.m4a", "60")), self.start()
         odd = [
-            *self.lost(good.data)[::2],
+            *self.failed_ranges(good.data)[::2],
             Status(503),
             UnreadableAfter(good, len(good.data) - 99, "close"),
         ]
-        rows = self.put_all([(Odd(good, bad, is_part, heard=1), 502) for bad in odd])
-        await self.refused(service, rows, "info")
+        rows = self.put_all(
+            [(OddAfterFirst(good, bad, has_offset, match_count=1), 502) for bad in odd]
+        )
+        await self.assert_refused(service, rows, "info")
 
     async def test_too_long(self) -> None:
         """A body longer than HEAD's Content-Length gives 502, if the service can detect it."""
         data = sound("a.wav")
         long = Methods(File(data[:-100]), File(data, **CHUNKED))
-        await self.refused(self.start(), self.put_all([(long, 502)]))
+        await self.assert_refused(self.start(), self.put_all([(long, 502)]))
 
 
 class ReplacedTests(TroubleCase):
@@ -431,7 +443,7 @@ class ReplacedTests(TroubleCase):
             for text in (data, other)
             for ranges in (True, False)
         ]
-        await self.refused(self.start(), self.put_all(rows))
+        await self.assert_refused(self.start(), self.put_all(rows))
 
     async def test_while_it_is_read(self) -> None:
         """A source that changes or disappears while it is read gives 500 or a broken stream.
@@ -449,7 +461,7 @@ class ReplacedTests(TroubleCase):
         self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
         for options, count in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
             rows = [(ChangesOnSecond(File(data), new, is_head), 500) for new in news[:count]]
-            responses = await self.refused(service, self.put_all(rows), options)
+            responses = await self.assert_refused(service, self.put_all(rows), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
 
@@ -465,7 +477,7 @@ class ReplacedTests(TroubleCase):
 class LeftoverTests(TroubleCase):
     """Leftover resources after failures, and secrets in logs and responses"""
 
-    def troubles(self) -> list[str]:
+    def serve_faults(self) -> list[str]:
         """Serve every kind of fault, and return the URLs."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 1)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.5)
@@ -500,7 +512,7 @@ class LeftoverTests(TroubleCase):
         folder.mkdir()
         self.patch(tempfile, "tempdir", str(folder))
         query = "?X-Amz-Signature=s3cret&x-oss-signature=s3cret&hmac=s3cret&pwd=s3cret&s3cret"
-        urls = [url + query for url in self.troubles()]
+        urls = [url + query for url in self.serve_faults()]
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
         urls.append(self.origin.put("/open", Redirect(target + query)))
         # The reactor opens a pipe with its first child process, and keeps it.
@@ -537,9 +549,9 @@ class LeftoverTests(TroubleCase):
         lines = [eventAsText(event) for event in self.log.events]
         self.assertLess(len(urls), len(lines))
         self.assertEqual([], [line for line in lines if "s3cret" in line])
-        told = [
+        leaking = [
             response
             for response in responses
             if b"s3cret" in response.body + repr(response).encode()
         ]
-        self.assertEqual([], told)
+        self.assertEqual([], leaking)
