@@ -56,9 +56,9 @@ class KillCase(ScriptedEncoderCase):
     """Nodes on one store, some of which are killed."""
 
     encoder_scripts: ClassVar[dict[str, str]] = {
-        "start": "wait_here; exec sleep 60",
-        "middle": "say; wait_here; exec sleep 60",
-        "end": "say; wait_here; exit 0",
+        "start": "stop_self; exec sleep 60",
+        "middle": "write_64k; stop_self; exec sleep 60",
+        "end": "write_64k; stop_self; exit 0",
     }
 
     async def boot(self, **variables: str) -> tuple[Process, int]:
@@ -85,12 +85,12 @@ class KillTests(KillCase):
         reference = await fetch(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
         before = self.variants()
-        for act in ("start", "middle", "end"):
-            client = await send(port, target(act, "mp3"))
+        for script in ("start", "middle", "end"):
+            client = await send(port, target(script, "mp3"))
             encoder = await until_stopped(node.pid)
             waiting = await send(port, target("good", "flac"))
             await self.until_queued(node)
-            if act == "end":
+            if script == "end":
                 # Continue the encoder: the write-back then kills the node.
                 os.kill(encoder, signal.SIGCONT)
             else:
@@ -99,13 +99,13 @@ class KillTests(KillCase):
             await until(lambda encoder=encoder: not alive(encoder), "the encoder to end")
             for each in (client, waiting):
                 await until(lambda each=each: each.closed, "the connection to break")
-            self.assertFalse(act != "end" and client.response and client.response.complete)
-            self.assertFalse(act != "end" and waiting.response)
+            self.assertFalse(script != "end" and client.response and client.response.complete)
+            self.assertFalse(script != "end" and waiting.response)
             self.assertLessEqual(1, len(scratch_files(self.store)))
-            kill_in_write_back = (
-                {"PYTHONPATH": self.kill_in_write_back()} if act == "middle" else {}
+            killing_variables = (
+                {"PYTHONPATH": self.pythonpath_that_kills()} if script == "middle" else {}
             )
-            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **kill_in_write_back)
+            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **killing_variables)
             # The file of the writability check is removed a moment after the start.
             await until(lambda: not scratch_files(self.store), "the scratch files to go")
             self.assertEqual(before, self.variants())
@@ -114,7 +114,7 @@ class KillTests(KillCase):
             self.assertEqual(2, len(list((self.store / ".scratch").iterdir())))
             hit = await fetch(port, target("good", "mp3"))
             self.assertEqual((b"HIT", reference.body), (hit["x-audio-proxy"], hit.body))
-            head = await fetch(port, target(act, "mp3"), b"HEAD")
+            head = await fetch(port, target(script, "mp3"), b"HEAD")
             self.assertEqual(b"MISS", head["x-audio-proxy"])
 
     async def until_queued(self, node: Process) -> None:
@@ -123,12 +123,12 @@ class KillTests(KillCase):
         while (await scrape(port))["audio_proxy_render_queue_depth"] != 1:
             self.assertIsNone(node.code)
 
-    def kill_in_write_back(self) -> str:
+    def pythonpath_that_kills(self) -> str:
         """Return a PYTHONPATH that makes Python run `KILL_ON_FSYNC`."""
-        trap = self.root.with_name("trap")
-        trap.mkdir()
-        (trap / "sitecustomize.py").write_text(KILL_ON_FSYNC)
-        return f"{trap}:{self.environment()['PYTHONPATH']}"
+        folder = self.root.with_name("folder")
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(KILL_ON_FSYNC)
+        return f"{folder}:{self.environment()['PYTHONPATH']}"
 
 
 class WriteBackTests(SynchronousTestCase):
@@ -163,13 +163,13 @@ class WriteBackTests(SynchronousTestCase):
         process = os.fork()
         if not process:
             try:
-                self.store_and_die(root, call, after)
+                self.store_until_killed(root, call, after)
             finally:
                 os._exit(1)
         _, status = os.waitpid(process, 0)
         self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1, call)
 
-    def store_and_die(self, root: Path, call: str, after: bool) -> None:
+    def store_until_killed(self, root: Path, call: str, after: bool) -> None:
         """Store a variant, and kill this process just before or after a system call."""
         store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
         self.open(store)
@@ -177,12 +177,12 @@ class WriteBackTests(SynchronousTestCase):
         os.write(scratch.descriptor, self.DATA)
         real = getattr(os, call)
 
-        def kill_in_write_back(*arguments: Any) -> None:
+        def kill_self(*arguments: Any) -> None:
             if after:
                 real(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        setattr(os, call, kill_in_write_back)
+        setattr(os, call, kill_self)
         Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
 
 
@@ -238,8 +238,8 @@ class HungDiskTests(ScriptedEncoderCase):
     """A disk that suddenly hangs on writes"""
 
     encoder_scripts: ClassVar[dict[str, str]] = {
-        "steady": "say; wait_here; exit 0",
-        "writer": "say; wait_here; exec cat /dev/zero",
+        "steady": "write_64k; stop_self; exit 0",
+        "writer": "write_64k; stop_self; exec cat /dev/zero",
     }
 
     def setUp(self) -> None:
@@ -260,14 +260,14 @@ class HungDiskTests(ScriptedEncoderCase):
         """Return the children of the service, which runs in this process; omit the guards."""
         return [child for child in children() if child not in self.guards]
 
-    def texts(self, level: LogLevel) -> list[str]:
+    def messages(self, level: LogLevel) -> list[str]:
         """Return the messages logged at a level, with numbers and digests replaced by N."""
         events = [event for event in self.log.events if event["log_level"] is level]
         return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
 
-    async def start_half_rendered(self, port: int, act: str = "steady") -> tuple[Client, int]:
+    async def start_half_rendered(self, port: int, script: str = "steady") -> tuple[Client, int]:
         """Request a render that stops halfway; return its client and encoder."""
-        client: Client = await send(port, target(act, "mp3"))
+        client: Client = await send(port, target(script, "mp3"))
         await until(lambda: client.response, "the headers")
         encoder = await until_stopped(but=self.guards)
         return client, encoder
@@ -307,7 +307,7 @@ class HungDiskTests(ScriptedEncoderCase):
         joined = await send(service.port, target("steady", "mp3"))
         await self.assert_whole(joined, b"COALESCED")
         await self.assert_serves(service.port, target("good", "mp3"))
-        await until(lambda: len(self.texts(LogLevel.warn)) == 1, "the warning")
+        await until(lambda: len(self.messages(LogLevel.warn)) == 1, "the warning")
         beside = await fetch(service.port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
         counted = counter_increases(before, await scrape(service.metrics_port))
@@ -320,7 +320,7 @@ class HungDiskTests(ScriptedEncoderCase):
                 "the store accepts no file, so a render is not stored: an earlier call has not"
                 " returned",
             ],
-            self.texts(LogLevel.warn),
+            self.messages(LogLevel.warn),
         )
         self.assertEqual([], self.log.errors)
 
@@ -340,7 +340,7 @@ class HungDiskTests(ScriptedEncoderCase):
         await self.assert_whole(client, b"MISS")
         await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
         await self.assert_serves(port, target("good", "mp3"))
-        await until(lambda: self.texts(LogLevel.warn), "the warning")
+        await until(lambda: self.messages(LogLevel.warn), "the warning")
         beside = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
         freeze("--unfreeze")
@@ -357,7 +357,7 @@ class HungDiskTests(ScriptedEncoderCase):
         await service.stopService()
         self.assertEqual([], self.log.errors)
 
-    async def test_encoder_that_no_signal_reaches(self) -> None:
+    async def test_unkillable_encoder(self) -> None:
         """An encoder that cannot be killed is logged, and holds its slot until it is dead."""
         freeze = self.mount_freezable_store()
         service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
@@ -366,7 +366,7 @@ class HungDiskTests(ScriptedEncoderCase):
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: self.log.errors, "the error line")
         line = "child N survived SIGKILL; waiting for its end"
-        self.assertEqual([line], self.texts(LogLevel.error))
+        self.assertEqual([line], self.messages(LogLevel.error))
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
@@ -376,7 +376,7 @@ class HungDiskTests(ScriptedEncoderCase):
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
         self.assertEqual(200, (await fetch(service.port, target("good", "mp3"))).status)
-        self.assertEqual([line], self.texts(LogLevel.error))
+        self.assertEqual([line], self.messages(LogLevel.error))
 
     def mount_freezable_store(self) -> Callable[[str], None]:
         """Put the store on its own ext4 file system; return a function that freezes and thaws it.

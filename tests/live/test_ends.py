@@ -37,15 +37,15 @@ from tests.support.service import (
 from tests.test_tap import LINE
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
-# of that source. Other sources and other calls run the real ffmpeg. `say` writes 64 KiB, and
-# `wait_here` suspends the script until the test continues it.
+# of that source. Other sources and other calls run the real ffmpeg. `write_64k` writes 64 KiB, and
+# `stop_self` suspends the script until the test continues it.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
 *) exec {shutil.which("ffmpeg")} "$@" ;;
 esac
-say() {{ head -c 65536 /dev/zero; }}
-wait_here() {{ kill -STOP $$; }}
+write_64k() {{ head -c 65536 /dev/zero; }}
+stop_self() {{ kill -STOP $$; }}
 source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})
 case ${{source##*/}} in
 %s
@@ -128,7 +128,7 @@ def render_log_lines(node: Process, since: int = 0) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class End:
+class RenderEnd:
     """Expected end of a render, as the client, the log and the metrics report it.
 
     :ivar status: status of the response; 200 without a ``code`` means the complete variant.
@@ -147,7 +147,7 @@ class End:
     level: str = "warning"
 
     @property
-    def request_line(self) -> tuple[str, str]:
+    def access_log_line(self) -> tuple[str, str]:
         """Level and pattern of the access log line."""
         level = "warning" if self.code not in (None, "undecodable_source") else "info"
         code = f" {self.code}" if self.code else ""
@@ -175,52 +175,54 @@ SILENT = "the encoder output no audio"
 TOO_LARGE = r"the encoder was stopped: The output is larger than AP_MAX_VARIANT_BYTES\."
 TOO_LONG = r"the encoder was stopped: The render took longer than AP_RENDER_TIMEOUT\."
 
-QUICK = (
-    End("early", "mp3", 500, "render_failed", "render_failed", FAILED),
-    End("early", "peaks", 500, "render_failed", "render_failed", FAILED),
-    End("midway", "mp3", 200, "render_failed", "render_failed", FAILED),
-    End("midway", "peaks", 500, "render_failed", "render_failed", FAILED),
-    End("shot", "mp3", 200, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
-    End("shot", "peaks", 500, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
-    End("nothing", "mp3", 415, "undecodable_source", "undecodable_source", SILENT),
-    End("nothing", "peaks", 415, "undecodable_source", "undecodable_source", SILENT),
-    End("missing", "mp3", 500, "render_failed", "render_failed", r".*status 127.*", "error"),
-    End("endless", "mp3", 200, "render_failed", "render_failed", TOO_LARGE),
+FAILURES = (
+    RenderEnd("early", "mp3", 500, "render_failed", "render_failed", FAILED),
+    RenderEnd("early", "peaks", 500, "render_failed", "render_failed", FAILED),
+    RenderEnd("midway", "mp3", 200, "render_failed", "render_failed", FAILED),
+    RenderEnd("midway", "peaks", 500, "render_failed", "render_failed", FAILED),
+    RenderEnd("killed", "mp3", 200, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
+    RenderEnd(
+        "killed", "peaks", 500, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"
+    ),
+    RenderEnd("nothing", "mp3", 415, "undecodable_source", "undecodable_source", SILENT),
+    RenderEnd("nothing", "peaks", 415, "undecodable_source", "undecodable_source", SILENT),
+    RenderEnd("missing", "mp3", 500, "render_failed", "render_failed", r".*status 127.*", "error"),
+    RenderEnd("endless", "mp3", 200, "render_failed", "render_failed", TOO_LARGE),
 )
 
 LEFT_BEHIND = (
-    End("heir", "mp3", 200, None, "success", None),
-    End("heir", "peaks", 200, None, "success", None),
+    RenderEnd("orphan", "mp3", 200, None, "success", None),
+    RenderEnd("orphan", "peaks", 200, None, "success", None),
 )
 
-LATE = (
-    End("stubborn", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
-    End("stubborn", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
-    End("mute", "mp3", 504, "render_timeout", "render_timeout", TOO_LONG),
-    End("mute", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
-    End("frozen", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
-    End("frozen", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
-    End("endless", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+TIMEOUTS = (
+    RenderEnd("ignores-term", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("ignores-term", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("closed-pipes", "mp3", 504, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("closed-pipes", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("frozen", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("frozen", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    RenderEnd("endless", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
 )
 
 
-class EndTests(ScriptedEncoderCase):
+class FailureTests(ScriptedEncoderCase):
     """Status, log line and metric of each kind of failure"""
 
     encoder_scripts: ClassVar[dict[str, str]] = {
-        "early": "echo out of luck >&2; wait_here; exit 1",
-        "midway": "say; echo out of luck >&2; wait_here; exit 1",
-        "shot": "say; wait_here; kill -KILL $$",
-        "nothing": "wait_here; exit 0",
-        "missing": "wait_here; exit 127",
-        "endless": "say; wait_here; exec cat /dev/zero",
-        "heir": "sleep 60 & echo $! >> heirs; say; wait_here; exit 0",
-        "stubborn": "trap '' TERM; say; wait_here; exec sleep 60",
-        "mute": "wait_here; exec >&- 2>&- sleep 60",
-        "frozen": "say; wait_here; wait_here; exit 0",
+        "early": "echo out of luck >&2; stop_self; exit 1",
+        "midway": "write_64k; echo out of luck >&2; stop_self; exit 1",
+        "killed": "write_64k; stop_self; kill -KILL $$",
+        "nothing": "stop_self; exit 0",
+        "missing": "stop_self; exit 127",
+        "endless": "write_64k; stop_self; exec cat /dev/zero",
+        "orphan": "sleep 60 & echo $! >> orphans; write_64k; stop_self; exit 0",
+        "ignores-term": "trap '' TERM; write_64k; stop_self; exec sleep 60",
+        "closed-pipes": "stop_self; exec >&- 2>&- sleep 60",
+        "frozen": "write_64k; stop_self; stop_self; exit 0",
     }
 
-    async def perform(self, node: Process, end: End) -> Client:
+    async def start_render(self, node: Process, end: RenderEnd) -> Client:
         """Start a render, wait until its encoder stops, and continue the encoder."""
         before = set(children(node.pid))
         client: Client = await send(await node.port(), target(end.script, end.form))
@@ -230,7 +232,7 @@ class EndTests(ScriptedEncoderCase):
         os.kill(encoder, signal.SIGCONT)
         return client
 
-    async def assert_answered(self, client: Client, end: End) -> None:
+    async def assert_answered(self, client: Client, end: RenderEnd) -> None:
         """Require the expected status and error; a failed body must not look complete."""
         response = await client.end()
         self.assertEqual(end.status, response.status, end)
@@ -241,9 +243,9 @@ class EndTests(ScriptedEncoderCase):
             self.assertTrue(response.complete)
             self.assertEqual(end.code, response.error, end)
 
-    def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[End, ...]) -> None:
+    def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[RenderEnd, ...]) -> None:
         """Require exactly the log lines of the given ends, in any order."""
-        expected = [end.request_line for end in ends]
+        expected = [end.access_log_line for end in ends]
         expected += [(end.level, end.line) for end in ends if end.line is not None]
         for level, shape in expected:
             found = [line for line in lines if line[0] == level and re.fullmatch(shape, line[1])]
@@ -251,10 +253,10 @@ class EndTests(ScriptedEncoderCase):
             lines.remove(found[0])
         self.assertEqual([], lines)
 
-    async def assert_ends(self, node: Process, *ends: End) -> None:
+    async def assert_ends(self, node: Process, *ends: RenderEnd) -> None:
         """Run renders concurrently; require the expected responses, metrics and log lines."""
-        before, stored, said = await self.until_idle(node), self.stored(), len(node.stdout)
-        clients = [await self.perform(node, end) for end in ends]
+        before, stored, log_start = await self.until_idle(node), self.stored(), len(node.stdout)
+        clients = [await self.start_render(node, end) for end in ends]
         for client, end in zip(clients, ends, strict=True):
             await self.assert_answered(client, end)
         after = await self.until_idle(node)
@@ -263,11 +265,11 @@ class EndTests(ScriptedEncoderCase):
             expected.update(end.counts())
             self.assertIn(end.histogram, after)
         self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
-        self.assert_logged(render_log_lines(node, said), ends)
+        self.assert_logged(render_log_lines(node, log_start), ends)
         new = [name for name in self.stored() if name not in stored]
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
 
-    async def assert_unharmed(self, node: Process, descriptors_before: int) -> None:
+    async def assert_recovered(self, node: Process, descriptors_before: int) -> None:
         """Require that a service has leaked no descriptor, and renders again."""
         await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
         whole = await fetch(await node.port(), target("good", "mp3"))
@@ -277,9 +279,9 @@ class EndTests(ScriptedEncoderCase):
         """Every failure of an encoder is reported to the client, and frees the render slot."""
         node = await self.start_service(AP_MAX_CONCURRENCY="1", AP_MAX_VARIANT_BYTES="1000000")
         before = descriptors(node.pid)
-        for end in QUICK:
+        for end in FAILURES:
             await self.assert_ends(node, end)
-        await self.assert_unharmed(node, before)
+        await self.assert_recovered(node, before)
 
     async def test_process_left_behind(self) -> None:
         """A render succeeds even if its encoder leaves a process that holds the pipes open."""
@@ -287,26 +289,26 @@ class EndTests(ScriptedEncoderCase):
         before = descriptors(node.pid)
         self.addCleanup(self.kill_orphans)
         await self.assert_ends(node, *LEFT_BEHIND)
-        await self.assert_unharmed(node, before)
+        await self.assert_recovered(node, before)
 
     def kill_orphans(self) -> None:
         """Kill the processes that the encoders left behind."""
-        for pid in (self.root / "heirs").read_text().split():
+        for pid in (self.root / "orphans").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
 
     async def test_timeouts(self) -> None:
         """A child that does not exit is terminated, and its slot and descriptors are freed."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
-        node = await self.start_service(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
+        node = await self.start_service(AP_MAX_CONCURRENCY=str(len(TIMEOUTS)), **seconds)
         before = descriptors(node.pid)
-        await self.assert_ends(node, *LATE)
-        await self.assert_unharmed(node, before)
+        await self.assert_ends(node, *TIMEOUTS)
+        await self.assert_recovered(node, before)
 
 
 class FullDiskTests(ScriptedEncoderCase):
     """A store on a disk of one megabyte"""
 
-    encoder_scripts: ClassVar[dict[str, str]] = {"brim": "say; wait_here; exit 0"}
+    encoder_scripts: ClassVar[dict[str, str]] = {"full-disk": "write_64k; stop_self; exit 0"}
 
     def setUp(self) -> None:
         super().setUp()
@@ -317,18 +319,20 @@ class FullDiskTests(ScriptedEncoderCase):
         self.add("long.flac", long_flac())
         node = await self.start_service()
         before = await self.until_idle(node)
-        said, room = len(node.stdout), os.statvfs(self.store).f_bfree
+        log_start, free_blocks = len(node.stdout), os.statvfs(self.store).f_bfree
         client = await send(await node.port(), target("long", "wav", "/t:0:60"))
         response = await client.end()
         self.assertIn(response.status, (200, 500))
         self.assertFalse(response.status == 200 and response.complete)
         after = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
-        diagnostic, request = render_log_lines(node, said)
+        diagnostic, request = render_log_lines(node, log_start)
         self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
         self.assertRegex(request[1], rf"render {response.status} render_failed ")
         self.assertEqual({"warning"}, {diagnostic[0], request[0]})
-        await until(lambda: os.statvfs(self.store).f_bfree == room, "the disk to be free again")
+        await until(
+            lambda: os.statvfs(self.store).f_bfree == free_blocks, "the disk to be free again"
+        )
         await fetch(await node.port(), target("good", "mp3"))
         await until_hit(await node.port(), target("good", "mp3"))
 
@@ -337,8 +341,8 @@ class FullDiskTests(ScriptedEncoderCase):
         node = await self.start_service()
         port = await node.port()
         before = await self.until_idle(node)
-        said, stored = len(node.stdout), self.stored()
-        client = await send(port, target("brim", "mp3"))
+        log_start, stored = len(node.stdout), self.stored()
+        client = await send(port, target("full-disk", "mp3"))
         encoder = await until_stopped(node.pid)
         filler = self.store / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
@@ -352,12 +356,12 @@ class FullDiskTests(ScriptedEncoderCase):
         counted = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, counted["variant_store_write_failures_total"])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
-        warnings = [text for level, text in render_log_lines(node, said) if level != "info"]
+        warnings = [text for level, text in render_log_lines(node, log_start) if level != "info"]
         self.assertRegex(
             *warnings, r"\Awrite-back of [0-9a-f]{64} failed: .*No space left on device"
         )
         self.assertEqual(stored, self.stored())
-        head = await fetch(port, target("brim", "mp3"), b"HEAD")
+        head = await fetch(port, target("full-disk", "mp3"), b"HEAD")
         self.assertEqual(b"MISS", head["x-audio-proxy"])
 
 

@@ -42,7 +42,7 @@ class StoppedEncoderCase(ScriptedEncoderCase):
 class QueueTests(StoppedEncoderCase):
     """One render slot, and a queue of three."""
 
-    encoder_scripts: ClassVar[dict[str, str]] = {"busy": "wait_here; say; exit 0"}
+    encoder_scripts: ClassVar[dict[str, str]] = {"busy": "stop_self; write_64k; exit 0"}
 
     async def crowd(self) -> tuple[Process, int, list[Client]]:
         """Start one render, and queue three others."""
@@ -157,8 +157,8 @@ class ManyConnectionsTests(StoppedEncoderCase):
 
     # The output is a copy of the source, so that lost, repeated or reordered bytes are detected.
     encoder_scripts: ClassVar[dict[str, str]] = {
-        "slow": f"wait_here; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here;"
-        f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here; exit 0"
+        "slow": f"stop_self; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; stop_self;"
+        f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; stop_self; exit 0"
     }
 
     def setUp(self) -> None:
