@@ -33,19 +33,19 @@ sys.exit(run())
 
 #: Shell command that the service replaces in the same process. It sets LISTEN_PID to the id of that
 #: process, unless LISTEN_PID is set.
-HAND_OVER = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
+SET_LISTEN_PID = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 
 class SystemdCase(ServiceCase):
     """Service that is started as systemd starts it."""
 
-    def hand_over(self, given: socket.socket, **variables: str) -> Process:
+    def start_with_socket(self, tcp_socket: socket.socket, **variables: str) -> Process:
         """Start a service with an open socket; kill the service at the end of the test."""
         words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
-        command = ("/bin/sh", "-c", HAND_OVER, "sh", sys.executable, *words)
+        command = ("/bin/sh", "-c", SET_LISTEN_PID, "sh", sys.executable, *words)
         environ = self.environment(**{"LISTEN_FDS": "1", **variables})
         process = Process()
-        descriptors = {0: "w", 1: "r", 2: "r", 3: given.fileno()}
+        descriptors = {0: "w", 1: "r", 2: "r", 3: tcp_socket.fileno()}
         reactor.spawnProcess(process, command[0], command, env=environ, childFDs=descriptors)
 
         async def kill() -> None:
@@ -68,11 +68,11 @@ class SocketTests(SystemdCase):
     async def test_restart(self) -> None:
         """Clients that connect before a start or during a restart are served."""
         self.add("short.flac", short_flac())
-        given = self.open()
-        port = given.getsockname()[1]
+        tcp_socket = self.open()
+        port = tcp_socket.getsockname()[1]
         early = await send(port, PATH)
         # AP_PORT names a port that is already taken, but a service with a socket ignores AP_PORT.
-        node = self.hand_over(given, AP_PORT=str(port))
+        node = self.start_with_socket(tcp_socket, AP_PORT=str(port))
         self.assertEqual(port, await node.port())
         response = await early.end()
         self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
@@ -80,22 +80,22 @@ class SocketTests(SystemdCase):
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)
-        node = self.hand_over(given)
+        node = self.start_with_socket(tcp_socket)
         response = await between.end()
         self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
         self.assertEqual(200, (await fetch(port, b"/health")).status)
 
-    async def test_meant_for_another(self) -> None:
+    async def test_socket_of_another_process(self) -> None:
         """A socket for another process (LISTEN_PID) is ignored, and AP_PORT applies."""
-        given = self.open()
-        node = self.hand_over(given, LISTEN_PID=str(os.getpid()))
-        self.assertNotEqual(given.getsockname()[1], await node.port())
+        tcp_socket = self.open()
+        node = self.start_with_socket(tcp_socket, LISTEN_PID=str(os.getpid()))
+        self.assertNotEqual(tcp_socket.getsockname()[1], await node.port())
 
-    async def test_refused(self) -> None:
+    async def test_unusable_socket(self) -> None:
         """An unusable socket or LISTEN_FDS fails the boot with one line that names the remedy."""
-        with socket.socket() as given:
+        with socket.socket() as tcp_socket:
             for count in ("1", "two"):
-                node = self.hand_over(given, LISTEN_FDS=count)
+                node = self.start_with_socket(tcp_socket, LISTEN_FDS=count)
                 self.assertEqual(1, await node.end())
                 self.assertRegex(
                     node.stderr, r"\Aaudioproxy: LISTEN_FDS: .*; .*ListenStream=.* socket unit\n\Z"
@@ -114,28 +114,28 @@ class NotifierTests(SystemdCase):
         self.listener.setblocking(False)
         self.name = self.listener.getsockname().decode().replace("\0", "@")
 
-    def heard(self) -> bytes:
+    def next_notification(self) -> bytes:
         """Return the next notification, or ``b""`` if there is none."""
         try:
             return self.listener.recv(100)
         except BlockingIOError:
             return b""
 
-    async def test_life(self) -> None:
+    async def test_start_and_stop(self) -> None:
         """The service notifies systemd when its port is open and when it stops."""
-        given = self.open()
-        node = self.hand_over(given, NOTIFY_SOCKET=self.name, LISTEN_FDS="0")
-        self.assertEqual(b"READY=1", await until(self.heard, "READY=1"))
+        tcp_socket = self.open()
+        node = self.start_with_socket(tcp_socket, NOTIFY_SOCKET=self.name, LISTEN_FDS="0")
+        self.assertEqual(b"READY=1", await until(self.next_notification, "READY=1"))
         self.assertEqual(200, (await fetch(await node.port(), b"/ready")).status)
-        self.assertEqual(b"", self.heard())
+        self.assertEqual(b"", self.next_notification())
         node.signal(signal.SIGTERM)
-        self.assertEqual(b"STOPPING=1", await until(self.heard, "STOPPING=1"))
+        self.assertEqual(b"STOPPING=1", await until(self.next_notification, "STOPPING=1"))
         self.assertEqual(0, await node.end())
 
     async def test_failed_start(self) -> None:
         """A service that fails to start sends no notification."""
         taken = self.open()
         port = str(taken.getsockname()[1])
-        node = self.hand_over(taken, NOTIFY_SOCKET=self.name, LISTEN_FDS="0", AP_PORT=port)
+        node = self.start_with_socket(taken, NOTIFY_SOCKET=self.name, LISTEN_FDS="0", AP_PORT=port)
         self.assertEqual(1, await node.end())
-        self.assertEqual(b"", self.heard())
+        self.assertEqual(b"", self.next_notification())

@@ -32,10 +32,10 @@ from tests.support.attacks import (
     Watch,
     after_id3_tag,
     concat_script,
+    decode_unguarded,
     manifest,
     master_playlist,
     movie_with_external_data,
-    plain,
     playlist,
 )
 from tests.support.audio import convert, tone, write_wav
@@ -48,7 +48,7 @@ from tests.support.service import ServiceCase, children, fetch, signed, until
 EXTENSIONS = ("mp3", "wav", "m3u8", "flac")
 
 #: Options of the two kinds of requests that open a source.
-KINDS = ("f:wav", "info")
+SOURCE_OPTIONS = ("f:wav", "info")
 
 
 @cache
@@ -66,18 +66,18 @@ def inside() -> bytes:
 
 async def gather_limited(responses: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
     """Run several requests, two at a time, and return their responses."""
-    few = DeferredSemaphore(2)
+    semaphore = DeferredSemaphore(2)
     return await gatherResults(
-        [few.run(Deferred.fromCoroutine, response) for response in responses]
+        [semaphore.run(Deferred.fromCoroutine, response) for response in responses]
     )
 
 
-def local(path: str | bytes, options: str = "f:wav") -> bytes:
+def local_path(path: str | bytes, options: str = "f:wav") -> bytes:
     """Return the signed path of a local source, with all special characters escaped."""
     return signed(f"/{options}/plain/local://{quote(path, safe='/')}")
 
 
-def names_of(response: Response) -> list[bytes]:
+def header_names(response: Response) -> list[bytes]:
     """Return the header names of a response."""
     return sorted(name for name, _ in response.headers)
 
@@ -103,18 +103,20 @@ class AttackCase(ServiceCase):
 
         The requests alternate between a wav, an info document and peaks.
         """
-        asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
-        responses = await gather_limited(fetch(port, local(name, kind)) for name, kind in asked)
-        for (name, kind), response in zip(asked, responses, strict=True):
+        requested = [*zip(names, cycle((*SOURCE_OPTIONS, "f:peaks")), strict=False)]
+        responses = await gather_limited(
+            fetch(port, local_path(name, kind)) for name, kind in requested
+        )
+        for (name, kind), response in zip(requested, responses, strict=True):
             self.assertIn(response.status, statuses, (name, kind, response))
             code = {404: "not_found", 415: "undecodable_source"}[response.status]
             self.assertEqual(code, response.error, (name, kind))
 
 
-class ListTests(AttackCase):
+class PlaylistTests(AttackCase):
     """Source files that are playlists of other files."""
 
-    def lists(self) -> dict[str, bytes]:
+    def playlists(self) -> dict[str, bytes]:
         """Return playlists by name; each refers to the sound outside the root."""
         above = os.path.relpath(self.outside, self.root)
         mp3, mp4 = self.outside / "secret.mp3", self.outside / "secret.mp4"
@@ -138,7 +140,7 @@ class ListTests(AttackCase):
     async def test_files(self) -> None:
         """HLS, DASH and concat files return 415, and no file that they name is read (D43)."""
         names = []
-        for number, (kind, content) in enumerate(self.lists().items()):
+        for number, (kind, content) in enumerate(self.playlists().items()):
             names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
             self.add(names[-1], content)
         self.add("dash.mpd", manifest(f"{self.outside}/secret.mp4"))
@@ -147,8 +149,8 @@ class ListTests(AttackCase):
         self.add("hls-absolute.m3u8", playlist(f"{self.outside}/secret.mp3"))
         for name in names:
             # The protocol whitelist alone does not prevent the attack.
-            heard = await plain(f"{self.root}/{name}", "-protocol_whitelist", "file")
-            self.assertGreater(len(heard), 40_000, name)
+            decoded = await decode_unguarded(f"{self.root}/{name}", "-protocol_whitelist", "file")
+            self.assertGreater(len(decoded), 40_000, name)
             self.assertTrue(await self.watch.opened(), name)
         await self.assert_refused(self.start().port, names, 415)
         self.assertEqual(set(), await self.watch.opened())
@@ -179,7 +181,7 @@ class ListTests(AttackCase):
                 self.add(kind, content)
                 names.append(kind)
                 words = ("-protocol_whitelist", "file,http,https,tls,tcp")
-                self.assertTrue(await plain(f"{self.root}/{kind}", *words), kind)
+                self.assertTrue(await decode_unguarded(f"{self.root}/{kind}", *words), kind)
                 self.assertTrue(origin.requests, kind)
                 origin.connections.clear()
         await self.assert_refused(self.start().port, names, 415)
@@ -190,12 +192,12 @@ class ListTests(AttackCase):
         self.add("movie.mov", movie_with_external_data(f"{self.outside}/secret.wav", 22050))
         self.add("movie.m4a", movie_with_external_data(f"{self.outside}/secret.wav", 22050))
         words = ("-enable_drefs", "1", "-use_absolute_path", "1")
-        heard = await plain(f"{self.root}/movie.mov", *words)
-        self.assertEqual(secret("wav")[44:], heard)
+        decoded = await decode_unguarded(f"{self.root}/movie.mov", *words)
+        self.assertEqual(secret("wav")[44:], decoded)
         self.assertIn("secret.wav", await self.watch.opened())
         port = self.start().port
         for response in await gather_limited(
-            fetch(port, local(f"movie.{it}")) for it in ("mov", "m4a")
+            fetch(port, local_path(f"movie.{it}")) for it in ("mov", "m4a")
         ):
             self.assertEqual((415, "undecodable_source"), (response.status, response.error))
         self.assertEqual(set(), await self.watch.opened())
@@ -210,20 +212,20 @@ class ListTests(AttackCase):
         self.add("titles.idx", b"# VobSub index file, v7\n")
         self.add("frame-%d.jpg", inside())
         for name in ("titles.idx", "frame-%d.jpg"):
-            await plain(f"{self.root}/{name}")
+            await decode_unguarded(f"{self.root}/{name}")
             self.assertIn("secret.mp3", await self.watch.opened(), name)
         port = self.start().port
         await self.assert_refused(port, ["titles.idx"], 415)
         # An audio file whose name is an image sequence pattern renders normally.
-        expected = await fetch(port, local("inside.wav"))
-        self.assertEqual(expected.body, (await fetch(port, local("frame-%d.jpg"))).body)
+        expected = await fetch(port, local_path("inside.wav"))
+        self.assertEqual(expected.body, (await fetch(port, local_path("frame-%d.jpg"))).body)
         self.assertEqual(set(), await self.watch.opened())
 
 
 class NameTests(AttackCase):
     """File names with a special meaning for ffmpeg, a shell or HTTP."""
 
-    async def test_names_of_files(self) -> None:
+    async def test_special_names(self) -> None:
         """A file name never acts as an option, protocol or filter; it only identifies the file."""
         special_names = [
             *"-i -- pipe:0 %d.wav concat:link.wav|link.wav cache:link.wav".split(),
@@ -244,30 +246,32 @@ class NameTests(AttackCase):
             "cache:link.wav": ("-protocol_whitelist", "file,cache"),
             "amovie=./link.wav[out]": ("-f", "lavfi"),
         }.items():
-            self.assertTrue(await plain(text, *words, folder=self.root), text)
+            self.assertTrue(await decode_unguarded(text, *words, folder=self.root), text)
             self.assertIn("secret.wav", await self.watch.opened(), text)
         port = self.start().port
-        expected, known = await gather_limited(fetch(port, local("inside.wav", it)) for it in KINDS)
+        expected, known = await gather_limited(
+            fetch(port, local_path("inside.wav", it)) for it in SOURCE_OPTIONS
+        )
         self.assertEqual((200, 200), (expected.status, known.status))
-        responses = await gather_limited(fetch(port, local(name)) for name in special_names)
+        responses = await gather_limited(fetch(port, local_path(name)) for name in special_names)
         for name, response in zip(special_names, responses, strict=True):
             self.assertEqual((200, expected.body), (response.status, response.body), name)
         # `special_names` has examples of each kind that ffmpeg may interpret, and is rendered. For
         # `other_names`, a HEAD shows that the file is found.
-        model = await fetch(port, local("inside.wav", "info"), b"HEAD")
+        model = await fetch(port, local_path("inside.wav", "info"), b"HEAD")
         heads = await gather_limited(
-            fetch(port, local(name, "info"), b"HEAD") for name in other_names
+            fetch(port, local_path(name, "info"), b"HEAD") for name in other_names
         )
         for name, head in zip(other_names, heads, strict=True):
-            self.assertEqual((200, names_of(model)), (head.status, names_of(head)), name)
+            self.assertEqual((200, header_names(model)), (head.status, header_names(head)), name)
         responses = await gather_limited(
-            fetch(port, local(name, "info")) for name in other_names[::4]
+            fetch(port, local_path(name, "info")) for name in other_names[::4]
         )
         for name, response in zip(other_names[::4], responses, strict=True):
             self.assertEqual((200, known.document), (response.status, response.document), name)
         self.assertEqual(set(), await self.watch.opened())
 
-    async def test_names_of_no_file(self) -> None:
+    async def test_outside_or_missing_names(self) -> None:
         """A name that leads out of the root or to no file gives 404 (Local source confinement)."""
         above = os.path.relpath(self.outside, self.root)
         origin = open_origin(self)
@@ -290,9 +294,9 @@ class NameTests(AttackCase):
             *(b"\xc0\xae\xc0\xae/outside/secret.wav", "inside.wav?x", "inside.wav#x", "INSIDE.WAV"),
         ]
         port = self.start().port
-        missing = await fetch(port, local("missing.wav"))
+        missing = await fetch(port, local_path("missing.wav"))
         self.assertEqual(404, missing.status)
-        targets = [local(name, kind) for name in names for kind in KINDS]
+        targets = [local_path(name, kind) for name in names for kind in SOURCE_OPTIONS]
         # The service decodes these source names once, never twice.
         for source in ("%2e%2e/outside/secret.wav", "..%2Foutside%2Fsecret.wav", "%252e%252e/x"):
             targets.append(signed(f"/f:wav/plain/local://{source}"))
@@ -305,7 +309,7 @@ class NameTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
         self.assertEqual([], origin.connections)
 
-    async def test_no_file(self) -> None:
+    async def test_irregular_files(self) -> None:
         """A FIFO, socket, device or directory gives 404 at once (Local source confinement, 3)."""
         os.mkfifo(self.root / "fifo.wav")
         (self.root / "folder.wav").mkdir()
@@ -367,19 +371,19 @@ class SwapTests(AttackCase):
 
     async def assert_race_is_safe(self, name: str) -> None:
         """Assert that a swapped name bypasses a plain check, but never the service's check."""
-        path, heard = self.root / name, b""
-        while heard != secret("wav")[44:]:
+        path, decoded = self.root / name, b""
+        while decoded != secret("wav")[44:]:
             # The file passes this check, and may be a symlink a moment later.
             if not path.parent.is_symlink() and not path.is_symlink():
-                heard = await plain(str(path))
+                decoded = await decode_unguarded(str(path))
         self.assertTrue(await self.watch.opened())
         await self.assert_same_file(name)
         port = self.start().port
-        expected = await fetch(port, local("inside.wav"))
+        expected = await fetch(port, local_path("inside.wav"))
         seen = {200: 0, 404: 0}
         while not all(seen.values()):
             number = sum(seen.values())
-            targets = [local(name, f"f:wav/cb:{number + more}") for more in range(4)]
+            targets = [local_path(name, f"f:wav/cb:{number + more}") for more in range(4)]
             for response in await gather_limited(fetch(port, target) for target in targets):
                 self.assertIn(response.status, seen)
                 seen[response.status] += 1
@@ -443,34 +447,34 @@ HARMLESS = (
 class OptionTests(AttackCase):
     """Option values that try to inject filters, options or headers."""
 
-    async def test_smuggled(self) -> None:
+    async def test_injections(self) -> None:
         """No option value reaches a filter, a command line or a header unescaped (D2, D10)."""
         recorder = Recorder(self.root.with_name("recorder"))
         self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
         port = self.start().port
-        plainly = await fetch(port, local("inside.wav"), b"HEAD")
-        download = await fetch(port, local("inside.wav", "f:wav/dl:a"), b"HEAD")
-        usual = await fetch(port, local("inside.wav"))
+        without_download = await fetch(port, local_path("inside.wav"), b"HEAD")
+        download = await fetch(port, local_path("inside.wav", "f:wav/dl:a"), b"HEAD")
+        usual = await fetch(port, local_path("inside.wav"))
         before = {run.words for run in recorder.inputs()}
         for segment in (*INJECTIONS, *ESCAPED):
-            response = await fetch(port, local("inside.wav", segment))
+            response = await fetch(port, local_path("inside.wav", segment))
             self.assertEqual((422, "invalid_options"), (response.status, response.error), segment)
         self.assertEqual(before, {run.words for run in recorder.inputs()})
         for segment in HARMLESS:
-            model = download if segment.startswith("dl:") else plainly
-            response = await fetch(port, local("inside.wav", f"f:wav/{segment}"), b"HEAD")
+            model = download if segment.startswith("dl:") else without_download
+            response = await fetch(port, local_path("inside.wav", f"f:wav/{segment}"), b"HEAD")
             self.assertEqual(200, response.status, segment)
-            self.assertEqual(names_of(model), names_of(response), segment)
+            self.assertEqual(header_names(model), header_names(response), segment)
             if model is download:
-                self.assert_one_name(response["content-disposition"] or b"", segment)
-        some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
+                self.assert_file_name(response["content-disposition"] or b"", segment)
+        some = [local_path("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
         for response in await gather_limited(fetch(port, target) for target in some):
             self.assertEqual((200, usual.body), (response.status, response.body))
         # None of these requests adds a command line of ffmpeg or ffprobe to those of the first
         # ones.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
 
-    def assert_one_name(self, header: bytes, segment: str) -> None:
+    def assert_file_name(self, header: bytes, segment: str) -> None:
         """Assert that a Content-Disposition is an attachment with the requested file name."""
         match = re.fullmatch(
             # RFC 6266, and RFC 8187 for the second form of the name.
@@ -488,10 +492,10 @@ class OptionTests(AttackCase):
         """A request id other than 1 to 200 visible ASCII bytes is replaced, not echoed (D27)."""
         port = self.start().port
         for sent in (b"a\tb", b"a b", b"\xff", b"a" * 201, b"a\x7f", b"\xc3\xa9"):
-            response = await fetch(port, local("none.wav"), x_request_id=sent)
+            response = await fetch(port, local_path("none.wav"), x_request_id=sent)
             self.assertRegex(response["x-request-id"] or b"", rb"^[0-9a-f]{32}$")
         for sent in (b"a%0d%0ab", b"a;b", b"a" * 200, b"<b>", b'"', b"a:/+=,{}[error]"):
-            response = await fetch(port, local("none.wav"), x_request_id=sent)
+            response = await fetch(port, local_path("none.wav"), x_request_id=sent)
             self.assertEqual(sent, response["x-request-id"])
 
 
@@ -530,18 +534,20 @@ class ChildTests(AttackCase):
         node = self.twistd(**{**SECRETS, **FFMPEG_VARIABLES, "PATH": recorder.path})
         port = await node.port()
         every = ("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01:0.1/fade:0.01:0.01")
-        for path, kinds in (("inside.wav", every), ("a\nINFO injected.wav", every[2:])):
-            for options in kinds:
-                self.assertEqual(200, (await fetch(port, local(path, options))).status, options)
+        for path, options_list in (("inside.wav", every), ("a\nINFO injected.wav", every[2:])):
+            for options in options_list:
+                self.assertEqual(
+                    200, (await fetch(port, local_path(path, options))).status, options
+                )
         await until(lambda: not children(node.pid), "all children to end")
         runs = recorder.runs()
         self.assertGreater(len(runs), len(recorder.inputs()))
         for run in runs:
             self.assertEqual({"PATH": recorder.path, "LC_ALL": "C"}, without_shell(run))
             self.assertLessEqual(run.descriptors, {0, 1, 2, 3}, run.words)
-            said = "\n".join((*run.words, *run.environment.values()))
+            text = "\n".join((*run.words, *run.environment.values()))
             for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex(), "inside", "injected"):
-                self.assertNotIn(hidden, said.replace(recorder.path, ""), run.words)
+                self.assertNotIn(hidden, text.replace(recorder.path, ""), run.words)
         programs = set()
         for run in recorder.inputs():
             programs.add(run.words[0])

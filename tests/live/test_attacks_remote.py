@@ -23,11 +23,11 @@ from tests.live.test_attacks import (
     FFMPEG_VARIABLES,
     SECRETS,
     gather_limited,
+    header_names,
     inside,
-    names_of,
     secret,
 )
-from tests.support.attacks import Recorder, concat_script, manifest, plain, playlist
+from tests.support.attacks import Recorder, concat_script, decode_unguarded, manifest, playlist
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
 from tests.support.origins import (
@@ -60,7 +60,7 @@ PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
-def remote(url: str, options: str = "f:wav") -> bytes:
+def remote_path(url: str, options: str = "f:wav") -> bytes:
     """Return the signed path of an https source, with all special characters escaped."""
     return signed(f"/{options}/plain/{quote(url, safe='/:')}")
 
@@ -132,7 +132,7 @@ class SharedService:
 
 
 @cache
-def shared() -> SharedService:
+def shared_service() -> SharedService:
     """Return the service, started once and killed at the exit of the test run."""
     return SharedService(Path("attacks").resolve())
 
@@ -147,35 +147,39 @@ class OriginCase(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.authority = shared().authority
-        self.origin, self.foreign = (open_origin(self, shared().certificate) for _ in range(2))
+        self.authority = shared_service().authority
+        self.origin, self.foreign = (
+            open_origin(self, shared_service().certificate) for _ in range(2)
+        )
         self.cleartext = open_origin(self)
-        self.good = self.origin.put("/good.wav", inside())
-        self.strange = self.foreign.put("/secret.wav", secret("wav"), host="127.0.0.1")
-        self.bare = self.cleartext.put("/secret.wav", secret("wav"))
+        self.good_url = self.origin.put("/good.wav", inside())
+        self.foreign_url = self.foreign.put("/secret.wav", secret("wav"), host="127.0.0.1")
+        self.cleartext_url = self.cleartext.put("/secret.wav", secret("wav"))
 
-    async def serve(self, port: int | None = None) -> None:
+    async def select_service(self, port: int | None = None) -> None:
         """Select a service, by default the shared one, and check that it serves a good source."""
-        self.port = shared().port if port is None else port
-        self.usual = await fetch(self.port, remote(self.good))
-        self.assertEqual(200, self.usual.status, self.usual)
-        missing = await fetch(self.port, remote(self.origin.url("/missing.wav")))
+        self.port = shared_service().port if port is None else port
+        self.expected = await fetch(self.port, remote_path(self.good_url))
+        self.assertEqual(200, self.expected.status, self.expected)
+        missing = await fetch(self.port, remote_path(self.origin.url("/missing.wav")))
         self.assertEqual((404, "not_found"), (missing.status, missing.error))
         self.missing = missing.body
 
     async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
         """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
         for url in urls:
-            self.assertTrue(await plain(url, *PROTOCOLS, *words), url)
+            self.assertTrue(await decode_unguarded(url, *PROTOCOLS, *words), url)
             self.assertTrue(origin.requests, url)
             origin.connections.clear()
 
-    async def assert_answers(
+    async def assert_statuses(
         self, urls: Iterable[str], *statuses: int, options: str = "f:wav"
     ) -> None:
         """Assert that responses have one of the statuses, and that all 404 bodies are equal."""
         urls = list(urls)
-        responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
+        responses = await gather_limited(
+            fetch(self.port, remote_path(url, options)) for url in urls
+        )
         for url, response in zip(urls, responses, strict=True):
             self.assertIn(response.status, statuses, (url, response))
             if response.status == 415:
@@ -198,32 +202,34 @@ class RedirectTests(OriginCase):
         (Format and encoding options, 5; D48)
         """
         urls = [
-            self.origin.put(f"/to-{status}", Redirect(self.bare, status)) for status in REDIRECTS
+            self.origin.put(f"/to-{status}", Redirect(self.cleartext_url, status))
+            for status in REDIRECTS
         ]
-        urls.append(self.origin.put_chain("/chain", 3, self.bare))
+        urls.append(self.origin.put_chain("/chain", 3, self.cleartext_url))
         await self.assert_followed(urls[:4], self.cleartext)
-        await self.serve()
-        await self.assert_answers(urls, 404)
-        await self.assert_answers(urls[:1], 404, options="info")
+        await self.select_service()
+        await self.assert_statuses(urls, 404)
+        await self.assert_statuses(urls[:1], 404, options="info")
         self.assert_no_connections()
 
     async def test_to_another_host(self) -> None:
         """A redirect to a host that is not allowed gives 404, at any hop (Source allowlist)."""
         urls = [
-            self.origin.put(f"/to-{status}", Redirect(self.strange, status)) for status in REDIRECTS
+            self.origin.put(f"/to-{status}", Redirect(self.foreign_url, status))
+            for status in REDIRECTS
         ]
         urls += [
-            self.origin.put_chain("/chain", 4, self.strange),
-            self.origin.put("/half", Redirect(self.strange.removeprefix("https:"))),
-            self.origin.put("/capitals", Redirect(self.strange.replace("https", "HTTPS"))),
+            self.origin.put_chain("/chain", 4, self.foreign_url),
+            self.origin.put("/half", Redirect(self.foreign_url.removeprefix("https:"))),
+            self.origin.put("/capitals", Redirect(self.foreign_url.replace("https", "HTTPS"))),
         ]
         # This chain leads through a host that is not allowed, and back.
-        back = self.foreign.put("/back", Redirect(self.good), host="127.0.0.1")
+        back = self.foreign.put("/back", Redirect(self.good_url), host="127.0.0.1")
         urls.append(self.origin.put("/there-and-back", Redirect(back)))
         await self.assert_followed(urls[:4], self.foreign)
-        await self.serve()
-        await self.assert_answers(urls, 404)
-        await self.assert_answers(urls[:1], 404, options="info")
+        await self.select_service()
+        await self.assert_statuses(urls, 404)
+        await self.assert_statuses(urls[:1], 404, options="info")
         self.assert_no_connections()
 
     async def test_odd_locations(self) -> None:
@@ -231,7 +237,7 @@ class RedirectTests(OriginCase):
 
         The locations include a local file of the service, which could be rendered.
         """
-        path = shared().root / "inside.wav"
+        path = shared_service().root / "inside.wav"
         path.write_bytes(inside())
         foreign, origin = self.foreign.port, self.origin.port
         locations = [
@@ -257,23 +263,23 @@ class RedirectTests(OriginCase):
             *("https://localhost:port/", "https://%6cocalhost/", "", " ", "\x01", "caf\xe9"),
         ]
         urls = [self.origin.put(f"/{n}", Redirect(it)) for n, it in enumerate(locations)]
-        await self.serve()
-        await self.assert_answers(urls, 404, 415, 502)
+        await self.select_service()
+        await self.assert_statuses(urls, 404, 415, 502)
         self.assert_no_connections()
 
-    async def test_endless(self) -> None:
+    async def test_redirect_limit(self) -> None:
         """Five redirects are followed, six are refused, and a redirect loop ends (D41)."""
-        five = self.origin.put_chain("/five", 5, self.good)
-        six = self.origin.put_chain("/six", 6, self.good)
+        five = self.origin.put_chain("/five", 5, self.good_url)
+        six = self.origin.put_chain("/six", 6, self.good_url)
         here, there = (self.origin.url(path) for path in ("/here", "/there"))
         self.origin.put("/here", Redirect(there))
         self.origin.put("/there", Redirect(here))
         self.origin.put("/self", Redirect("/self"))
-        self.assertTrue(await plain(six, *PROTOCOLS))
-        await self.serve()
-        response = await fetch(self.port, remote(five))
-        self.assertEqual((200, self.usual.body), (response.status, response.body))
-        await self.assert_answers([six, here, self.origin.url("/self")], 404, 415, 502)
+        self.assertTrue(await decode_unguarded(six, *PROTOCOLS))
+        await self.select_service()
+        response = await fetch(self.port, remote_path(five))
+        self.assertEqual((200, self.expected.body), (response.status, response.body))
+        await self.assert_statuses([six, here, self.origin.url("/self")], 404, 415, 502)
         for path in ("/here", "/there", "/self"):
             self.assertLessEqual(len(self.origin.requests_for(path)), 12, path)
 
@@ -283,9 +289,9 @@ class RedirectTests(OriginCase):
             self.origin.put(f"/{status}", Status(status, (), inside()))
             for status in (300, 302, 304, 204)
         ]
-        self.assertTrue(await plain(urls[1], *PROTOCOLS))
-        await self.serve()
-        await self.assert_answers(urls, 404, 415, 502)
+        self.assertTrue(await decode_unguarded(urls[1], *PROTOCOLS))
+        await self.select_service()
+        await self.assert_statuses(urls, 404, 415, 502)
 
     async def test_redirect_after_the_check(self) -> None:
         """A redirect that only later requests get is not followed (D41).
@@ -293,7 +299,7 @@ class RedirectTests(OriginCase):
         (Format and encoding options, 5)
         """
         urls = []
-        for name, there in (("cleartext", self.bare), ("foreign", self.strange)):
+        for name, there in (("cleartext", self.cleartext_url), ("foreign", self.foreign_url)):
             away, sound = Redirect(there), File(inside())
             behaviors: dict[str, Behavior] = {
                 "get": Methods(sound, away),
@@ -304,23 +310,27 @@ class RedirectTests(OriginCase):
             urls += [self.origin.put(f"/{name}-{it}", how) for it, how in behaviors.items()]
             origin = {"cleartext": self.cleartext, "foreign": self.foreign}[name]
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
-        await self.serve()
+        await self.select_service()
         for options in ("f:wav", "info", "f:peaks"):
             # The test does not determine which request of the service gets the redirect. If no
             # request gets it, the response is a 200 from the good source.
-            responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
+            responses = await gather_limited(
+                fetch(self.port, remote_path(url, options)) for url in urls
+            )
             for url, response in zip(urls, responses, strict=True):
-                self.assertTrue(response.status in (404, 415, 502) or self.is_inside(response), url)
+                self.assertTrue(
+                    response.status in (404, 415, 502) or self.has_expected_audio(response), url
+                )
         self.assert_no_connections()
 
-    def is_inside(self, response: Response) -> bool:
+    def has_expected_audio(self, response: Response) -> bool:
         """Return whether a response is a 200 and, if it is a complete wav, has the expected audio.
 
         Peaks, info documents and incomplete wavs are not compared.
         """
         if response.status != 200 or response["content-type"] != b"audio/wav":
             return response.status == 200
-        return not response.complete or response.body == self.usual.body
+        return not response.complete or response.body == self.expected.body
 
 
 class CertificateTests(OriginCase):
@@ -340,13 +350,13 @@ class CertificateTests(OriginCase):
         for what, certificate in origins.items():
             origin = open_origin(self, certificate)
             urls[origin.put("/good.wav", inside())] = origin
-            self.assertTrue(await plain(origin.url("/good.wav"), *PROTOCOLS), what)
+            self.assertTrue(await decode_unguarded(origin.url("/good.wav"), *PROTOCOLS), what)
             origin.connections.clear()
         # A good origin that redirects to an origin with an invalid certificate gives 502, too.
-        led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
-        await self.serve()
-        await self.assert_answers([*urls, *led], 502)
-        await self.assert_answers(urls, 502, options="info")
+        redirects = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
+        await self.select_service()
+        await self.assert_statuses([*urls, *redirects], 502)
+        await self.assert_statuses(urls, 502, options="info")
         for origin in urls.values():
             self.assertTrue(origin.connections)
             self.assertEqual([], origin.requests)
@@ -357,10 +367,10 @@ class CertificateTests(OriginCase):
         It gets no request on the later connections.
         """
         good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
-        await self.serve()
+        await self.select_service()
         for options in ("f:wav", "info"):
             origin = open_origin(self, good, bad)
-            await self.assert_answers([origin.put("/good.wav", inside())], 502, options=options)
+            await self.assert_statuses([origin.put("/good.wav", inside())], 502, options=options)
             first, *others = origin.connections
             self.assertTrue(first.requests)
             self.assertTrue(others)
@@ -370,32 +380,32 @@ class CertificateTests(OriginCase):
 
     async def test_system_store(self) -> None:
         """Without SSL_CERT_FILE, the service does not trust a private authority (D42)."""
-        self.assertTrue(await plain(self.good, *PROTOCOLS))
+        self.assertTrue(await decode_unguarded(self.good_url, *PROTOCOLS))
         self.origin.connections.clear()
         node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
         self.port = await node.port()
-        await self.assert_answers([self.good], 502)
+        await self.assert_statuses([self.good_url], 502)
         self.assertEqual([], self.origin.requests)
 
     async def test_cleartext_port(self) -> None:
         """A server that does not speak TLS gets no request."""
-        url = self.bare.replace("http:", "https:")
-        await self.serve()
-        response = await fetch(self.port, remote(url))
+        url = self.cleartext_url.replace("http:", "https:")
+        await self.select_service()
+        response = await fetch(self.port, remote_path(url))
         self.assertNotEqual(200, response.status)
         self.assertEqual([], self.cleartext.requests)
-        self.assertTrue(shared().alive)
+        self.assertTrue(shared_service().alive)
 
 
-class ListTests(OriginCase):
+class PlaylistTests(OriginCase):
     """Origins that serve playlists of other files."""
 
-    async def test_lists(self) -> None:
+    async def test_playlists(self) -> None:
         """HLS, DASH and concat from an origin give 415, and no further URL is requested (D43)."""
         foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
         movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
         bare = self.cleartext.put("/secret.mp3", secret("mp3"))
-        lists = {
+        playlists = {
             "/hls.mp3": playlist(foreign),
             "/hls.m3u8": playlist(foreign),
             "/dash.mp3": manifest(movie),
@@ -407,7 +417,7 @@ class ListTests(OriginCase):
         kind = "Content-Type: application/vnd.apple.mpegurl"
         urls = [
             self.origin.put(path, File(content, headers=(kind,) * path.startswith("/hls")))
-            for path, content in lists.items()
+            for path, content in playlists.items()
         ]
         self.origin.put("/next.mp3", secret("mp3"))
         self.origin.put("/next.wav", secret("wav"))
@@ -415,11 +425,11 @@ class ListTests(OriginCase):
         # The http protocol is in the whitelist if a development endpoint without TLS is configured.
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
-            self.assertTrue(await plain(url, *PROTOCOLS), url)
+            self.assertTrue(await decode_unguarded(url, *PROTOCOLS), url)
         self.origin.connections.clear()
-        await self.serve()
-        await self.assert_answers(urls, 415)
-        await self.assert_answers(urls, 415, options="info")
+        await self.select_service()
+        await self.assert_statuses(urls, 415)
+        await self.assert_statuses(urls, 415, options="info")
         self.assert_no_connections()
         for path in ("/next.mp3", "/next.wav"):
             self.assertEqual([], self.origin.requests_for(path))
@@ -444,7 +454,11 @@ class NameTests(OriginCase):
         ]
         urls = [f"https://{host}:{port}/secret.wav" for host in hosts]
         urls += [
-            *(self.bare, self.bare.replace("http:", "tcp:"), self.bare.replace("http:", "HTTP:")),
+            *(
+                self.cleartext_url,
+                self.cleartext_url.replace("http:", "tcp:"),
+                self.cleartext_url.replace("http:", "HTTP:"),
+            ),
             *(f"{scheme}://localhost:{port}/" for scheme in "ftp tls rtmps httpproxy wss".split()),
             *(
                 f"https:{slashes}localhost:{port}/secret.wav"
@@ -460,18 +474,20 @@ class NameTests(OriginCase):
                 for number in ("0", "65536", "-1", "+443", "4 3", "x")
             ),
         ]
-        await self.serve()
+        await self.select_service()
         for options in ("f:wav", "info"):
-            await self.assert_answers(urls, 404, options=options)
+            await self.assert_statuses(urls, 404, options=options)
         self.assert_no_connections()
 
     async def test_spellings(self) -> None:
         """Every spelling of an allowed host is allowed, and gives the same variant."""
-        await self.serve()
+        await self.select_service()
         port = self.origin.port
         for host in ("LOCALHOST", "localhost.", "LocalHost."):
-            response = await fetch(self.port, remote(f"HTTPS://{host}:{port}/good.wav#x"))
-            self.assertEqual((200, self.usual["etag"]), (response.status, response["etag"]), host)
+            response = await fetch(self.port, remote_path(f"HTTPS://{host}:{port}/good.wav#x"))
+            self.assertEqual(
+                (200, self.expected["etag"]), (response.status, response["etag"]), host
+            )
 
     async def test_paths(self) -> None:
         """A path never acts as a header, option or command.
@@ -502,24 +518,24 @@ class NameTests(OriginCase):
             ),
             *("/../a", "/./a", "/a/..", "/%2e%2e/a", "/@127.0.0.1/", "//127.0.0.1/a", "/a,b"),
         ]
-        await self.serve()
+        await self.select_service()
         targets = []
         for number, path in enumerate(paths):
             bare = path.partition("?")[0]
             # ffmpeg escapes characters that a URL may not contain.
             for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
                 self.origin.put(spelling, inside())
-            targets.append(remote(self.origin.url(path), ("f:wav", "info")[number % 2]))
-        known = await fetch(self.port, remote(self.good, "info"))
+            targets.append(remote_path(self.origin.url(path), ("f:wav", "info")[number % 2]))
+        known = await fetch(self.port, remote_path(self.good_url, "info"))
         self.origin.connections.clear()
         responses = await gather_limited(fetch(self.port, target) for target in targets)
         for path, response, model in zip(
-            paths, responses, cycle((self.usual, known)), strict=False
+            paths, responses, cycle((self.expected, known)), strict=False
         ):
             self.assertEqual((200, model.body), (response.status, response.body), path)
-            self.assertEqual(names_of(model), names_of(response), path)
-        asked = {unquote(request.target) for request in self.origin.requests}
-        self.assertEqual({unquote(path).removesuffix("?") for path in paths}, asked)
+            self.assertEqual(header_names(model), header_names(response), path)
+        requested = {unquote(request.target) for request in self.origin.requests}
+        self.assertEqual({unquote(path).removesuffix("?") for path in paths}, requested)
         for request in self.origin.requests:
             self.assertNotIn("x-injected", request.headers)
             self.assertEqual(f"localhost:{self.origin.port}", request.headers["host"])
@@ -530,17 +546,17 @@ class NameTests(OriginCase):
         paths = ("/%d.jpg", "/a-%03d.png", "/b%25d.bmp")
         urls = [self.origin.put(path, inside()) for path in paths]
         for url in urls[:2]:
-            await plain(url, *PROTOCOLS)
+            await decode_unguarded(url, *PROTOCOLS)
         self.assertFalse({*paths} & {request.target for request in self.origin.requests})
         self.assertGreater(len(self.origin.requests), 4)
         # A percent sign that is not part of an escape is sent as %25.
         self.origin.put("/%25d.jpg", inside())
-        await self.serve()
+        await self.select_service()
         self.origin.connections.clear()
-        await self.assert_answers(urls, 200, 415)
-        await self.assert_answers(urls, 200, 415, options="info")
-        asked = {request.target for request in self.origin.requests}
-        self.assertLessEqual(asked, {"/%25d.jpg", *paths[1:]})
+        await self.assert_statuses(urls, 200, 415)
+        await self.assert_statuses(urls, 200, 415, options="info")
+        requested = {request.target for request in self.origin.requests}
+        self.assertLessEqual(requested, {"/%25d.jpg", *paths[1:]})
 
     async def test_headers_of_an_origin(self) -> None:
         """Headers of an origin add no header and no line to the service's responses."""
@@ -558,16 +574,20 @@ class NameTests(OriginCase):
             self.origin.put(f"/{name}", File(inside(), etag=None, modified=None, headers=lines))
             for name, lines in odd.items()
         ]
-        await self.serve()
-        known = await fetch(self.port, remote(self.good, "info"))
-        for options, model in (("f:wav", self.usual), ("info", known)):
-            responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
+        await self.select_service()
+        known = await fetch(self.port, remote_path(self.good_url, "info"))
+        for options, model in (("f:wav", self.expected), ("info", known)):
+            responses = await gather_limited(
+                fetch(self.port, remote_path(url, options)) for url in urls
+            )
             for url, response in zip(urls, responses, strict=True):
                 self.assertIn(response.status, (200, 404, 415, 502), url)
                 if response.status == 200:
-                    self.assertLessEqual({*names_of(response)}, {*names_of(model), b"etag"}, url)
+                    self.assertLessEqual(
+                        {*header_names(response)}, {*header_names(model), b"etag"}, url
+                    )
                     self.assertNotIn(b"Injected", b"".join(value for _, value in response.headers))
-        self.assertEqual(200, (await fetch(self.port, remote(self.good, "f:flac"))).status)
+        self.assertEqual(200, (await fetch(self.port, remote_path(self.good_url, "f:flac"))).status)
 
 
 class ChildTests(OriginCase):
@@ -577,18 +597,20 @@ class ChildTests(OriginCase):
         """Children verify TLS, follow no redirect, and get no secrets (D42 to D45)."""
         recorder = Recorder(self.root.with_name("recorder"))
         proxy = f"http://127.0.0.1:{self.cleartext.port}"
-        meddling = {
+        hostile_variables = {
             **FFMPEG_VARIABLES,
             "http_proxy": proxy,
             "https_proxy": proxy,
             "ALL_PROXY": proxy,
         }
         trust = {"SSL_CERT_FILE": str(self.authority.bundle), "AP_SOURCE_ALLOWLIST": "localhost"}
-        node = self.twistd(**{**SECRETS, **meddling, **trust, "PATH": recorder.path})
-        await self.serve(await node.port())
+        node = self.twistd(**{**SECRETS, **hostile_variables, **trust, "PATH": recorder.path})
+        await self.select_service(await node.port())
         moved = self.origin.put("/moved.wav", Redirect("/good.wav"))
         for number, options in enumerate(("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01")):
-            response = await fetch(self.port, remote(moved if number % 2 else self.good, options))
+            response = await fetch(
+                self.port, remote_path(moved if number % 2 else self.good_url, options)
+            )
             self.assertEqual(200, response.status, options)
         await until(lambda: not children(node.pid), "all children to end")
         for run in recorder.runs():
@@ -596,14 +618,14 @@ class ChildTests(OriginCase):
             seen = {name: it for name, it in run.environment.items() if name not in shell}
             self.assertLessEqual({*seen}, {"PATH", "LC_ALL"}, run.words)
             self.assertLessEqual(run.descriptors, {0, 1, 2}, run.words)
-            said = "\n".join((*run.words, *seen.values()))
+            text = "\n".join((*run.words, *seen.values()))
             for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex()):
-                self.assertNotIn(hidden, said)
+                self.assertNotIn(hidden, text)
         inputs = recorder.inputs()
         self.assertEqual({"ffmpeg", "ffprobe"}, {run.words[0] for run in inputs})
         for run in inputs:
             # The service has followed the redirect; the programs get the final URL.
-            self.assertEqual([self.good], run.after("-i"), run.words)
+            self.assertEqual([self.good_url], run.after("-i"), run.words)
             for option, values in {
                 "-protocol_whitelist": ["https,tls,tcp"],
                 "-tls_verify": ["1"],

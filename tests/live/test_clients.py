@@ -61,7 +61,7 @@ def reset(client: socket.socket) -> None:
     client.close()
 
 
-def hang_up(client: socket.socket) -> None:
+def half_close(client: socket.socket) -> None:
     """Close the sending side of a connection."""
     client.shutdown(socket.SHUT_WR)
 
@@ -89,7 +89,7 @@ class ClientCase(ServiceCase):
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
         self._sockets: list[socket.socket] = []
-        self.addCleanup(self.leave)
+        self.addCleanup(self.close_sockets)
 
     def connect_and_send(
         self, port: int, data: bytes = b"", window: int | None = None
@@ -99,12 +99,12 @@ class ClientCase(ServiceCase):
         self._sockets.append(client)
         return client
 
-    def leave(self) -> None:
+    def close_sockets(self) -> None:
         """Close all sockets."""
         for client in self._sockets:
             client.close()
 
-    def assert_quiet(self, process: Process) -> None:
+    def assert_no_errors(self, process: Process) -> None:
         """Assert that a service logged no errors."""
         for word in ("[error]", "Traceback", "Unhandled"):
             self.assertNotIn(word, process.stdout + process.stderr)
@@ -150,9 +150,9 @@ class ManyConnectionsTests(ClientCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertGreater(len(response.body), 3_000_000)
 
-        self.leave()
+        self.close_sockets()
         await until(lambda: descriptors(process.pid) <= before, "the descriptors to be closed")
-        self.assert_quiet(process)
+        self.assert_no_errors(process)
 
     async def test_connection_limit(self) -> None:
         """At the connection limit, a new client replaces the client that was idle longest."""
@@ -172,14 +172,14 @@ class ManyConnectionsTests(ClientCase):
     async def test_thousands_of_requests_at_once(self) -> None:
         """A client that pipelines thousands of requests is served, and does not block others."""
         port = self.start().port
-        greedy = self.connect_and_send(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
+        pipelining = self.connect_and_send(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
         await fetch(port, b"/health")
         received = bytearray()
-        greedy.setblocking(False)
+        pipelining.setblocking(False)
 
         def count() -> int:
             with contextlib.suppress(BlockingIOError):
-                received.extend(greedy.recv(1 << 20))
+                received.extend(pipelining.recv(1 << 20))
             return received.count(b"HTTP/1.1 200")
 
         self.assertLess(count(), 2500)
@@ -197,7 +197,7 @@ def has_ended(client: socket.socket) -> bool:
         return True
 
 
-class EndTests(ClientCase):
+class DisconnectTests(ClientCase):
     """Connections that end in unusual ways."""
 
     async def test_huge_headers(self) -> None:
@@ -219,7 +219,7 @@ class EndTests(ClientCase):
             client.sendall(b"a" * 100_000)
             client.close()
         await until(lambda: process.stdout.count("unknown 400 bad_request") == 2, "the log")
-        self.assert_quiet(process)
+        self.assert_no_errors(process)
 
     async def test_half_closed(self) -> None:
         """A client that closes its sending side is treated as gone, and its render is cancelled."""
@@ -229,7 +229,7 @@ class EndTests(ClientCase):
         before = descriptors(os.getpid())
         for data in (b"", HEALTH[:10], HEALTH):
             client = connect_and_send(service.port, data)
-            hang_up(client)
+            half_close(client)
             await until(
                 lambda client=client: has_ended_or_answered(client), "the connection to be closed"
             )
@@ -238,7 +238,7 @@ class EndTests(ClientCase):
             service.port, get(signed("/plain/local://long.flac")), window=4096
         )
         await until(lambda: has_response(client), "the stream to begin")
-        hang_up(client)
+        half_close(client)
         cancelled = 'audio_proxy_renders_total{format="mp3",outcome="cancelled"}'
         await poll(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
         self.assertEqual([], encoders())
@@ -252,7 +252,7 @@ class EndTests(ClientCase):
         await fetch(port, SHORT)
         await until_hit(port, SHORT)
         before = descriptors(process.pid)
-        stayed = await send(port, LONG)
+        unaffected = await send(port, LONG)
         for data in (
             *(b"", HEALTH[:10], HEALTH, HEALTH * 1500, b"nonsense\r\n"),
             b"GET /health HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc",
@@ -263,10 +263,10 @@ class EndTests(ClientCase):
                 if waits and data.startswith(b"GET /") and data.endswith(b"\r\n\r\n"):
                     await until(lambda client=client: has_response(client), "a response")
                 reset(client)
-        response = await stayed.end()
+        response = await unaffected.end()
         self.assertEqual((200, True), (response.status, response.complete))
         await until(lambda: descriptors(process.pid) <= before, "the descriptors to be closed")
-        self.assert_quiet(process)
+        self.assert_no_errors(process)
 
     async def test_leaving_the_queue(self) -> None:
         """A client that disconnects while it waits for a slot is removed from the queue."""
@@ -275,14 +275,14 @@ class EndTests(ClientCase):
         await until(lambda: running.response, "the headers")
         (encoder,) = encoders()
         os.kill(encoder, signal.SIGSTOP)
-        ends = ((reset, b""), (hang_up, b""), (socket.socket.close, HEALTH * 1000))
-        for number, (go, ahead) in enumerate(ends):
+        ends = ((reset, b""), (half_close, b""), (socket.socket.close, HEALTH * 1000))
+        for number, (disconnect, pipelined) in enumerate(ends):
             target = signed(f"/cb:{number}/plain/local://short.flac")
-            client = connect_and_send(port, get(target) + ahead)
+            client = connect_and_send(port, get(target) + pipelined)
             await until_queued(port, 1)
             refused = await fetch(port, signed("/cb:x/plain/local://short.flac"))
             self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-            go(client)
+            disconnect(client)
             await until_queued(port, 0)
             client.close()
         await running.leave()

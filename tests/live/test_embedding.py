@@ -115,7 +115,7 @@ class EmbeddingTests(ServiceCase):
         self.assertFalse(proxy.running)
         self.assertEqual([], children())
 
-    async def test_stop_waits_for_answers(self) -> None:
+    async def test_stop_waits_for_responses(self) -> None:
         """A stop waits for running renders and their responses (D39)."""
         self.add("short.flac", short_flac())
         proxy = self.make()
@@ -183,7 +183,7 @@ class EmbeddingTests(ServiceCase):
             self.assertRegex(str(error), rf"\A{problem}")
             self.assertNotIn("\n", str(error))
 
-    def test_trust_of_the_process(self) -> None:
+    def test_missing_ssl_cert_file(self) -> None:
         """`make_resource` refuses a missing SSL_CERT_FILE if https sources are allowed."""
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": "/nowhere.pem"})
         # If no host is allowed, no certificate is ever verified.

@@ -21,13 +21,13 @@ class EmbedTests(ServiceCase):
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port = found.getsockname()[1]
         text = (EXAMPLES / "embed.py").read_text()
-        for its, ours in (
+        for old, new in (
             ("/tmp/audio", str(root)),
             ("/tmp/variants", str(store)),
             ("8080", str(self.port)),
         ):
-            self.assertIn(its, text)
-            text = text.replace(its, ours)
+            self.assertIn(old, text)
+            text = text.replace(old, new)
         process = Process()
         command = (sys.executable, "-c", text)
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(root)}
@@ -52,7 +52,7 @@ class EmbedTests(ServiceCase):
         await process.end()
         self.assertEqual("", process.stderr)
 
-    async def test_refused(self) -> None:
+    async def test_missing_store(self) -> None:
         """If its store is missing, the example prints one line and exits."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()

@@ -1,8 +1,8 @@
 """Crafted files that mislead an unguarded ffmpeg, and recorders of calls and opened files.
 
 The crafted files are small, and each names another file or host. `Watch` records the files that are
-opened in a folder. `plain` runs ffmpeg without the service's guards. `Recorder` puts scripts on the
-PATH that record each call of ffmpeg and ffprobe.
+opened in a folder. `decode_unguarded` runs ffmpeg without the service's guards. `Recorder` puts
+scripts on the PATH that record each call of ffmpeg and ffprobe.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Watch:
         return seen - {mark, self._folder.name}
 
 
-async def plain(source: str, *words: str, folder: Path | None = None) -> bytes:
+async def decode_unguarded(source: str, *words: str, folder: Path | None = None) -> bytes:
     """Decode a source with an unguarded ffmpeg and return the output, which may be empty.
 
     :param words: options ahead of the source.
