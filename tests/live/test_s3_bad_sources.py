@@ -57,7 +57,7 @@ def is_encoder_request(request: ReceivedRequest) -> bool:
     return is_signed_url(request) and lifetime_of(request) < RENDER_SECONDS
 
 
-class BadCase(RemoteCase):
+class SourceRelayCase(RemoteCase):
     """Service that reaches the source bucket through a test relay."""
 
     async def setUp(self) -> None:
@@ -76,7 +76,7 @@ class BadCase(RemoteCase):
         self.assertEqual([], self.log.errors)
 
 
-class ChangedTests(BadCase):
+class ChangedTests(SourceRelayCase):
     """Objects replaced during a render; If-Match with the ETag prevents a mix of both versions."""
 
     def replace(self, number: int, key: str, data: bytes) -> None:
@@ -151,7 +151,7 @@ class ChangedTests(BadCase):
 
 
 @dataclass
-class FailsLater:
+class FailingObject:
     """Object for which one or more of the encoder's requests fail.
 
     :ivar failure: response to the failing requests.
@@ -190,7 +190,7 @@ class LostRangeTests(RemoteCase):
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
-        later = [FailsLater(data, action, turn, times) for turn, times, action, _ in rows]
+        later = [FailingObject(data, action, turn, times) for turn, times, action, _ in rows]
         for path, behavior in zip(paths, (File(data), *later), strict=True):
             origin.put(f"/{self.sources}/{path}", behavior)
         settings = self.s3(endpoint=origin.url(""))
@@ -198,20 +198,20 @@ class LostRangeTests(RemoteCase):
             source_s3=settings, render_timeout=RENDER_SECONDS, max_concurrency=8
         )
         clients = [await send(service.port, self.url(path, options)) for path in paths]
-        right, *responses = [await client.end() for client in clients]
-        self.assertEqual((200, True), (right.status, right.complete))
-        right_ones = 1 + sum(heals for *_, heals in rows)
-        self.assertEqual(right_ones, len(await self.until_stored(right_ones)))
+        intact, *responses = [await client.end() for client in clients]
+        self.assertEqual((200, True), (intact.status, intact.complete))
+        complete_count = 1 + sum(recovers for *_, recovers in rows)
+        self.assertEqual(complete_count, len(await self.until_stored(complete_count)))
         for number, (behavior, response) in enumerate(zip(later, responses, strict=True)):
             self.assertLessEqual(behavior.first_failure, behavior.encoder_requests, number)
-            whole, heals = response.status == 200 and response.complete, rows[number][-1]
-            self.assertEqual(heals, whole, number)
-            self.assertEqual(heals, key_of(response) in self.stored(), number)
-            if heals:
+            whole, recovers = response.status == 200 and response.complete, rows[number][-1]
+            self.assertEqual(recovers, whole, number)
+            self.assertEqual(recovers, key_of(response) in self.stored(), number)
+            if recovers:
                 stored = self.server.get(self.variants, key_of(response))
-                self.assertTrue(right.body == response.body == stored.body, number)
+                self.assertTrue(intact.body == response.body == stored.body, number)
 
-    async def test_sound_that_ends_early(self) -> None:
+    async def test_failed_range_of_ogg(self) -> None:
         """After a failed range request, an Ogg response has the whole audio or is incomplete.
 
         A response that lacks most of the 30-second source is never complete (D35).
@@ -224,7 +224,7 @@ class LostRangeTests(RemoteCase):
             *((3, 1, Status(code), False) for code in (404, 412, 503)),
         )
 
-    async def test_start_of_a_trim(self) -> None:
+    async def test_failed_seek_of_trim(self) -> None:
         """A trim never returns audio from the wrong position after a failed seek."""
         data = noise("a.wav", OLD)
         await self.check(
@@ -238,25 +238,25 @@ class LostRangeTests(RemoteCase):
 
 
 #: Expected bodies for the sources below, rendered once for all tests.
-_right: dict[tuple[str, str], bytes] = {}
+_expected_bodies: dict[tuple[str, str], bytes] = {}
 
 
-class BrokenTests(BadCase):
+class BrokenTests(SourceRelayCase):
     """Store connections that end while sources are probed and read."""
 
     # Number of response bytes that are too few for the probe to detect the format. Over TLS, the
     # bytes of the handshake count too.
-    BEFORE_SOUND = 2000
+    UNDETECTABLE_BYTES = 2000
     #: A streamed render, a render that sends nothing before the source's end, and a probe.
-    ASKED = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
+    REQUESTS = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
 
-    async def half_way(self) -> list[Client]:
+    async def stall_half_way(self) -> list[Client]:
         """Stall the encoders in the middle of one source, and the probe at the start of another."""
         self.put("a.flac", noise("a.flac", OLD))
         self.put("b.flac", noise("a.flac", NEW))
         clients = []
         # The encoder reads FLAC with a single request. HALF would already be enough for the probe.
-        for limit, row in zip((HALF, HALF, self.BEFORE_SOUND), self.ASKED, strict=True):
+        for limit, row in zip((HALF, HALF, self.UNDETECTABLE_BYTES), self.REQUESTS, strict=True):
             self.source.limit = limit
             clients.append(await send(self.port, self.url(*row)))
             await until(
@@ -266,28 +266,28 @@ class BrokenTests(BadCase):
         self.source.limit = None
         return clients
 
-    async def check_healed(self, clients: list[Client]) -> None:
+    async def assert_recovered(self, clients: list[Client]) -> None:
         """Require complete and correct responses, and stored variants."""
         responses = [await client.end() for client in clients]
         await self.until_stored(2)
-        for (name, options), response in zip(self.ASKED, responses, strict=True):
+        for (name, options), response in zip(self.REQUESTS, responses, strict=True):
             self.assertEqual((200, True), (response.status, response.complete), options)
-            self.assertTrue(await self.right(name, options) == response.body, options)
+            self.assertTrue(await self.expected_body(name, options) == response.body, options)
             if options != "info":
                 stored = self.server.get(self.variants, key_of(response))
                 self.assertTrue(response.body == stored.body, options)
         self.assertEqual([], self.log.errors)
 
-    async def right(self, name: str, options: str) -> bytes:
+    async def expected_body(self, name: str, options: str) -> bytes:
         """Return the body for a source whose connection does not break."""
-        if (name, options) not in _right:
+        if (name, options) not in _expected_bodies:
             self.put(f"right-{name}", noise("a.flac", OLD if name == "a.flac" else NEW))
-            _right[name, options] = (
+            _expected_bodies[name, options] = (
                 await fetch(self.port, self.url(f"right-{name}", options))
             ).body
-        return _right[name, options]
+        return _expected_bodies[name, options]
 
-    async def check_lost(self, clients: list[Client]) -> None:
+    async def assert_not_recovered(self, clients: list[Client]) -> None:
         """Require a broken stream, a 502 for the other requests, and an empty variant store."""
         stream, *others = clients
         for client in others:
@@ -300,49 +300,49 @@ class BrokenTests(BadCase):
         await self.source.close()
         self.source.rejects_connections = False
         self.source.open()
-        whole = await until_miss(self.port, self.url(*self.ASKED[0]))
+        whole = await until_miss(self.port, self.url(*self.REQUESTS[0]))
         self.assertTrue(whole.complete and whole.body.startswith(broken.body))
 
     async def test_reset_once(self) -> None:
         """After a connection reset the read is retried; responses are correct and stored."""
-        clients = await self.half_way()
+        clients = await self.stall_half_way()
         self.source.reset_all()
-        await self.check_healed(clients)
+        await self.assert_recovered(clients)
 
     async def test_closed_once(self) -> None:
         """After a premature close the read is retried; responses are correct and stored."""
-        clients = await self.half_way()
+        clients = await self.stall_half_way()
         self.source.close_cleanly()
-        await self.check_healed(clients)
+        await self.assert_recovered(clients)
 
     async def test_reset_and_refused(self) -> None:
         """If the store's port closes mid-read, streams break and other requests return 502.
 
         Nothing is stored (D35).
         """
-        clients = await self.half_way()
+        clients = await self.stall_half_way()
         await self.source.close()
-        await self.check_lost(clients)
+        await self.assert_not_recovered(clients)
 
     async def test_closed_for_good(self) -> None:
         """If the store closes every connection, streams break and other requests return 502.
 
         Nothing is stored (D35).
         """
-        clients = await self.half_way()
+        clients = await self.stall_half_way()
         self.source.rejects_connections = True
         self.source.close_cleanly()
-        await self.check_lost(clients)
+        await self.assert_not_recovered(clients)
 
 
 class TLSBrokenTests(BrokenTests):
     """`BrokenTests` over TLS, where the end of a connection gives different errors."""
 
     tls = True
-    BEFORE_SOUND = 9000
+    UNDETECTABLE_BYTES = 9000
 
 
-class GoneTests(BadCase):
+class GoneTests(SourceRelayCase):
     """Objects and stores that disappear between two requests."""
 
     async def test_gone_before_it_is_read(self) -> None:
@@ -371,7 +371,9 @@ class GoneTests(BadCase):
 class WrongStoreTests(RemoteCase):
     """Stores that are misconfigured, redirect, fail or do not listen."""
 
-    async def refuse(self, relay: Relay | None = None, **settings: object) -> list[Response]:
+    async def fetch_refusals(
+        self, relay: Relay | None = None, **settings: object
+    ) -> list[Response]:
         """Request a variant and an info document with GET and HEAD; return the responses to GET."""
         service = await self.boot(source_s3=self.s3(relay, **settings))
         responses = []
@@ -387,7 +389,7 @@ class WrongStoreTests(RemoteCase):
         """Without credentials, bucket sources return 500 and no request reaches the store."""
         relay = self.relay()
         nobody = {"access_key_id": None, "secret_access_key": None, "region": None}
-        for response in await self.refuse(relay, **nobody):
+        for response in await self.fetch_refusals(relay, **nobody):
             self.assertEqual((500, "not_configured"), (response.status, response.error))
         self.assertEqual([], relay.requests)
 
@@ -395,7 +397,7 @@ class WrongStoreTests(RemoteCase):
         """A region that the store does not have is a configuration error (500)."""
         self.require("region")
         self.put("a.flac", short_flac())
-        for response in await self.refuse(region="mars-north-1"):
+        for response in await self.fetch_refusals(region="mars-north-1"):
             self.assertEqual((500, "not_configured"), (response.status, response.error))
 
     async def test_redirect(self) -> None:
@@ -405,11 +407,11 @@ class WrongStoreTests(RemoteCase):
         there = elsewhere.put(path, short_flac().read_bytes())
         for status in (301, 302, 307, 308):
             origin.put(path, Redirect(there, status))
-            for response in await self.refuse(endpoint=origin.url("")):
+            for response in await self.fetch_refusals(endpoint=origin.url("")):
                 self.assertEqual((500, "not_configured"), (response.status, response.error))
         self.assertEqual([], elsewhere.connections)
 
-    async def test_redirect_of_the_encoder(self) -> None:
+    async def test_redirect_of_get_only(self) -> None:
         """A redirect of GET requests only gives 415, and ffprobe does not follow it."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
@@ -428,7 +430,7 @@ class WrongStoreTests(RemoteCase):
         slow = b"<Error><Code>SlowDown</Code></Error>"
         for behavior in (Status(500), Status(503, (), slow), Status(599), Status(429)):
             origin.put(path, behavior)
-            for response in await self.refuse(endpoint=origin.url("")):
+            for response in await self.fetch_refusals(endpoint=origin.url("")):
                 self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
         sound: Behavior = File(short_flac().read_bytes())
         for turn, behavior in enumerate((Status(503), Status(404))):

@@ -48,10 +48,10 @@ class BucketCase(RemoteCase):
         )
 
 
-class GoodTests(BucketCase):
+class GoodBucketTests(BucketCase):
     """Buckets that are configured correctly."""
 
-    async def test_all_is_well(self) -> None:
+    async def test_good_bucket(self) -> None:
         """A good bucket passes: an object is written, found, fetched by its URL and removed.
 
         A correct clock passes too.
@@ -68,7 +68,7 @@ class GoodTests(BucketCase):
         self.assertIn(f"s3://{self.variants} at ", single_result(results, "variant store").text)
         self.assertEqual([], self.stored())
 
-    async def test_sources_of_their_own(self) -> None:
+    async def test_separate_source_credentials(self) -> None:
         """Separate credentials for sources are verified, even if they have no permissions."""
         nobody = self.server.add_user("nothing")
         own = {

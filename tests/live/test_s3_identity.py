@@ -31,9 +31,9 @@ _USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
 
 #: Requirements that are named at the end of boot errors.
 RIGHTS = "credentials that may write, read and delete objects there are required"
-NAME = "the name of a bucket that exists is required"
-PLACE = "the endpoint, the region and the addressing of that bucket are required"
-WITHIN_REACH = "a store that can be reached is required"
+BUCKET_NAME = "the name of a bucket that exists is required"
+BUCKET_ADDRESS = "the endpoint, the region and the addressing of that bucket are required"
+REACHABLE_STORE = "a store that can be reached is required"
 
 
 class StoreCheckCase(RemoteCase):
@@ -65,17 +65,19 @@ class StoreCheckTests(StoreCheckCase):
             ({"variant_s3": self.s3(who=reader)}, "writing", RIGHTS),
             ({"variant_s3": self.s3(secret_access_key="x" * 40)}, "writing", RIGHTS),
             ({"variant_s3": self.s3(access_key_id="x" * 20)}, "writing", RIGHTS),
-            ({"variant_store": BucketStore("no-such-bucket")}, "NoSuchBucket", NAME),
-            ({"variant_s3": self.s3(**nobody)}, "unreachable", WITHIN_REACH),
+            ({"variant_store": BucketStore("no-such-bucket")}, "NoSuchBucket", BUCKET_NAME),
+            ({"variant_s3": self.s3(**nobody)}, "unreachable", REACHABLE_STORE),
         ]
         if "region" in self.server.checks:
-            cases.append(({"variant_s3": self.s3(region="mars-north-1")}, "status 400", PLACE))
+            cases.append(
+                ({"variant_s3": self.s3(region="mars-north-1")}, "status 400", BUCKET_ADDRESS)
+            )
         for settings, fault, wanted in cases:
-            said = await self.refusal(**settings)
-            self.assertTrue(said.startswith("AP_VARIANT_STORE: "), said)
-            self.assertIn(fault, said)
-            self.assertTrue(said.endswith(f"; {wanted}"), said)
-            self.assertTrue(said.isprintable(), said)
+            error_text = await self.refusal(**settings)
+            self.assertTrue(error_text.startswith("AP_VARIANT_STORE: "), error_text)
+            self.assertIn(fault, error_text)
+            self.assertTrue(error_text.endswith(f"; {wanted}"), error_text)
+            self.assertTrue(error_text.isprintable(), error_text)
         # The user "write" may not delete, so its test object remains.
         self.assertEqual(1, len(self.stored()))
 
@@ -115,7 +117,7 @@ class StoreCheckTests(StoreCheckCase):
         await node.port()
         self.assertEqual(2, len(list(listening_addresses(node))))
 
-    async def test_stopped_meanwhile(self) -> None:
+    async def test_sigterm_during_store_check(self) -> None:
         """SIGTERM during the store check ends the service with status 0 and leaves no object."""
         relay = self.relay()
         relay.rule = lambda request: HOLD if request.method == "PUT" else None
@@ -141,8 +143,8 @@ class TLSStoreCheckTests(StoreCheckCase):
             ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
             ({"endpoint": named}, "certificate is for another name", "AP_S3_ADDRESSING=path, or"),
         ):
-            said = await self.refusal(variant_s3=self.s3(**settings))
-            self.assertRegex(said, f"{fault}.*; .*{wanted}")
+            error_text = await self.refusal(variant_s3=self.s3(**settings))
+            self.assertRegex(error_text, f"{fault}.*; .*{wanted}")
         self.assertEqual([], self.stored())
 
     def elsewhere(self) -> int:
@@ -177,7 +179,7 @@ class IdentityTests(RemoteCase):
         await super().setUp()
         self.put("a.flac", short_flac())
 
-    async def load(self, **variables: str) -> ProxyService:
+    async def boot_from_environment(self, **variables: str) -> ProxyService:
         """Start a service in this process, configured by environment variables."""
         config, _ = load(self.environment(**variables))
         settings = {
@@ -186,14 +188,14 @@ class IdentityTests(RemoteCase):
         }
         return await self.boot(**settings)
 
-    def users(self, relay: Relay) -> set[str]:
+    def access_keys(self, relay: Relay) -> set[str]:
         """Return the access keys of a relay's requests, from signed headers and presigned URLs."""
         signed = [
             request.headers.get("authorization", "") + request.target for request in relay.requests
         ]
         return {match[1] for text in signed if (match := _USER.search(text))}
 
-    async def use(self, service: ProxyService, options: str) -> None:
+    async def assert_stored_and_hit(self, service: ProxyService, options: str) -> None:
         """Render a variant, wait until it is stored, and require a hit with the same bytes."""
         path = self.url("a.flac", options)
         miss = await fetch(service.port, path)
@@ -206,7 +208,7 @@ class IdentityTests(RemoteCase):
         else:
             self.assertEqual(body_and_headers(miss), body_and_headers(hit))
 
-    async def test_fall_backs(self) -> None:
+    async def test_fallbacks(self) -> None:
         """Unset AP_VARIANT_S3_* settings of the variant store fall back to the shared ones."""
         one, other = self.relay(), self.relay()
         keeper, owner = self.server.add_user("keep"), self.server.owner
@@ -227,9 +229,11 @@ class IdentityTests(RemoteCase):
             )
         ):
             del one.requests[:], other.requests[:]
-            service = await self.load(AP_S3_ENDPOINT=here, **variables)
-            await self.use(service, f"cb:{number}")
-            self.assertEqual((seen, elsewhere), (self.users(one), self.users(other)), number)
+            service = await self.boot_from_environment(AP_S3_ENDPOINT=here, **variables)
+            await self.assert_stored_and_hit(service, f"cb:{number}")
+            self.assertEqual(
+                (seen, elsewhere), (self.access_keys(one), self.access_keys(other)), number
+            )
             methods = {request.method for request in one.requests}
             self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
 
@@ -238,7 +242,7 @@ class IdentityTests(RemoteCase):
         other = await s3_server(tls=True)
         bucket = other.make_bucket()
         reader = self.server.add_user("get")
-        service = await self.load(
+        service = await self.boot_from_environment(
             AWS_ACCESS_KEY_ID=reader.access_key,
             AWS_SECRET_ACCESS_KEY=reader.secret_key,
             AP_VARIANT_STORE=f"s3://{bucket}",
@@ -268,7 +272,7 @@ class IdentityTests(RemoteCase):
         settings = {"source_s3": self.s3(who=reader), "variant_s3": self.s3(who=keeper)}
         for mode in ("proxy", "redirect"):
             service = await self.boot(**settings, serve_mode=mode)
-            await self.use(service, f"cb:{mode}")
+            await self.assert_stored_and_hit(service, f"cb:{mode}")
         hit = await fetch(service.port, self.url("a.flac", "cb:redirect"))
         self.assertIn(b"X-Amz-Security-Token=", hit["location"] or b"")
         forged = self.s3(who=replace(reader, session_token="x" * 100))

@@ -71,7 +71,7 @@ class OutageCase(RemoteCase):
             pass
         return counted
 
-    def assert_down(self, response: Response) -> None:
+    def assert_unavailable(self, response: Response) -> None:
         """Require the 502 for requests that need an unreachable store (Errors, 8)."""
         self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])
@@ -92,7 +92,7 @@ class LookupTests(OutageCase):
         self.addCleanup(self.server.start)
         await self.server.stop()
         for path in (hit, new):
-            self.assert_down(await fetch(self.port, path))
+            self.assert_unavailable(await fetch(self.port, path))
             head = await fetch(self.port, path, b"HEAD")
             self.assertEqual((502, b""), (head.status, head.body))
         same = await fetch(self.port, hit, if_none_match=miss["etag"] or b"")
@@ -113,11 +113,11 @@ class LookupTests(OutageCase):
         self.assertEqual(b"HIT", (await until_hit(self.port, new))["x-audio-proxy"])
         self.assertEqual([], self.log.errors)
 
-    async def test_no_answer(self) -> None:
+    async def test_no_response(self) -> None:
         """If the store accepts a request but does not respond in time, the proxy returns 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
         self.store.rule = lambda request: HOLD
-        self.assert_down(await fetch(self.port, signed("/plain/local://short.flac")))
+        self.assert_unavailable(await fetch(self.port, signed("/plain/local://short.flac")))
         self.assertRegex(self.warnings()[-1], "no response in time")
         self.patch(client_module, "_HEADERS_TIMEOUT", 15)
         self.store.release()
@@ -128,7 +128,7 @@ class LookupTests(OutageCase):
 class WriteBackTests(OutageCase):
     """Write-backs that fail, are interrupted, or run when the service stops."""
 
-    async def render(self) -> tuple[Client, bytes]:
+    async def start_render(self) -> tuple[Client, bytes]:
         """Start a render that takes some time; return its client and its path."""
         self.add("long.flac", long_flac())
         path = signed(f"/{LONG}/plain/local://long.flac")
@@ -136,13 +136,13 @@ class WriteBackTests(OutageCase):
         await until(lambda: client.response, "the headers")
         return client, path
 
-    async def test_away_during_a_render(self) -> None:
+    async def test_outage_during_render(self) -> None:
         """A failed write-back affects no client, and is logged and counted once.
 
         Once the store is back, the next request renders the variant again and stores it.
         """
         before = await scrape(self.service.metrics_port)
-        client, path = await self.render()
+        client, path = await self.start_render()
         (encoder,) = encoders()
         os.kill(encoder, signal.SIGSTOP)
         await self.store.close()
@@ -158,7 +158,7 @@ class WriteBackTests(OutageCase):
             failed[0], rf"\Awrite-back of {key_of(response)} failed: .+ unreachable: .+"
         )
         self.assertEqual(1, len(failed))
-        self.assert_down(await fetch(self.port, path))
+        self.assert_unavailable(await fetch(self.port, path))
         self.store.open()
         again = await until_miss(self.port, path)
         self.assertEqual(body_and_headers(response), body_and_headers(again))
@@ -177,7 +177,7 @@ class WriteBackTests(OutageCase):
             return PASS
 
         self.store.rule = lose
-        client, _ = await self.render()
+        client, _ = await self.start_render()
         response = await client.end()
         for _ in range(2):
             await until(lambda: self.store.stalled, "the upload")
@@ -193,7 +193,7 @@ class WriteBackTests(OutageCase):
         """An upload that is interrupted once succeeds at the second try; no failure is counted."""
         before = await scrape(self.service.metrics_port)
         self.store.rule = lambda request: HOLD if request.method == "PUT" else PASS
-        client, _ = await self.render()
+        client, _ = await self.start_render()
         response = await client.end()
         await until(lambda: self.store.stalled, "the upload")
         self.store.rule = lambda request: PASS
@@ -240,7 +240,7 @@ class HitTests(OutageCase):
 
     SIZE = 8 * 1024 * 1024
 
-    async def half_way(self) -> tuple[Client, bytes]:
+    async def stall_half_way(self) -> tuple[Client, bytes]:
         """Stall a hit in the middle of its body; return its client and its path."""
         path = signed("/plain/local://short.flac")
         name = key_of(await fetch(self.port, path, b"HEAD"))
@@ -266,24 +266,24 @@ class HitTests(OutageCase):
 
     async def test_reset(self) -> None:
         """If the store resets the connection, the hit's stream breaks off and is not complete."""
-        client, path = await self.half_way()
+        client, path = await self.stall_half_way()
         self.store.reset_all()
         await self.check(client, path)
 
     async def test_closed(self) -> None:
         """If the store closes the connection early but cleanly, the hit's stream breaks off."""
-        client, path = await self.half_way()
+        client, path = await self.stall_half_way()
         self.store.close_cleanly()
         await self.check(client, path)
 
     async def test_stall(self) -> None:
         """If the store stalls for STALL_TIMEOUT seconds, the hit's stream breaks off."""
         self.patch(bodies_module, "STALL_TIMEOUT", 0.1)
-        client, path = await self.half_way()
+        client, path = await self.stall_half_way()
         await self.check(client, path)
         await until(lambda: not self.store.stalled, "the connection to close")
 
-    async def test_gone_between_look_and_read(self) -> None:
+    async def test_deleted_between_lookup_and_read(self) -> None:
         """A variant deleted between lookup and read gives 502, with no headers of the variant."""
 
         def remove(request: ReceivedRequest) -> RequestAction:
@@ -296,7 +296,7 @@ class HitTests(OutageCase):
         await self.until_stored()
         self.store.rule = remove
         response = await fetch(self.port, path)
-        self.assert_down(response)
+        self.assert_unavailable(response)
         again = await until_miss(self.port, path)
         self.assertEqual(body_and_headers(miss), body_and_headers(again))
 
@@ -304,7 +304,7 @@ class HitTests(OutageCase):
 class StopTests(OutageCase):
     """Services that stop during a request to the store."""
 
-    async def test_lookup_that_is_out(self) -> None:
+    async def test_stop_during_lookup(self) -> None:
         """A request accepted before the stop is rendered, even if its lookup is still running."""
         self.store.rule = lambda request: HOLD if request.method == "HEAD" else PASS
         client = await send(self.port, signed("/plain/local://short.flac"))

@@ -26,18 +26,18 @@ class SecretsCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.notes = self.root.with_name("notes")
+        self.records = self.root.with_name("records")
         programs = self.root.with_name("programs")
-        for folder in (self.notes, programs):
+        for folder in (self.records, programs):
             folder.mkdir()
         for name in ("ffmpeg", "ffprobe"):
             real = quote(which(name) or name)
-            script = RECORDER.format(folder=quote(str(self.notes)), name=name, real=real)
+            script = RECORDER.format(folder=quote(str(self.records)), name=name, real=real)
             (programs / name).write_text(script)
             (programs / name).chmod(0o755)
         self.path = f"{programs}:{self.environment()['PATH']}"
 
-    def start_noting(self, **variables: str) -> Process:
+    def start_recording(self, **variables: str) -> Process:
         """Start the service with the recording programs."""
         return self.twistd(
             PATH=self.path,
@@ -49,7 +49,9 @@ class SecretsCase(RemoteCase):
 
     def commands(self) -> list[list[str]]:
         """Return the recorded command lines that contain a presigned URL."""
-        every = [path.read_bytes().decode().split("\0")[:-1] for path in self.notes.glob("*.words")]
+        every = [
+            path.read_bytes().decode().split("\0")[:-1] for path in self.records.glob("*.words")
+        ]
         return [words for words in every if any("X-Amz-" in word for word in words)]
 
 
@@ -73,7 +75,7 @@ class CommandTests(SecretsCase):
         source's ETag. The same applies to ffprobe.
         """
         tag = self.put("a b.flac", short_flac())
-        node = self.start_noting(AWS_PROFILE="x", AP_UNKNOWN="x")
+        node = self.start_recording(AWS_PROFILE="x", AP_UNKNOWN="x")
         port = await node.port()
         for options in ("f:mp3", "f:peaks/pts:3"):
             self.assertEqual(200, (await fetch(port, self.url("a b.flac", options))).status)
@@ -94,7 +96,7 @@ class CommandTests(SecretsCase):
             self.assertEqual(f"If-Match: {tag}\r\n", option(words, "-headers"))
             self.check_trust(words)
         # A child's environment has PATH and LC_ALL at most, so no setting and no secret.
-        environments = [path.read_bytes() for path in self.notes.glob("*.environ")]
+        environments = [path.read_bytes() for path in self.records.glob("*.environ")]
         self.assertLessEqual(len(commands), len(environments))
         for environ in environments:
             names = {pair.partition(b"=")[0] for pair in environ.split(b"\0") if pair}
@@ -122,10 +124,10 @@ class LogTests(SecretsCase):
 
     def check(self, node: Process, *secrets: str | None) -> None:
         """Require that the output contains no credential, signature or other given secret."""
-        said = node.stdout + node.stderr
-        self.assertIn("[debug]", said)
+        output = node.stdout + node.stderr
+        self.assertIn("[debug]", output)
         for word in ("X-Amz-", "x-amz-", "Signature", "Credential", "AWS4", *filter(None, secrets)):
-            self.assertNotIn(word, said)
+            self.assertNotIn(word, output)
 
     async def test_no_secrets_in_log(self) -> None:
         """No presigned URL, signature, key or token is in the debug log, however a request ends."""
@@ -137,7 +139,7 @@ class LogTests(SecretsCase):
         self.put("text.mp3", b"No sound, but words.\n" * 500)
         self.put("long.flac", long_flac())
         relay = self.relay()
-        node = self.start_noting(
+        node = self.start_recording(
             AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}",
             AP_SERVE_MODE="redirect",
             AWS_ACCESS_KEY_ID=reader.access_key,

@@ -42,14 +42,14 @@ class SameAudioTests(RemoteCase):
             self.add(name, sound(name))
             self.put(name, sound(name))
         service = await self.boot(local_root=str(self.root), variant_store=None)
-        asked = (
+        requests = (
             ("a.mp3", "info"),
             ("a.m4a", "info"),
             ("a.wav", "f:mp3"),
             ("a.m4a", "f:opus/t:0.5:0.5/fade:0.1:0.2"),
             ("a.ogg", "f:peaks/pts:10/norm:ebu"),
         )
-        for name, options in asked:
+        for name, options in requests:
             twins = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
             clients = [await send(service.port, twin) for twin in twins]
             local, remote = [await client.end() for client in clients]
@@ -66,9 +66,9 @@ class SameAudioTests(RemoteCase):
         size = short_flac().stat().st_size
         clients = [await send(service.port, self.url(key, "info")) for key in KEYS]
         for number, client in enumerate(clients):
-            described = await client.end()
-            self.assertEqual(200, described.status, KEYS[number])
-            self.assertEqual(size + number, described.document["size"], KEYS[number])
+            info_response = await client.end()
+            self.assertEqual(200, info_response.status, KEYS[number])
+            self.assertEqual(size + number, info_response.document["size"], KEYS[number])
         whole = await fetch(service.port, self.url(KEYS[0]))
         self.assertEqual((200, True), (whole.status, whole.complete))
         source = f"s3://{self.sources}/".encode() + KEYS[0]
@@ -113,14 +113,14 @@ class InfoTests(RemoteCase):
         path = self.url("a.flac", "info")
         full = await fetch(service.port, path)
         self.assertEqual(b"public, max-age=3600", full["cache-control"])
-        looked = len(list(filter(is_signed_url, relay.requests)))
-        self.assertLess(0, looked)
+        probe_request_count = len(list(filter(is_signed_url, relay.requests)))
+        self.assertLess(0, probe_request_count)
         tag = full["etag"]
         assert tag is not None
         same = await fetch(service.port, path, if_none_match=tag)
         self.assertEqual((304, tag, b""), (same.status, same["etag"], same.body))
         self.assertEqual(full["cache-control"], same["cache-control"])
-        self.assertEqual(looked, len(list(filter(is_signed_url, relay.requests))))
+        self.assertEqual(probe_request_count, len(list(filter(is_signed_url, relay.requests))))
         self.assertNotEqual(first, self.put("a.flac", sound("a.flac")))
         other = await fetch(service.port, path, if_none_match=tag)
         self.assertEqual(200, other.status)
@@ -148,9 +148,9 @@ class InfoTests(RemoteCase):
         self.assertEqual(b"MISS", head["x-audio-proxy"])
         for name in ("content-length", "accept-ranges", "transfer-encoding"):
             self.assertIsNone(head[name], name)
-        described = await fetch(service.port, self.url("a.flac", "info"))
+        info_response = await fetch(service.port, self.url("a.flac", "info"))
         for name in ("content-type", "cache-control", "etag"):
-            self.assertEqual(described[name], heads["a.flac", "info"][name], name)
+            self.assertEqual(info_response[name], heads["a.flac", "info"][name], name)
 
 
 class RefusalTests(RemoteCase):
@@ -160,29 +160,29 @@ class RefusalTests(RemoteCase):
         """Missing, forbidden and not allowlisted objects return the same 404 (Errors, 7)."""
         self.put("a.flac", short_flac())
         nobody = self.server.add_user("nothing")
-        open_one = await self.boot()
+        unrestricted = await self.boot()
         refused = await self.boot(source_s3=self.s3(who=nobody))
         wrong = Identity(self.server.access_key, "x" * 40)
-        guessed = await self.boot(source_s3=self.s3(who=wrong))
-        fenced = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
+        wrong_secret = await self.boot(source_s3=self.s3(who=wrong))
+        allowlisted = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
         here = self.url("a.flac"), self.url("a.flac", "info")
         cases = {
-            "missing key": (open_one, self.url("none"), self.url("none", "info")),
+            "missing key": (unrestricted, self.url("none"), self.url("none", "info")),
             "missing bucket": (
-                open_one,
+                unrestricted,
                 self.url("a.flac", bucket="no-such-bucket"),
                 self.url("a.flac", "info", bucket="no-such-bucket"),
             ),
             "no bucket's name": (
-                open_one,
+                unrestricted,
                 self.url("a.flac", bucket="No_Bucket"),
                 self.url("a.flac", "info", bucket="No_Bucket"),
             ),
             "no rights": (refused, *here),
             "missing key, no rights": (refused, self.url("none"), self.url("none", "info")),
-            "wrong secret": (guessed, *here),
-            "not allowed": (fenced, *here),
-            "grammar": (open_one, signed("/plain/s3://a"), signed("/info/plain/s3://a")),
+            "wrong secret": (wrong_secret, *here),
+            "not allowed": (allowlisted, *here),
+            "grammar": (unrestricted, signed("/plain/s3://a"), signed("/info/plain/s3://a")),
         }
         expected = None
         for name, (service, *paths) in cases.items():
@@ -213,8 +213,8 @@ class RefusalTests(RemoteCase):
             for method in (b"HEAD", b"GET"):
                 response = await fetch(service.port, self.url("a.flac", f"cb:{limit}"), method)
                 self.assertEqual(status, response.status, (limit, method))
-            described = await fetch(service.port, self.url("a.flac", "info"))
-            self.assertEqual((200, size), (described.status, described.document["size"]))
+            info_response = await fetch(service.port, self.url("a.flac", "info"))
+            self.assertEqual((200, size), (info_response.status, info_response.document["size"]))
         self.assertEqual("source_too_large", response.error)
 
     async def test_no_audio(self) -> None:
@@ -250,9 +250,9 @@ class TLSTests(RemoteCase):
         # Bundles without the authority: the system's, and that of another private authority.
         for bundle in (None, str(Authority(Path(self.mktemp())).bundle)):
             settings = self.s3(ca_bundle=bundle)
-            wary = await self.boot(source_s3=settings, variant_store=None)
+            untrusting = await self.boot(source_s3=settings, variant_store=None)
             for options in ("f:mp3", "info"):
-                response = await fetch(wary.port, self.url("a.m4a", options))
+                response = await fetch(untrusting.port, self.url("a.m4a", options))
                 self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
 
 

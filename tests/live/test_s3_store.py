@@ -106,7 +106,7 @@ class StoredTests(RemoteCase):
             self.assertEqual(body_and_headers(miss), body_and_headers(hit))
         self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
 
-    async def test_emptied(self) -> None:
+    async def test_deleted_variant(self) -> None:
         """A variant that was deleted from the bucket is rendered again to the same bytes."""
         self.patch(registry_module, "_LINGER", 0.05)
         service = await self.boot()
@@ -204,7 +204,7 @@ class ProxyTests(RemoteCase):
             self.assertEqual(MEDIA_CACHE_CONTROL.encode(), same["cache-control"])
         self.assertEqual(502, (await self.fetch()).status)
 
-    async def test_no_source(self) -> None:
+    async def test_hit_requests(self) -> None:
         """A hit sends one HEAD and one GET to the store, and nothing to the source."""
         relay = self.relay()
         service = await self.boot(source_s3=self.s3(relay), variant_s3=self.s3(self.store))
@@ -233,7 +233,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(b"another" * 1000, (await self.fetch()).body)
 
 
-class FlowTests(RemoteCase):
+class LargeHitTests(RemoteCase):
     """Large hits, and clients that stop reading."""
 
     SIZE = 48 * MEBIBYTE
@@ -272,7 +272,7 @@ class FlowTests(RemoteCase):
         self.assertLess(self.store.sent_bytes - self.sent_before, 3 * self.SIZE // 4)
 
 
-class PartsTests(RemoteCase):
+class MultipartTests(RemoteCase):
     """Variants that are too large for a single PUT."""
 
     async def setUp(self) -> None:
@@ -285,7 +285,7 @@ class PartsTests(RemoteCase):
         self.store = self.relay()
         self.service = await self.boot(variant_s3=self.s3(self.store))
 
-    async def test_in_parts(self) -> None:
+    async def test_multipart_upload(self) -> None:
         """A multipart upload results in the same bytes and headers, and is served in ranges."""
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
         miss = await fetch(self.service.port, path)
@@ -349,7 +349,9 @@ class RedirectTests(RemoteCase):
         await super().setUp()
         self.put("a.flac", short_flac())
 
-    async def stored_one(self, options: str = "f:mp3", **settings: Any) -> tuple[int, Response]:
+    async def start_with_variant(
+        self, options: str = "f:mp3", **settings: Any
+    ) -> tuple[int, Response]:
         """Start a service and store a variant; return the port and the response to the MISS."""
         service = await self.boot(serve_mode="redirect", **settings)
         miss = await fetch(service.port, self.url("a.flac", options))
@@ -362,7 +364,7 @@ class RedirectTests(RemoteCase):
 
         The URL permits GET only.
         """
-        port, miss = await self.stored_one("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
+        port, miss = await self.start_with_variant("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
         hit = await fetch(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
         self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
         self.assertEqual((b"no-store", b"HIT"), (hit["cache-control"], hit["x-audio-proxy"]))
@@ -384,7 +386,7 @@ class RedirectTests(RemoteCase):
 
         (HEAD on signed endpoints, 3 and 4)
         """
-        port, miss = await self.stored_one()
+        port, miss = await self.start_with_variant()
         head = await fetch(port, self.url("a.flac"), b"HEAD")
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
@@ -398,7 +400,7 @@ class RedirectTests(RemoteCase):
         now = int(time.time())
         clock = SimpleNamespace(time=lambda: now + 0.9)
         self.patch(service_module, "time", clock)
-        port, miss = await self.stored_one(presign_ttl=100)
+        port, miss = await self.start_with_variant(presign_ttl=100)
         for left, expires in ((1000, 100), (100, 100), (99, 99), (1, 1)):
             hit = await fetch(port, self.url("a.flac", f"exp:{now + left}"))
             self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
@@ -414,9 +416,9 @@ class RedirectTests(RemoteCase):
         late = await fetch(port, self.url("a.flac", f"exp:{now - 1}"))
         self.assertEqual((410, "expired"), (late.status, late.error))
 
-    async def test_url_runs_out(self) -> None:
+    async def test_url_expires(self) -> None:
         """The store refuses a presigned URL after AP_PRESIGN_TTL seconds."""
-        port, _ = await self.stored_one(presign_ttl=1)
+        port, _ = await self.start_with_variant(presign_ttl=1)
         hit = await fetch(port, self.url("a.flac"))
         location = (hit["location"] or b"").decode()
         self.assertEqual(200, self.server.fetch(location).status)
@@ -425,7 +427,7 @@ class RedirectTests(RemoteCase):
     async def test_nothing_is_read(self) -> None:
         """A redirect sends one HEAD to the store, and reads no byte of the object."""
         relay = self.relay()
-        port, _ = await self.stored_one(variant_s3=self.s3(relay))
+        port, _ = await self.start_with_variant(variant_s3=self.s3(relay))
         del relay.requests[:]
         hit = await fetch(port, self.url("a.flac"))
         self.assertEqual(302, hit.status)
