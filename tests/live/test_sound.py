@@ -108,7 +108,7 @@ class TrimTests(SynchronousTestCase):
 class FadeTests(SynchronousTestCase):
     """Fades: ``fade`` (Time-domain and preview options)."""
 
-    def assert_curve(self, heard: Sound, whole: Sound, fade_in: int, fade_out: int) -> None:
+    def assert_fades(self, heard: Sound, whole: Sound, fade_in: int, fade_out: int) -> None:
         """Require the samples of ``whole`` with linear fades at both ends."""
         self.assertEqual(len(heard), len(whole))
         end = len(whole)
@@ -126,7 +126,7 @@ class FadeTests(SynchronousTestCase):
         source = write_wav(constant(8000, 16000, 0.5, -0.5))
         whole = decode(source)
         heard = render_and_decode(source, f"{PLAIN}/t:0.5:1/fade:0.25:0.125")
-        self.assert_curve(heard, whole.part(4000, 12000), 2000, 1000)
+        self.assert_fades(heard, whole.part(4000, 12000), 2000, 1000)
         self.assertEqual(heard.channels[0][0], 0)
         self.assertLess(abs(heard.channels[0][-1]), 0.001)
         self.assertApproximates(heard.channels[0][1000], 0.25, 0.001)
@@ -140,7 +140,7 @@ class FadeTests(SynchronousTestCase):
         for kind in ("wav", *KINDS):
             heard = render_and_decode(recording(kind), f"{PLAIN}/fade:0.1:0.5")
             rate = heard.rate
-            self.assert_curve(heard, reference(kind), round(0.1 * rate), round(0.5 * rate))
+            self.assert_fades(heard, reference(kind), round(0.1 * rate), round(0.5 * rate))
             self.assertLess(peak(heard.channels[0][-20:]), -60, kind)
             self.assertGreater(peak(heard.channels[0][-rate // 4 :][:100]), -30, kind)
 
@@ -149,12 +149,12 @@ class FadeTests(SynchronousTestCase):
         for kind in ("flac", "mp3"):
             whole = reference(kind)
             heard = render_and_decode(recording(kind), f"{PLAIN}/t:2:30/fade:0:0.25")
-            self.assert_curve(heard, whole.part(2 * whole.rate), 0, whole.rate // 4)
+            self.assert_fades(heard, whole.part(2 * whole.rate), 0, whole.rate // 4)
 
     def test_longer_than_the_source(self) -> None:
         """A fade-out that is longer than the source covers the whole source (D12)."""
         source = write_wav(constant(8000, 4000, 0.5))
-        self.assert_curve(render_and_decode(source, f"{PLAIN}/fade:0:60"), decode(source), 0, 4000)
+        self.assert_fades(render_and_decode(source, f"{PLAIN}/fade:0:60"), decode(source), 0, 4000)
 
     def test_streamed_sources(self) -> None:
         """Fade-outs work for sources without a length in the header, as from a piped encoder."""
@@ -162,7 +162,7 @@ class FadeTests(SynchronousTestCase):
             source = render(recording("wav"), form)
             whole = decode(source)
             heard = render_and_decode(source, f"{PLAIN}/fade:0:0.3")
-            self.assert_curve(heard, whole, 0, round(0.3 * whole.rate))
+            self.assert_fades(heard, whole, 0, round(0.3 * whole.rate))
 
 
 class GainTests(SynchronousTestCase):
@@ -230,7 +230,7 @@ class LoudnessTests(SynchronousTestCase):
             self.assertEqual(decode(output).rate, rate)
         self.assertEqual(len(render_and_decode(programme(), f"{PLAIN}/norm:ebu/t:1.25:0.5")), 22050)
 
-    def test_a_few_samples(self) -> None:
+    def test_short_sources(self) -> None:
         """``norm`` keeps the length of the shortest sources; a trim without samples is refused."""
         for length, name in (
             *((1, "a.wav"), (40, "a.wav"), (99, "a.wav"), (4409, "a.wav")),
@@ -424,7 +424,7 @@ class ChannelTests(SynchronousTestCase):
 class RateTests(SynchronousTestCase):
     """Sample rate: ``sr`` (Format and encoding options)."""
 
-    def test_asked_for(self) -> None:
+    def test_requested(self) -> None:
         """Every format has the rate of ``sr``, at an unchanged pitch."""
         source = write_wav(tone(44100, 22050, 1000))
         forms = ("mp3", "opus", "ogg", "aac", "m4a", "flac", "wav")
@@ -466,7 +466,7 @@ class DepthTests(SynchronousTestCase):
             return str(int.from_bytes(file[34:36], "little"))
         return str((int.from_bytes(file[20:22], "big") >> 4 & 31) + 1)
 
-    def test_asked_for(self) -> None:
+    def test_requested(self) -> None:
         """A file has the bit depth of ``bd``."""
         source = recording("mp3")
         depths = {

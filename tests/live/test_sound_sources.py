@@ -84,7 +84,7 @@ class IdentityTests(SynchronousTestCase):
         for text, output in render_all(sample("flac"), texts).items():
             self.assertTrue(output == render(sample("flac"), text), text)
 
-    def test_nothing_personal(self) -> None:
+    def test_no_metadata(self) -> None:
         """Outputs contain no tags, dates, pictures, chapters or encoder versions (D44)."""
         tagged = "-metadata title=Secret -metadata date=2001-02-03 -metadata comment=private"
         source = convert(
@@ -107,7 +107,7 @@ class IdentityTests(SynchronousTestCase):
                 self.assertLessEqual({name.lower() for name in part.get("tags", {})}, ours, form)
 
 
-class ChoiceTests(SynchronousTestCase):
+class StreamSelectionTests(SynchronousTestCase):
     """Selection of one stream of a source with several streams."""
 
     def test_cover(self) -> None:
@@ -153,7 +153,7 @@ class ChoiceTests(SynchronousTestCase):
 class CombinationTests(SynchronousTestCase):
     """Combinations of options and sources."""
 
-    def test_slice(self) -> None:
+    def test_combinations(self) -> None:
         """Combinations of options and sources give audio, or are refused with 415 or 422 (D13)."""
         sources = [
             write_wav(noise(8000, 1600)),
@@ -385,7 +385,7 @@ class BrokenTests(SynchronousTestCase):
                 self.assertIn(refusal.status, (415, 422), (kind, refusal.message))
 
 
-class ServiceTests(SynchronousTestCase):
+class ServerErrorTests(SynchronousTestCase):
     """Failures that are not the source's fault."""
 
     def test_full_disk(self) -> None:
@@ -400,7 +400,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertIn(b"No space left on device", ended.stderr)
             self.assertIs(classify(ended.stderr), None)
 
-    def test_source_out_of_reach(self) -> None:
+    def test_closed_descriptor(self) -> None:
         """A source descriptor that is not open is a server error (Errors, 500)."""
         gone = Input("file:/dev/fd/77", ("file",))
         for words in (
@@ -411,7 +411,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertNotEqual(ended.code, 0)
             self.assertIs(classify(ended.stderr), None, ended.stderr)
 
-    def test_poor_ffmpeg(self) -> None:
+    def test_missing_encoder(self) -> None:
         """An ffmpeg that lacks an encoder is a server error (D34)."""
         words = encoder_arguments("ffmpeg", local_input(), read("f:mp3"), probe(sample()))
         words[words.index("libmp3lame")] = "libnothing"

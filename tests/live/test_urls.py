@@ -35,14 +35,14 @@ for (const url of urls) {
 class BuilderTests(ServiceCase):
     """`audioproxy.urls` against the real service."""
 
-    async def output(self, *command: str) -> list[str]:
+    async def output_lines(self, *command: str) -> list[str]:
         """Run a program to its end and return the lines that it prints."""
         process = Process()
         reactor.spawnProcess(process, command[0], command, env={"PATH": os.environ["PATH"]})
         self.assertEqual(0, await process.end(), process.stderr)
         return process.stdout.splitlines()
 
-    async def test_hard_names(self) -> None:
+    async def test_unusual_file_names(self) -> None:
         """URLs for any file name are served to the test client, curl and fetch()."""
         for name in NAMES:
             self.add(os.path.normpath(os.fsdecode(name)), short_flac())
@@ -68,10 +68,12 @@ class BuilderTests(ServiceCase):
         self.assertEqual("flac", document["format"])
         served = ["200"] * len(NAMES)
         module = ("--input-type=module", "--eval", FETCH)
-        self.assertEqual(served, await self.output(program("node"), *module, json.dumps(urls)))
+        self.assertEqual(
+            served, await self.output_lines(program("node"), *module, json.dumps(urls))
+        )
         curl = shutil.which("curl")
         if curl is None:
             raise SkipTest("curl is not installed; only the test client and fetch() were tested")
         each = ("--silent", "--output", os.devnull, "--write-out", "%{http_code}\n")
         words = [word for url in urls for word in (*each, url, "--next")]
-        self.assertEqual(served, await self.output(curl, *words[:-1]))
+        self.assertEqual(served, await self.output_lines(curl, *words[:-1]))

@@ -119,18 +119,18 @@ class DeliveryTests(ServiceCase):
         first = await send(port, path)
         await until(encoders, "the encoder")
         second = await send(port, path)
-        answered = 0
+        response_count = 0
         while first.closed is None:
             self.assertEqual(200, (await fetch(port, b"/health")).status)
-            answered += 1
-        self.assertGreater(answered, 1)
+            response_count += 1
+        self.assertGreater(response_count, 1)
         one, two = await first.end(), await second.end()
         self.assertEqual((200, b"MISS", True), summary(one))
         self.assertEqual((200, b"COALESCED", True), summary(two))
         self.assertEqual(one.body, two.body)
         self.assertEqual(2 * 2 * 65536, len(parse_waveform(one.body).values))
 
-    async def test_everyone_leaves(self) -> None:
+    async def test_all_clients_leave(self) -> None:
         """Without a store, a waveform render that all clients left ends without leaks (D36)."""
         self.add("long.flac", long_flac())
         port = self.start(variant_store=None).port
@@ -285,9 +285,9 @@ class ExactnessTests(SourceCase):
             check("/pk_bits:8/pk_fmt:dat", one, 100),
             check("/ch:2", two, 65536),
         ]
-        drawings = await gatherResults([Deferred.fromCoroutine(each) for each in checks])
-        self.assertEqual([0, 0, 0, 0], drawings[-1].values[-4:])
-        self.assertEqual(1, drawings[-1].pixel)
+        waveforms = await gatherResults([Deferred.fromCoroutine(each) for each in checks])
+        self.assertEqual([0, 0, 0, 0], waveforms[-1].values[-4:])
+        self.assertEqual(1, waveforms[-1].pixel)
 
 
 class OptionTests(SourceCase):
@@ -384,10 +384,10 @@ class MemoryTests(ServiceCase):
         for frame, value in values.items():
             expected[2 * (frame // waveform.pixel) + (value > 0)] = value
         self.assertEqual(expected, waveform.values)
-        self.assertLess(most_resident_bytes(node.pid) - before, 32 * 1024 * 1024)
+        self.assertLess(peak_resident_bytes(node.pid) - before, 32 * 1024 * 1024)
 
 
-def most_resident_bytes(pid: int) -> int:
+def peak_resident_bytes(pid: int) -> int:
     """Return the peak resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
