@@ -310,7 +310,7 @@ class DebianComparisonTests(SynchronousTestCase):
         (Format and encoding options, 4)
         """
         for name in test_info.FILMS:
-            self.assert_same_output(name, (test_info.folder() / name).read_bytes(), [])
+            self.assert_same_output(name, (test_info.generate_files() / name).read_bytes(), [])
 
 
 def probe_result(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
@@ -327,7 +327,7 @@ def probe_result(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
 def audio_sources() -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of sources of all supported kinds."""
     for row in test_info.KINDS:
-        yield row.name, (test_info.folder() / row.name).read_bytes()
+        yield row.name, (test_info.generate_files() / row.name).read_bytes()
     yield from convert_all(STEREO, codec_arguments(CODECS)).items()
     # The wav file declares PCM samples, but contains AC-3.
     wrapped = convert(STEREO, "-c:a", "ac3", "-f", "spdif")

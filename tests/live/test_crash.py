@@ -27,7 +27,7 @@ from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
 from tests.live.test_ends import ScriptedEncoderCase, mount, target, until_stopped
 from tests.live.test_service import scratch_files, until_hit
-from tests.live.test_service_processes import alive
+from tests.live.test_service_processes import is_running
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.service import (
@@ -96,7 +96,7 @@ class KillTests(KillCase):
             else:
                 node.signal(signal.SIGKILL)
             self.assertEqual(-signal.SIGKILL, await node.end())
-            await until(lambda encoder=encoder: not alive(encoder), "the encoder to end")
+            await until(lambda encoder=encoder: not is_running(encoder), "the encoder to end")
             for each in (client, waiting):
                 await until(lambda each=each: each.closed, "the connection to break")
             self.assertFalse(script != "end" and client.response and client.response.complete)

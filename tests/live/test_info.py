@@ -40,31 +40,37 @@ SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=c0|BL=c0|BR=c0"
 class Kind:
     """File, its ffmpeg options for a mono tone at 44.1 kHz, and its expected info document.
 
-    :ivar exactly: all expected fields except duration, bitrate, size and tags.
-    :ivar within: seconds by which the duration may differ from that of the tone.
+    :ivar expected_fields: all expected fields except duration, bitrate, size and tags.
+    :ivar tolerance: seconds by which the duration may differ from that of the tone.
     :ivar bitrate: expected bits per second, where it follows from the format.
     """
 
     name: str
-    how: str
-    exactly: Mapping[str, Any]
-    within: float = 0.000001
+    ffmpeg_options: str
+    expected_fields: Mapping[str, Any]
+    tolerance: float = 0.000001
     bitrate: int | None = None
 
 
 def kind(
     name: str,
-    how: str,
+    ffmpeg_options: str,
     form: str,
     depth: int | None = None,
-    within: float = 0.000001,
+    tolerance: float = 0.000001,
     bitrate: int | None = None,
     rate: int = 44100,
     channels: int = 1,
 ) -> Kind:
     """Return a `Kind` for a format, with its bit depth if it has one."""
-    exactly = {"format": form, "sample_rate": rate, "channels": channels}
-    return Kind(name, how, exactly | ({"bit_depth": depth} if depth else {}), within, bitrate)
+    expected_fields = {"format": form, "sample_rate": rate, "channels": channels}
+    return Kind(
+        name,
+        ffmpeg_options,
+        expected_fields | ({"bit_depth": depth} if depth else {}),
+        tolerance,
+        bitrate,
+    )
 
 
 KINDS = (
@@ -133,16 +139,19 @@ FILMS = {
 
 
 @cache
-def folder() -> Path:
+def generate_files() -> Path:
     """Make all files above in one run of ffmpeg, and return their folder."""
     sine = "-f lavfi -i sine=frequency={}:sample_rate={}:duration={}"
     words = [*sine.format(440, 44100, LENGTH).split(), *sine.format(880, 22050, LENGTH / 2).split()]
     words += "-f lavfi -i color=s=32x32:r=25:d=0.2".split()
     place = Path("sounds/info").resolve()
     place.mkdir(parents=True, exist_ok=True)
-    for name, how in (*((row.name, row.how) for row in KINDS), *FILMS.items()):
-        maps = [] if "-map" in how else ["-map", "0"]
-        words += [*maps, *how.split(), "-bitexact", str(place / name)]
+    for name, ffmpeg_options in (
+        *((row.name, row.ffmpeg_options) for row in KINDS),
+        *FILMS.items(),
+    ):
+        maps = [] if "-map" in ffmpeg_options else ["-map", "0"]
+        words += [*maps, *ffmpeg_options.split(), "-bitexact", str(place / name)]
     generate_audio(place / "last.wav", *words, "-map", "0")
     return place
 
@@ -159,15 +168,15 @@ class FileTests(ServiceCase):
         """Each kind of audio file has a correct info document (Info document)."""
         port = self.start(max_src_bytes=10).port
         for row in KINDS:
-            size = self.add(row.name, folder() / row.name).stat().st_size
+            size = self.add(row.name, generate_files() / row.name).stat().st_size
             response = await fetch(port, info(row.name))
             self.assertEqual(200, response.status, row.name)
             document = response.document
             duration, bitrate = document.pop("duration"), document.pop("bitrate")
             self.assert_tags(document.pop("tags", {"x": "y"}))
-            self.assertEqual({**row.exactly, "size": size}, document, row.name)
+            self.assertEqual({**row.expected_fields, "size": size}, document, row.name)
             self.assertIs(float, type(duration))
-            self.assertApproximates(LENGTH, duration, row.within, row.name)
+            self.assertApproximates(LENGTH, duration, row.tolerance, row.name)
             self.assertIs(int, type(bitrate))
             self.assertApproximates(8 * size / duration, bitrate, 0.01 * bitrate, row.name)
             if row.bitrate is not None:
@@ -184,7 +193,7 @@ class FileTests(ServiceCase):
         """Video files give 415 video_source; files without audio give 415 undecodable_source."""
         rows = dict.fromkeys(FILMS, "video_source")
         for name in FILMS:
-            self.add(name, folder() / name)
+            self.add(name, generate_files() / name)
         for name, data in {
             "text.mp3": b"No sound, but words.\n" * 500,
             "empty.mp3": b"",
@@ -210,7 +219,7 @@ class FileTests(ServiceCase):
     async def test_truncated(self) -> None:
         """A truncated file gives an info document or 415, and never a 500."""
         port = self.start().port
-        one_of_each = {row.exactly["format"]: row.name for row in KINDS}
+        one_of_each = {row.expected_fields["format"]: row.name for row in KINDS}
         del one_of_each["aac"]
         for name, kept, status, duration in (
             # The duration is that of the remaining data, or that in the header.
@@ -227,7 +236,7 @@ class FileTests(ServiceCase):
             # 24 bytes are too few to detect audio in any format but AAC.
             *((name, 24, 415, None) for name in one_of_each.values()),
         ):
-            data = (folder() / name).read_bytes()
+            data = (generate_files() / name).read_bytes()
             cut = data[: kept if isinstance(kept, int) else int(len(data) * kept)]
             self.add(f"{kept}-{name}", cut)
             response = await fetch(port, info(f"{kept}-{name}"))
@@ -238,16 +247,16 @@ class FileTests(ServiceCase):
                 self.assertApproximates(duration, response.document["duration"], 0.06, name)
                 self.assertEqual(len(cut), response.document["size"])
 
-    async def test_hardly_a_frame(self) -> None:
+    async def test_unknown_fields_are_omitted(self) -> None:
         """Unknown fields of a truncated file are omitted, never null or zero (Info document, 2)."""
-        self.add("a.aac", (folder() / "a.aac").read_bytes()[:24])
+        self.add("a.aac", (generate_files() / "a.aac").read_bytes()[:24])
         response = await fetch(self.start().port, info("a.aac"))
         expected = {"format": "aac", "channels": 1, "size": 24}
         self.assertEqual((200, expected), (response.status, response.document))
 
     async def test_conditions(self) -> None:
         """An info document is revalidated with a 304 until its file changes."""
-        path = self.add("a.wav", (folder() / "16.wav").read_bytes())
+        path = self.add("a.wav", (generate_files() / "16.wav").read_bytes())
         port = self.start().port
         first = await fetch(port, info("a.wav"))
         tag = first["etag"] or b""
@@ -256,7 +265,7 @@ class FileTests(ServiceCase):
         self.assertEqual((200, tag, b""), (head.status, head["etag"], head.body))
         again = await fetch(port, info("a.wav"), if_none_match=tag)
         self.assertEqual((304, tag, b""), (again.status, again["etag"], again.body))
-        path.write_bytes((folder() / "24.wav").read_bytes())
+        path.write_bytes((generate_files() / "24.wav").read_bytes())
         changed = await fetch(port, info("a.wav"), if_none_match=tag)
         self.assertEqual((200, 24), (changed.status, changed.document["bit_depth"]))
         self.assertNotEqual(tag, changed["etag"])
@@ -266,7 +275,7 @@ class FileTests(ServiceCase):
 
     async def test_nothing_is_rendered_or_stored(self) -> None:
         """/info stores no file and leaves no child process."""
-        self.add("16.wav", folder() / "16.wav")
+        self.add("16.wav", generate_files() / "16.wav")
         port = self.start().port
         await fetch(port, info("16.wav"))
         await until(lambda: not children(), "all children to be reaped")
@@ -281,14 +290,17 @@ class FileTests(ServiceCase):
 def id3(version: int, *frames: tuple[bytes, bytes]) -> bytes:
     """Return an ID3v2 tag with these frames."""
 
-    def safe(number: int) -> bytes:
+    def synchsafe(number: int) -> bytes:
         return bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
 
     body = b"".join(
-        name + (safe(len(data)) if version == 4 else struct.pack(">I", len(data))) + b"\0\0" + data
+        name
+        + (synchsafe(len(data)) if version == 4 else struct.pack(">I", len(data)))
+        + b"\0\0"
+        + data
         for name, data in frames
     )
-    return b"ID3" + bytes([version, 0, 0]) + safe(len(body)) + body
+    return b"ID3" + bytes([version, 0, 0]) + synchsafe(len(body)) + body
 
 
 def id3v1(*texts: bytes) -> bytes:
@@ -338,13 +350,13 @@ class Sample:
 
 
 UTF16 = b"\x01\xff\xfe"
-ODD = "�"
+REPLACEMENT = "�"
 
 
 def samples() -> dict[str, Sample]:
     """Return files with unusual or broken tags."""
     mp3, flac, wav = (
-        (folder() / name).read_bytes() for name in ("cbr-bare.mp3", "16.flac", "16.wav")
+        (generate_files() / name).read_bytes() for name in ("cbr-bare.mp3", "16.flac", "16.wav")
     )
     return {
         "latin.mp3": Sample(
@@ -371,14 +383,14 @@ def samples() -> dict[str, Sample]:
                 (b"TXXX", b"\x03My Key\0one\ntwo\x01\x1b"),
             )
             + mp3,
-            {"title": f"ab{ODD}{ODD}cd", "my key": "one\ntwo\x01\x1b"},
+            {"title": f"ab{REPLACEMENT}{REPLACEMENT}cd", "my key": "one\ntwo\x01\x1b"},
         ),
         "v1.mp3": Sample(
             mp3 + id3v1(b"Na\xefve\xff", b"\x01\n\x1b[0m", b"\xfe" * 30),
             {
-                "title": f"Na{ODD}ve{ODD}",
+                "title": f"Na{REPLACEMENT}ve{REPLACEMENT}",
                 "artist": "\x01\n\x1b[0m",
-                "album": ODD * 30,
+                "album": REPLACEMENT * 30,
                 "date": "2001",
                 "genre": "Rock",
             },
@@ -392,10 +404,10 @@ def samples() -> dict[str, Sample]:
                 (b"\xff\xffXX", b"x\0"),
             ),
             {
-                "title": f"{ODD}{ODD}abc",
-                "artist": f"Bj{ODD}rk",
+                "title": f"{REPLACEMENT}{REPLACEMENT}abc",
+                "artist": f"Bj{REPLACEMENT}rk",
                 "comment": 'a\nb\x01"\\',
-                f"{ODD}{ODD}xx": "x",
+                f"{REPLACEMENT}{REPLACEMENT}xx": "x",
             },
         ),
         "vorbis.flac": Sample(
@@ -411,10 +423,10 @@ def samples() -> dict[str, Sample]:
                 "note=\N{MULTIPLE MUSICAL NOTES}".encode(),
             ),
             {
-                "title": f"ab{ODD}{ODD}cd",
+                "title": f"ab{REPLACEMENT}{REPLACEMENT}cd",
                 "artist": "one\nline\x01\x1b[0m\x7f",
-                f"{ODD}{ODD}key": "x",
-                "half": ODD,
+                f"{REPLACEMENT}{REPLACEMENT}key": "x",
+                "half": REPLACEMENT,
                 "quote": '"\\',
                 "note": "\N{MULTIPLE MUSICAL NOTES}",
             },
@@ -458,9 +470,9 @@ class TagTests(ServiceCase):
             self.assertEqual(44100, document["sample_rate"])
             self.assertEqual(len(sample.data), document["size"])
 
-    async def test_huge_tags_are_rendered(self) -> None:
+    async def test_file_with_huge_tags_is_rendered(self) -> None:
         """A file renders even if its tags are too large to be read."""
-        plain = (folder() / "16.flac").read_bytes()
+        plain = (generate_files() / "16.flac").read_bytes()
         self.add("plain.flac", plain)
         self.add("book.flac", vorbis_comments(plain, b"LYRICS=" + b"x" * 2_000_000))
         port = self.start(variant_store=None).port
@@ -510,11 +522,11 @@ class ProbeTests(ServiceCase):
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = path
 
-    def count(self) -> int:
+    def probe_count(self) -> int:
         """Return how many probes have started."""
         return self.calls.read_text().count("x") if self.calls.exists() else 0
 
-    def mount(self, **settings: Any) -> tuple[AudioProxy, int]:
+    def start_proxy(self, **settings: Any) -> tuple[AudioProxy, int]:
         """Start a proxy whose active requests can be counted; return it and its port."""
         proxy = make_resource(self.config(**settings), reactor)
         begin(proxy)
@@ -534,19 +546,19 @@ class ProbeTests(ServiceCase):
             self.assertEqual((504, "probe_timeout"), (response.status, response.error))
             self.assertEqual(b"no-store", response["cache-control"])
         await until(lambda: not children(), "the probe to be reaped")
-        self.assertEqual(1, self.count())
+        self.assertEqual(1, self.probe_count())
 
     async def test_head_beside_a_hanging_probe(self) -> None:
         """HEAD and conditional requests do not wait for a running probe."""
         self.use_ffprobe("exec sleep 600")
         port = self.start().port
         client = await send(port, info("short.flac"))
-        await until(lambda: self.count(), "the probe")
+        await until(lambda: self.probe_count(), "the probe")
         head = await fetch(port, info("short.flac"), b"HEAD")
         self.assertEqual(200, head.status)
         again = await fetch(port, info("short.flac"), if_none_match=head["etag"] or b"")
         self.assertEqual(304, again.status)
-        self.assertEqual((1, None), (self.count(), client.response))
+        self.assertEqual((1, None), (self.probe_count(), client.response))
         await client.leave()
         await until(lambda: not children(), "the probe to be reaped")
 
@@ -575,13 +587,13 @@ class ProbeTests(ServiceCase):
         gate = self.bin / "gate"
         os.mkfifo(gate)
         self.use_ffprobe(f"read line < '{gate}'")
-        proxy, port = self.mount(variant_store=None, max_probe_concurrency=1)
+        proxy, port = self.start_proxy(variant_store=None, max_probe_concurrency=1)
         paths = [info("short.flac"), signed("/info/plain/local%3A%2F%2Fshort.flac")]
         paths += [signed(f"/f:{form}/plain/local://short.flac") for form in ("wav", "flac")]
         clients = [await send(port, path) for path in paths]
         # Every active request has joined the probe.
         await until(lambda: proxy.resource.active.count == len(paths), "all requests")
-        await until(self.count, "the probe")
+        await until(self.probe_count, "the probe")
         refused = await fetch(port, info("long.flac"))
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
         self.assertEqual(b"1", refused["retry-after"])
@@ -591,7 +603,7 @@ class ProbeTests(ServiceCase):
         self.assertEqual([200] * 4, [response.status for response in responses])
         self.assertEqual(responses[0].body, responses[1].body)
         self.assertEqual((b"RIFF", b"fLaC"), (responses[2].body[:4], responses[3].body[:4]))
-        self.assertEqual(1, self.count())
+        self.assertEqual(1, self.probe_count())
 
     async def test_no_probe_for_head_and_304(self) -> None:
         """HEAD requests and 304 responses need no probe; each GET with a 200 runs one."""
@@ -599,10 +611,10 @@ class ProbeTests(ServiceCase):
         port = self.start().port
         tag = (await fetch(port, info("short.flac"), b"HEAD"))["etag"] or b""
         await fetch(port, info("short.flac"), if_none_match=tag)
-        self.assertEqual(0, self.count())
+        self.assertEqual(0, self.probe_count())
         for number in (1, 2):
             self.assertEqual(200, (await fetch(port, info("short.flac"))).status)
-            self.assertEqual(number, self.count())
+            self.assertEqual(number, self.probe_count())
 
     async def test_client_that_leaves(self) -> None:
         """If the only client leaves, its probe is killed, and the probe slot is freed."""
@@ -611,14 +623,14 @@ class ProbeTests(ServiceCase):
         self.use_ffprobe(f"[ -e '{stuck}' ] && exec sleep 600")
         port = self.start(max_probe_concurrency=1).port
         client = await send(port, info("short.flac"))
-        await until(self.count, "the probe")
+        await until(self.probe_count, "the probe")
         self.assertEqual(429, (await fetch(port, info("long.flac"))).status)
         stuck.unlink()
         await client.leave()
         response = await until_admitted(port, info("long.flac"))
         self.assertEqual((200, "flac"), (response.status, response.document["format"]))
         await until(lambda: not children(), "all children to be reaped")
-        self.assertEqual(2, self.count())
+        self.assertEqual(2, self.probe_count())
 
 
 async def until_admitted(port: int, path: bytes) -> Response:

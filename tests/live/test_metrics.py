@@ -57,7 +57,7 @@ def promtool() -> str:
     return found
 
 
-async def check(exposition: bytes) -> tuple[int | None, str]:
+async def promtool_check(exposition: bytes) -> tuple[int | None, str]:
     """Return the exit status and output of ``promtool check metrics``."""
     process = Process()
     reactor.spawnProcess(process, promtool(), ("promtool", "check", "metrics"), env={})
@@ -81,14 +81,14 @@ class MetricsCase(ServiceCase):
         series = read(response.body)
         return {name: n for name, n in series.items() if n and "_bucket " not in name}
 
-    async def until_shown(self, port: int, expected: dict[str, float]) -> None:
+    async def until_series(self, port: int, expected: dict[str, float]) -> None:
         """Scrape until these series have these values."""
         while True:
             shown = await self.scrape(port)
             if {name: shown.get(name, 0) for name in expected} == expected:
                 return
 
-    async def begin(self, service: ProxyService, number: int = 0) -> tuple[Any, int]:
+    async def start_stopped_render(self, service: ProxyService, number: int = 0) -> tuple[Any, int]:
         """Start a render, and stop its encoder with SIGSTOP; return its client and encoder."""
         before = encoders()
         client = await send(service.port, signed(LONG.format(number)))
@@ -109,10 +109,10 @@ class TrafficTests(MetricsCase):
         """Hits, misses and failures are counted exactly, and promtool accepts the exposition."""
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         service = self.start(queue_size=5, max_concurrency=2)
-        port, scrapes = service.port, service.metrics_port
+        port, metrics_port = service.port, service.metrics_port
         await fetch(port, SHORT)
         self.assertEqual(b"HIT", (await until_hit(port, SHORT))["x-audio-proxy"])
-        joined = (await self.scrape(scrapes)).get("cache_lookups_total mp3 coalesced", 0)
+        joined = (await self.scrape(metrics_port)).get("cache_lookups_total mp3 coalesced", 0)
         for status, target, method in (
             (200, SHORT, b"HEAD"),
             (200, signed("/info/plain/local://short.flac"), b"GET"),
@@ -127,7 +127,7 @@ class TrafficTests(MetricsCase):
             (200, b"/ready", b"GET"),
         ):
             self.assertEqual(status, (await fetch(port, target, method)).status, target)
-        exposition = (await fetch(scrapes, b"/metrics")).body
+        exposition = (await fetch(metrics_port, b"/metrics")).body
         series = {name: n for name, n in read(exposition).items() if n and "_bucket " not in name}
         durations = {name for name in series if name.startswith("render_duration_seconds_sum ")}
         sums = {name: series.pop(name) for name in durations}
@@ -153,24 +153,24 @@ class TrafficTests(MetricsCase):
         }
         series.pop("cache_lookups_total mp3 coalesced", None)
         self.assertEqual(expected, series)
-        self.assertEqual((0, ""), await check(exposition))
+        self.assertEqual((0, ""), await promtool_check(exposition))
 
     async def test_promtool_detects_errors(self) -> None:
         """promtool reports bad syntax and bad metric names, so other tests can rely on it."""
         for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
-            status, said = await check(text)
-            self.assertNotEqual((0, ""), (status, said))
-            self.assertTrue(said)
+            status, output = await promtool_check(text)
+            self.assertNotEqual((0, ""), (status, output))
+            self.assertTrue(output)
 
-    async def test_running(self) -> None:
+    async def test_running_and_queued_renders(self) -> None:
         """A render with two clients counts as one; a waiting render counts as queue depth."""
         service = self.start(max_concurrency=1, variant_store=None)
-        scrapes = service.metrics_port
-        first, encoder = await self.begin(service)
+        metrics_port = service.metrics_port
+        first, encoder = await self.start_stopped_render(service)
         second = await send(service.port, signed(LONG.format(0)))
         waiting = await send(service.port, SHORT)
-        await self.until_shown(
-            scrapes,
+        await self.until_series(
+            metrics_port,
             {
                 "renders_running": 1,
                 "render_slots_held": 1,
@@ -183,8 +183,8 @@ class TrafficTests(MetricsCase):
             await client.leave()
         os.kill(encoder, signal.SIGCONT)
         self.assertEqual(200, (await waiting.end()).status)
-        await self.until_shown(
-            scrapes,
+        await self.until_series(
+            metrics_port,
             {
                 "renders_total mp3 cancelled": 1,
                 "renders_total mp3 success": 1,
@@ -198,7 +198,7 @@ class TrafficTests(MetricsCase):
     async def test_queue_full(self) -> None:
         """A request that finds the queue full counts as a rejection, not as a render."""
         service = self.start(max_concurrency=1, queue_size=0)
-        client, encoder = await self.begin(service)
+        client, encoder = await self.start_stopped_render(service)
         self.assertEqual(429, (await fetch(service.port, SHORT)).status)
         shown = await self.scrape(service.metrics_port)
         self.assertEqual(1, shown["render_queue_rejections_total"])
@@ -239,7 +239,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual(1, shown["http_requests_total info 4xx"])
         self.assertEqual(1, shown["http_requests_total render 4xx"])
 
-    async def test_store_that_is_gone(self) -> None:
+    async def test_deleted_store(self) -> None:
         """If the store is deleted, requests succeed and write failures are counted (Metrics, 5)."""
         service = self.start()
         shutil.rmtree(self.store)
@@ -247,7 +247,7 @@ class TrafficTests(MetricsCase):
             target = signed(f"/f:{form}/plain/local://short.flac")
             response = await fetch(service.port, target)
             self.assertEqual((200, True), (response.status, response.complete))
-            await self.until_shown(
+            await self.until_series(
                 service.metrics_port,
                 {"variant_store_write_failures_total": count, f"renders_total {form} success": 1},
             )
@@ -259,7 +259,7 @@ class ListenerTests(MetricsCase):
     async def test_until_the_last_render(self) -> None:
         """A stopping service serves its metrics until the last render has ended."""
         service = self.start()
-        client, encoder = await self.begin(service)
+        client, encoder = await self.start_stopped_render(service)
         stopping = service.stopService()
         await until(lambda: not _listens(service.port), "the main listener to close")
         self.assertEqual(1, (await self.scrape(service.metrics_port))["renders_running"])
@@ -268,7 +268,7 @@ class ListenerTests(MetricsCase):
         await stopping
         self.assert_refused(service.metrics_port)
 
-    async def test_this_machine_only(self) -> None:
+    async def test_loopback_only(self) -> None:
         """By default, the metrics are served on 127.0.0.1 only."""
         service = self.start()
         for port, listens in ((service.metrics_port, False), (service.port, True)):
@@ -350,14 +350,14 @@ class EmbeddingTests(MetricsCase):
             ports.append(
                 (self.serve(proxy.resource, b"audio"), self.serve(proxy.metrics, b"my", b"own"))
             )
-        (port, scrapes), (_, other_scrapes) = ports
+        (port, metrics_port), (_, other_metrics_port) = ports
         self.assertEqual(200, (await fetch(port, b"/audio" + SHORT)).status)
-        for number, renders in ((scrapes, 1), (other_scrapes, 0)):
+        for number, renders in ((metrics_port, 1), (other_metrics_port, 0)):
             response = await fetch(number, b"/my/own/metrics")
             self.assertEqual(b"text/plain; version=0.0.4", response["content-type"])
             self.assertEqual(renders, read(response.body)["renders_total mp3 success"])
         for target in (b"/my/own", b"/my/own/health", b"/metrics"):
-            self.assertEqual(404, (await fetch(scrapes, target)).status)
+            self.assertEqual(404, (await fetch(metrics_port, target)).status)
         self.assertEqual(404, (await fetch(port, b"/audio/metrics")).status)
 
 

@@ -26,7 +26,7 @@ from tests.support.service import (
 
 # Maximum seconds for a request that needs neither a slot nor a child process. Tests compare the
 # fastest of several attempts, so that a busy machine does not fail them.
-AT_ONCE = 0.05
+MAX_SECONDS_WITHOUT_SLOT = 0.05
 
 
 class StoppedEncoderCase(ScriptedEncoderCase):
@@ -44,7 +44,7 @@ class QueueTests(StoppedEncoderCase):
 
     encoder_scripts: ClassVar[dict[str, str]] = {"busy": "stop_self; write_64k; exit 0"}
 
-    async def crowd(self) -> tuple[Process, int, list[Client]]:
+    async def fill_queue(self) -> tuple[Process, int, list[Client]]:
         """Start one render, and queue three others."""
         node = await self.start_service(
             AP_MAX_CONCURRENCY="1", AP_QUEUE_SIZE="3", AP_READY_QUEUE_THRESHOLD="2"
@@ -73,7 +73,7 @@ class QueueTests(StoppedEncoderCase):
 
     async def test_order(self) -> None:
         """Queued requests are served in order; /ready is 503 while two or more are queued."""
-        node, port, clients = await self.crowd()
+        node, port, clients = await self.fill_queue()
         before = await scrape(await node.metrics_port())
         refused = await fetch(port, target("busy", "mp3", "/cb:refused"))
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
@@ -101,9 +101,9 @@ class QueueTests(StoppedEncoderCase):
             without_scrapes(counter_increases(before, after)),
         )
 
-    async def test_leavers(self) -> None:
+    async def test_clients_leave_queue(self) -> None:
         """A client that leaves the queue frees its place at once, and its render never starts."""
-        node, port, clients = await self.crowd()
+        node, port, clients = await self.fill_queue()
         refused = await fetch(port, target("busy", "mp3", "/cb:refused"))
         self.assertEqual(429, refused.status)
         await clients[2].leave()
@@ -122,9 +122,9 @@ class QueueTests(StoppedEncoderCase):
         self.assertEqual(2, after['audio_proxy_renders_total{format="mp3",outcome="success"}'])
         self.assertEqual(0, after['audio_proxy_renders_total{format="mp3",outcome="cancelled"}'])
 
-    async def test_what_needs_no_slot(self) -> None:
+    async def test_requests_without_slot(self) -> None:
         """Hits, 304, HEAD, 401, health and metrics take under 50 ms while the queue is full."""
-        node, port, _ = await self.crowd()
+        node, port, _ = await self.fill_queue()
         hit = target("good", "opus")
         tag = (await until_hit(port, hit))["etag"] or b""
         metrics = await node.metrics_port()
@@ -146,7 +146,7 @@ class QueueTests(StoppedEncoderCase):
                 response = await fetch(where, path, method, **headers)
                 took.append(reactor.seconds() - since)
                 self.assertEqual(status, response.status, path)
-            self.assertLess(min(took), AT_ONCE, path)
+            self.assertLess(min(took), MAX_SECONDS_WITHOUT_SLOT, path)
         # A probe takes no render slot either.
         info = await fetch(port, signed("/info/plain/local://good.flac"))
         self.assertEqual(200, info.status)
@@ -170,7 +170,7 @@ class ManyConnectionsTests(StoppedEncoderCase):
         text = f'#!/bin/sh\necho one >> {self.probes}\nexec {real} "$@"\n'
         self.write_program("ffprobe", text)
 
-    async def test_every_moment(self) -> None:
+    async def test_join_at_any_time(self) -> None:
         """Clients that join at any time get all bytes of one render, after one probe.
 
         (Variant delivery states; Info endpoint, 6)

@@ -80,7 +80,7 @@ class StreamTests(ServiceCase):
         self.assertTrue(one.complete and two.complete)
         self.assertTrue(one.body == two.body, "the clients got different bytes")
 
-    async def test_source_written_to(self) -> None:
+    async def test_source_truncated_during_render(self) -> None:
         """A source truncated during its render breaks the stream, and nothing is stored (D35)."""
         source = self.add("growing.flac", long_flac().read_bytes())
         port = self.start().port
@@ -199,7 +199,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(first.body, again.body)
         self.assertEqual([], list(self.store.iterdir()))
 
-    async def test_everyone_leaves(self) -> None:
+    async def test_all_clients_leave(self) -> None:
         """After all clients leave, a render with a store continues; without one it ends (D36)."""
         for store in (FileStore(str(self.store)), None):
             service = self.start(variant_store=store)
@@ -219,7 +219,7 @@ class StreamTests(ServiceCase):
             await until(lambda: not encoders(), "the encoder to end")
             await service.stopService()
 
-    async def test_stays_below_its_limit(self) -> None:
+    async def test_variant_size_limit(self) -> None:
         """Output above AP_MAX_VARIANT_BYTES breaks the stream and is not stored (Errors, 10).
 
         Clients get at most AP_MAX_VARIANT_BYTES bytes, for small and large limits (D52).
@@ -239,7 +239,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(b"MISS", again["x-audio-proxy"])
         await until(lambda: not scratch_files(self.store), "the scratch file to go")
 
-    async def test_source_that_goes(self) -> None:
+    async def test_deleted_source(self) -> None:
         """Without a store every GET renders, and returns 404 once the source is deleted (D37)."""
         self.add("gone.flac", short_flac())
         port, target = self.start(variant_store=None).port, signed("/plain/local://gone.flac")
@@ -318,7 +318,7 @@ def scratch_files(store: Any) -> list[str]:
 class SourceTests(ServiceCase):
     """Sources that are rendered or refused because of their real content."""
 
-    async def test_gate(self) -> None:
+    async def test_source_content(self) -> None:
         """Video, text, playlists and empty files return 415; audio with cover art is rendered."""
         video = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
         sine = ("-f", "lavfi", "-i", "sine=duration=1")
@@ -345,7 +345,7 @@ class SourceTests(ServiceCase):
                 self.assertEqual(code, response.error, name)
                 self.assertEqual(b"max-age=10", response["cache-control"])
 
-    async def test_containers_of_broadcasters(self) -> None:
+    async def test_broadcast_containers(self) -> None:
         """TS, MPEG, AVI, FLV and MXF files without video are rendered; with video they give 415.
 
         The info document follows the same rule (D43).
@@ -424,7 +424,7 @@ class SourceTests(ServiceCase):
                 path = signed(f"/cb:{limit}/plain/local://short.flac")
                 self.assertEqual(status, (await fetch(port, path, method)).status)
 
-    async def test_without_a_root(self) -> None:
+    async def test_unconfigured_sources(self) -> None:
         """Local sources require AP_LOCAL_ROOT, and bucket sources require credentials."""
         port = self.start(local_root=None, source_allowlist=("bucket", "127.0.0.1")).port
         with socket.socket() as nobody:
@@ -444,7 +444,7 @@ class SourceTests(ServiceCase):
                     if method == b"GET":
                         self.assertEqual(error, response.error)
 
-    async def test_options_that_the_source_refuses(self) -> None:
+    async def test_start_past_the_end(self) -> None:
         """A start past the source's end returns 422 with the source's duration (D11)."""
         self.add("short.flac", short_flac())
         port = self.start().port

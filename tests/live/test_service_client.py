@@ -35,29 +35,33 @@ class UntilTests(TestCase):
 class FixedResponseServer(Protocol):
     """Server that sends the same bytes to every client, and then closes the connection.
 
-    :cvar words: the bytes to send.
-    :cvar abort: whether to keep the connection open instead.
+    :cvar response_bytes: the bytes to send.
+    :cvar keep_open: whether to keep the connection open instead.
     """
 
-    words = b""
-    abort = False
+    response_bytes = b""
+    keep_open = False
 
     def dataReceived(self, data: bytes) -> None:
         """Respond once the request is complete."""
         if data.endswith(b"\r\n\r\n"):
-            self.factory.heard = data  # type: ignore[union-attr]
-            self.transport.write(self.words)  # type: ignore[union-attr]
-            if not self.abort:
+            self.factory.received_bytes = data  # type: ignore[union-attr]
+            self.transport.write(self.response_bytes)  # type: ignore[union-attr]
+            if not self.keep_open:
                 self.transport.loseConnection()  # type: ignore[union-attr]
 
 
 class ClientTests(TestCase):
     """The helpers `fetch` and `send`."""
 
-    def serve(self, words: bytes, abort: bool = False) -> Any:
+    def serve(self, response_bytes: bytes, keep_open: bool = False) -> Any:
         """Return a port whose server sends these bytes."""
         factory = Factory.forProtocol(
-            type("Said", (FixedResponseServer,), {"words": words, "abort": abort})
+            type(
+                "Said",
+                (FixedResponseServer,),
+                {"response_bytes": response_bytes, "keep_open": keep_open},
+            )
         )
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
@@ -68,9 +72,9 @@ class ClientTests(TestCase):
         port = self.serve(b"HTTP/1.1 206 X\r\nContent-Length: 3\r\n\r\nabc")
         response = await fetch(port.getHost().port, b"/a?b", b"GET", if_range=b"x")
         self.assertEqual((206, b"abc", True), (response.status, response.body, response.complete))
-        heard = port.factory.heard
-        self.assertTrue(heard.startswith(b"GET /a?b HTTP/1.1\r\n"))
-        self.assertIn(b"\r\nif-range: x\r\n", heard)
+        received_bytes = port.factory.received_bytes
+        self.assertTrue(received_bytes.startswith(b"GET /a?b HTTP/1.1\r\n"))
+        self.assertIn(b"\r\nif-range: x\r\n", received_bytes)
 
     async def test_no_response(self) -> None:
         """`fetch` fails the test if there is no response or a malformed one."""
@@ -81,7 +85,7 @@ class ClientTests(TestCase):
 
     async def test_body_until_close(self) -> None:
         """A body without a length is complete if the server closes the connection cleanly."""
-        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc", abort=True)
+        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc", keep_open=True)
         client = await send(port.getHost().port, b"/")
         await until(lambda: client.received.endswith(b"abc"))
         self.assertFalse(client.response.complete)

@@ -30,7 +30,7 @@ from tests.support.service import (
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
 
-class TwinTests(ServiceCase):
+class TwoNodeTests(ServiceCase):
     """Two nodes that get the same URLs but share neither sources nor stores."""
 
     async def test_identical_bytes(self) -> None:
@@ -69,7 +69,7 @@ def variants(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-class Slow(Client):
+class CountingClient(Client):
     """Client that counts and discards the bytes that it receives."""
 
     count = 0
@@ -93,7 +93,7 @@ class MemoryTests(ServiceCase):
         await fetch(port, signed("/f:wav/plain/local://short.flac"))
         before = resident_bytes(node.pid)
         path = signed("/f:wav/sr:96000/ch:2/bd:32f/t:0:265/plain/local://long.flac")
-        client = await send(port, path, client=Slow())
+        client = await send(port, path, client=CountingClient())
         await until(lambda: client.count, "the first bytes")
         client.pause()
         # The encoder finishes far ahead of the only client.
@@ -102,12 +102,12 @@ class MemoryTests(ServiceCase):
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
         # The limit also holds for a hit.
         await until(lambda: len(list(self.store.glob("??/*"))) == 2, "the write-back")
-        client = await send(port, path, client=Slow())
+        client = await send(port, path, client=CountingClient())
         await until(lambda: client.count, "the first bytes")
         self.assertIn(b"\r\nX-Audio-Proxy: HIT\r\n", client.received)
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
 
-    async def read_slowly(self, client: Slow, node: Process) -> int:
+    async def read_slowly(self, client: CountingClient, node: Process) -> int:
         """Read 200 MB in steps of 20 MB; return the service's peak resident memory."""
         most = resident_bytes(node.pid)
         while client.closed is None:
@@ -120,7 +120,7 @@ class MemoryTests(ServiceCase):
         return most
 
 
-class EndTests(ServiceCase):
+class ShutdownTests(ServiceCase):
     """Signals and shutdown (D39, D40)."""
 
     async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
@@ -132,7 +132,7 @@ class EndTests(ServiceCase):
         await until(lambda: client.response, "the headers")
         (encoder,) = encoders(node.pid)
         os.kill(encoder, signal.SIGSTOP)
-        self.addCleanup(_end, encoder)
+        self.addCleanup(_kill_if_running, encoder)
         return node, port, client, encoder
 
     async def test_term_drains(self) -> None:
@@ -175,7 +175,7 @@ class EndTests(ServiceCase):
         node, _, client, encoder = await self.start_and_hold(**seconds)
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
-        self.assertFalse(alive(encoder))
+        self.assertFalse(is_running(encoder))
         self.assertFalse((await client.end()).complete)
         self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
 
@@ -187,7 +187,7 @@ class EndTests(ServiceCase):
         await until(lambda: "Port" in node.stdout and "Closed" in node.stdout, "the port to close")
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
-        await until(lambda: not alive(encoder), "the encoder to end")
+        await until(lambda: not is_running(encoder), "the encoder to end")
 
     async def test_interrupt(self) -> None:
         """Ctrl-C stops an idle service at once with exit status 0 and without a traceback."""
@@ -207,7 +207,7 @@ class EndTests(ServiceCase):
         self.assertEqual(1, len(scratch_files(self.store)))
         node.signal(signal.SIGKILL)
         self.assertEqual(-signal.SIGKILL, await node.end())
-        await until(lambda: not alive(encoder), "the encoder to end")
+        await until(lambda: not is_running(encoder), "the encoder to end")
         self.assertFalse((await client.end()).complete)
         self.assertEqual(1, len(scratch_files(self.store)))
         again = self.twistd()
@@ -217,11 +217,11 @@ class EndTests(ServiceCase):
         self.assertEqual((b"MISS", True), (whole["x-audio-proxy"], whole.complete))
         self.assertEqual(whole.body, (await until_hit(port, LONG)).body)
 
-    async def test_neighbour_is_left_alone(self) -> None:
+    async def test_scratch_files_of_running_node(self) -> None:
         """A node that boots does not remove scratch files of a running node (D40)."""
         _, _, client, encoder = await self.start_and_hold()
-        neighbour = self.twistd()
-        await neighbour.port()
+        second_node = self.twistd()
+        await second_node.port()
         self.assertEqual(1, len(scratch_files(self.store)))
         os.kill(encoder, signal.SIGCONT)
         self.assertTrue((await client.end()).complete)
@@ -237,7 +237,7 @@ class EndTests(ServiceCase):
         await until(lambda: not children(node.pid), "the children to be reaped")
 
 
-def alive(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -246,6 +246,6 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def _end(pid: int) -> None:
-    if alive(pid):
+def _kill_if_running(pid: int) -> None:
+    if is_running(pid):
         os.kill(pid, signal.SIGKILL)
