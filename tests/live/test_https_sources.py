@@ -45,7 +45,6 @@ SINE = "sine=frequency=330:sample_rate=16000:duration="
 SOURCE_NAMES = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
 
 NO_RANGES: dict[str, Any] = {"ranges": False}
-_STARTED = re.compile(r"starting on (\d+)")
 
 CHUNKED: dict[str, Any] = {"ranges": False, "framing": "chunked"}
 UNTIL_CLOSE: dict[str, Any] = {"ranges": False, "framing": "close", "version": "1.0"}
