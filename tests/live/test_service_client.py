@@ -10,7 +10,6 @@ from typing import Any
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
-from tests.support import service
 from tests.support.http import Malformed
 from tests.support.service import Process, children, fetch, reactor, resident_bytes, send, until
 
@@ -25,10 +24,9 @@ class UntilTests(TestCase):
         self.assertEqual(["another"], values)
 
     async def test_deadline(self) -> None:
-        """`until` fails the test after PATIENCE seconds, and names what it waited for."""
-        self.patch(service, "PATIENCE", 0.01)
+        """`until` fails the test at its deadline, and names what it waited for."""
         with self.assertRaises(AssertionError) as caught:
-            await until(lambda: False, "the end of time")
+            await until(lambda: False, "the end of time", seconds=0.01)
         self.assertIn("the end of time", str(caught.exception))
 
 
