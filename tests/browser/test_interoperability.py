@@ -84,7 +84,8 @@ class WaveformDataTests(NodeCase):
 
     async def test_reads_every_form(self) -> None:
         """waveform-data.js reads every header field and value of every form correctly."""
-        # Frames per pixel, rounded up. D26 allows 1 % more, which is not used for so few frames.
+        # Frames per pixel, rounded up. D26 allows a scale up to 1 % larger, which the service does
+        # not use for so few frames.
         scale = -(-FRAMES // PIXELS)
         for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
             channels, bits, _ = form

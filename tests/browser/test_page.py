@@ -28,7 +28,7 @@ TARGET = 9
 
 #: Seconds that the variant and its waveform trim off the source's start.
 SKIPPED = 1
-#: One for each of the 600 columns of the pages' waveforms.
+#: Number of points of a waveform: one for each of the 600 columns on the page.
 PIXELS = 600
 
 #: Tolerance in rows: one for the truncation to 8 bits, and one for a line that lies between two

@@ -9,7 +9,8 @@ import { answer } from "./parent.mjs";
 
 const [executablePath, url, bands, target, screenshot] = process.argv.slice(2);
 
-// Return the first drawn row, the last one and their number, for each column of each band.
+// Return the first drawn row, the last drawn row and the number of drawn rows, for each column of each
+// band.
 function measure(bands) {
   const { drawing } = window;
   const { width, height } = drawing;

@@ -176,7 +176,7 @@ class MachineTests(DoctorCase):
             self.assertRegex(found.text, words)
 
     async def test_ports(self) -> None:
-        """A used port is good if this service uses it for the same setting, and bad otherwise."""
+        """A port in use is good if an audioproxy uses it for the same setting, otherwise bad."""
         running = self.start()
         ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
         results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
@@ -212,7 +212,10 @@ class MachineTests(DoctorCase):
         self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
 
     async def test_open_files(self) -> None:
-        """A low limit of open files gets a note, an unusable one an error; both name the fix."""
+        """A low limit of open files gets a note, and an unusable limit gets an error.
+
+        Both messages name what fixes the limit.
+        """
         for limit, verdict in (
             (100_000, GOOD),
             (resource.RLIM_INFINITY, GOOD),
@@ -360,7 +363,7 @@ class WordsTests(SynchronousTestCase):
     def test_amounts(self) -> None:
         """Byte counts have three significant digits and decimal units.
 
-        Counts have their noun in the singular or plural.
+        Other counts are followed by their noun in the singular or plural.
         """
         for count, words in (
             (0, "0 B"),
@@ -375,7 +378,10 @@ class WordsTests(SynchronousTestCase):
         self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
 
     def test_filesystem(self) -> None:
-        """A folder belongs to the nearest mount point above it; the latest mount wins."""
+        """A folder belongs to the nearest mount point above it.
+
+        If that mount point was mounted on several times, the latest mount counts.
+        """
         table = Path(self.mktemp())
         table.write_text(
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

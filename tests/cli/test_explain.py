@@ -39,7 +39,12 @@ class UrlTests(ExplainCase):
     """Explanations that need only the URL and the settings."""
 
     def test_all_parts(self) -> None:
-        """`explain` shows the verdict, options, canonical forms, key, location and commands."""
+        """`explain` shows what a URL requests and how the service would serve it.
+
+        The explanation has the verdict on the signature, the options and their canonical form, the
+        source, the cache key, the location in the variant store, and the ffprobe and ffmpeg
+        commands.
+        """
         variant = Variant(f="opus", br=96, t=(30, 15))
         store = self.mktemp()
         Path(store).mkdir()
@@ -115,7 +120,7 @@ class UrlTests(ExplainCase):
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
 
     def test_unprintable(self) -> None:
-        """`explain` shows a source with any bytes in one line of printable text."""
+        """`explain` shows a source as one line of printable text, whatever bytes it contains."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))
         self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
         ended = command("explain", "--no-probe", "/x/plain/local://%1B%5D0;evil%07")

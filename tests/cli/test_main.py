@@ -110,7 +110,7 @@ class ProgramTests(SynchronousTestCase):
     def test_no_streams(self) -> None:
         """A closed standard output is reported in one line, with status 2.
 
-        The same applies to a closed standard input for ``-``.
+        The same applies to a closed standard input, if ``-`` tells the command to read it.
         """
         program = Path(sys.executable).with_name("audioproxy")
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):

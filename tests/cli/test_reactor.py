@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.service import PROJECT
 
-# The signal arrives before the first await, when the caller cannot cancel the work yet.
+# The signal arrives before the first await, when `run` has no Deferred yet that it could cancel.
 _INTERRUPTED = """
 import os, signal
 from twisted.internet.defer import Deferred

@@ -66,7 +66,10 @@ class SignTests(SynchronousTestCase):
         self.assertIn("http://h/a: a source is local://, s3:// or https://", ended.err)
 
     def test_refusals(self) -> None:
-        """`sign` exits with 1 on refused options and with 2 on usage errors, in one line each."""
+        """`sign` exits with 1 on refused options and with 2 on usage errors.
+
+        Either is reported in one line.
+        """
         self.assert_refused(1, '"br:9000" is not accepted', "-o", "br:9000", PIECE)
         self.assert_refused(1, "a variant never expires", "-o", "exp:99", PIECE)
         self.assert_refused(2, "AP_KEY: not set; export", PIECE, AP_KEY="")

@@ -113,7 +113,7 @@ class BucketTests(StoreCase):
                 self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_unwritable(self) -> None:
-        """A bucket that cannot be used is reported with the message of the boot error."""
+        """An unusable bucket is reported with the message that the service would give at boot."""
         results = self.check(reply(404, error("NoSuchBucket")))
         result = single_result(results, "variant store")
         self.assertIs(Verdict.BAD, result.verdict)

@@ -93,7 +93,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
 
     def test_odd_bytes(self) -> None:
-        """`verify` percent-encodes a URL as clients do before it checks the signature."""
+        """Before `verify` checks the signature, it percent-encodes the URL as clients do."""
         for text, signed in (
             ("/x/plain/local://a[1]|b", b"/plain/local://a[1]|b"),
             ("/x/plain/local://a b", b"/plain/local://a%20b"),

@@ -31,7 +31,7 @@ OWN = {
 }
 KNOWN = sorted(module._READERS)
 
-#: End of an error message about a key or a salt: the required format, after the length.
+#: End of the message that refuses a key or a salt. The minimum length precedes it.
 NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
 
 
@@ -84,7 +84,7 @@ class ConfigCase(SynchronousTestCase):
     def forbid(self, path: str, *modes: int) -> None:
         """Patch `os.access` to deny these modes of a path.
 
-        The real function never denies reading or writing to root.
+        The real function grants root every read and write.
         """
         granted = os.access
 
@@ -539,9 +539,10 @@ class ObjectStoreTests(ConfigCase):
     """Endpoints, addressing and credentials of object stores."""
 
     def test_reach(self) -> None:
-        """The endpoint decides the default addressing; the variant store inherits unset settings.
+        """The default addressing follows from the endpoint.
 
-        A variant store with its own endpoint ignores AP_S3_ADDRESSING. (Deployment configuration)
+        The variant store uses AP_S3_ENDPOINT and AP_S3_ADDRESSING by default. With its own
+        endpoint, it ignores AP_S3_ADDRESSING. (Deployment configuration)
         """
         shared, own = "https://shared.example", "http://127.0.0.1:9000"
         for variables, source, variant in (
@@ -917,7 +918,7 @@ class ReportTests(ConfigCase):
         self.assertEqual(str(error).splitlines(), list(error.problems))
 
     def test_no_echo_of_a_problem(self) -> None:
-        """An invalid value is the only problem: no other value is compared with its default."""
+        """Only an invalid value is reported, even if its default conflicts with other settings."""
         for variables in (
             {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
             {"AP_RENDER_TIMEOUT": "x", "AP_PROBE_TIMEOUT": "400"},

@@ -327,7 +327,10 @@ class RefusalTests(StoreCase):
         return [self.target.get(0, 5, None), put, self.target.delete()]
 
     def test_refusals(self) -> None:
-        """Each status and code raises one exception for all operations, and its text names both."""
+        """Each status and code raises the same exception in all operations.
+
+        The text of the exception contains the status and the code.
+        """
         for status, code, kind in REFUSALS:
             for operation in self.operations():
                 self.network.scripts.append(reply(status, error(code) if code else b""))

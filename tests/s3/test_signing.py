@@ -75,10 +75,10 @@ class ExampleTests(SigningCase):
         )
 
     def test_put_object(self) -> None:
-        """The test helper `is_signed` accepts AWS's example of a PUT and a PUT signed by `sign`.
+        """The test helper `is_signed` accepts AWS's signed PUT, and a PUT that `sign` has signed.
 
-        `sign` cannot reproduce the example: botocore would replace X-Amz-Date by the example's
-        Date.
+        `sign` cannot reproduce AWS's PUT, which has both Date and X-Amz-Date: botocore removes
+        X-Amz-Date from a request with a Date.
         """
         digest = hashlib.sha256(b"Welcome to Amazon S3.").hexdigest()
         lines = {

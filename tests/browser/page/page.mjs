@@ -7,7 +7,7 @@ export const container = document.getElementById("waveform");
 export const audio = document.querySelector("audio");
 audio.src = parameters.get("sound");
 
-// The test reads the pixels of the canvas that it finds here.
+// Make the canvas available to the test, which reads its pixels.
 export function show(canvas) {
   window.drawing = canvas;
 }
