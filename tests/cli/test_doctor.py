@@ -45,11 +45,13 @@ class DoctorCase(ServiceCase):
         """Return the results of the checks, with these additional variables."""
         return await run_checks(self, self.environment(**variables), ffmpeg)
 
-    async def find(self, what: str, **variables: str) -> CheckResult:
+    async def result_for(self, what: str, **variables: str) -> CheckResult:
         """Return the result of one check."""
         return single_result(await self.run_checks(**variables), what)
 
-    async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
+    async def assert_only_problem(
+        self, verdict: Verdict, what: str, words: str, **variables: str
+    ) -> None:
         """Require this verdict and text for one check, and good results of all others."""
         results = await self.run_checks(**variables)
         found = single_result(results, what)
@@ -73,7 +75,7 @@ class SettingsTests(DoctorCase):
         )
         self.assertEqual([], os.listdir(self.store))
 
-    async def test_first_minute(self) -> None:
+    async def test_common_mistakes(self) -> None:
         """Each common mistake gets one line with the setting and what is required."""
         for what, words, variables in (
             ("AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
@@ -87,12 +89,12 @@ class SettingsTests(DoctorCase):
         ):
             if what == "AP_METRICS_BIND":
                 variables["AP_METRICS_PORT"] = str(free_port())
-            await self.assert_one(BAD, what, words, **variables)
+            await self.assert_only_problem(BAD, what, words, **variables)
 
     async def test_typo(self) -> None:
         """A misspelled setting is reported with the nearest known one."""
         words = "unknown, so it is ignored; the nearest known name is AP_QUEUE_SIZE"
-        await self.assert_one(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
+        await self.assert_only_problem(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
 
     async def test_store_missing(self) -> None:
         """A missing file store is reported by its setting, and its checks are skipped."""
@@ -102,16 +104,16 @@ class SettingsTests(DoctorCase):
 
     async def test_no_store(self) -> None:
         """A service without a variant store gets a note that every request renders."""
-        found = await self.find("variant store", AP_VARIANT_STORE="", AP_SERVE_MODE="")
+        found = await self.result_for("variant store", AP_VARIANT_STORE="", AP_SERVE_MODE="")
         self.assertEqual((NOTE, True), (found.verdict, "every request renders" in found.text))
 
-    async def test_refused_at_building(self) -> None:
+    async def test_build_errors(self) -> None:
         """Errors raised while the service is built are reported, and the other checks run."""
         results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
         self.assertIn("no certificates could be read", single_result(results, "SSL_CERT_FILE").text)
         self.assertIs(GOOD, single_result(results, "variant store").verdict)
 
-    def test_rescue(self) -> None:
+    def test_load_usable(self) -> None:
         """`load_usable` drops refused settings and keeps all others."""
         store = {"AP_VARIANT_STORE": f"file://{self.store}"}
         for environment, config, refused in (
@@ -208,7 +210,7 @@ class MachineTests(DoctorCase):
             raise PermissionError(13, "Permission denied")
 
         self.patch(machine_module.Listener, "open", refuse)
-        found = await self.find("AP_PORT", AP_PORT="80")
+        found = await self.result_for("AP_PORT", AP_PORT="80")
         self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
 
     async def test_open_files(self) -> None:
@@ -223,24 +225,24 @@ class MachineTests(DoctorCase):
             (280, BAD),
         ):
             self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
-            found = await self.find("open files", AP_MAX_CONCURRENCY="2")
+            found = await self.result_for("open files", AP_MAX_CONCURRENCY="2")
             self.assertIs(verdict, found.verdict, found.line)
             if verdict is not GOOD:
                 self.assertRegex(found.text, "LimitNOFILE=16384 .*ulimit -Hn 16384")
 
-    async def test_room(self) -> None:
+    async def test_disk_space(self) -> None:
         """`doctor` compares the maximum disk use of renders with the space that is free."""
         terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
-        await self.assert_one(
+        await self.assert_only_problem(
             NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; free some", **terabytes
         )
-        found = await self.find(
+        found = await self.result_for(
             "temporary files", AP_VARIANT_STORE="", AP_SERVE_MODE="", **terabytes
         )
         self.assertEqual(NOTE, found.verdict)
         self.assertRegex(found.text, "2000 TB; free some space, set TMPDIR")
         sources = {"AP_SOURCE_ALLOWLIST": "*", "AP_MAX_SRC_BYTES": str(10**15)}
-        found = await self.find("temporary files", AP_MAX_VARIANT_BYTES="1", **sources)
+        found = await self.result_for("temporary files", AP_MAX_VARIANT_BYTES="1", **sources)
         self.assertRegex(found.text, "https sources of AP_MAX_SRC_BYTES")
 
     async def test_temporary_files(self) -> None:
@@ -254,29 +256,29 @@ class MachineTests(DoctorCase):
     async def test_no_temporary_files(self) -> None:
         """`doctor` reports an error if no folder can hold temporary files."""
         self.patch(tempfile, "tempdir", "/nowhere")
-        await self.assert_one(BAD, "temporary files", "set TMPDIR to a writable directory")
+        await self.assert_only_problem(BAD, "temporary files", "set TMPDIR to a writable directory")
 
     async def test_certificates(self) -> None:
         """The bundle that verifies https sources is named."""
         bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
-        found = await self.find("certificates", AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
+        found = await self.result_for("certificates", AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
         self.assertEqual((GOOD, True), (found.verdict, bundle in found.text))
 
-    async def test_way(self) -> None:
+    async def test_cleartext_store(self) -> None:
         """A cleartext connection to a store gets a note, unless it is local."""
         origin = open_origin(self)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
-        who = dict.fromkeys(names, "x")
+        credentials = dict.fromkeys(names, "x")
         for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
             endpoint = f"http://{host}:{origin.port}"
-            results = await self.run_checks(**who, AP_S3_ENDPOINT=endpoint)
+            results = await self.run_checks(**credentials, AP_S3_ENDPOINT=endpoint)
             found = single_result(results, "way to sources")
             self.assertIs(verdict, found.verdict, found.line)
 
-    async def test_nothing_to_read(self) -> None:
+    async def test_empty_local_root(self) -> None:
         """An empty AP_LOCAL_ROOT gets a note."""
         (self.root / "a.wav").unlink()
-        await self.assert_one(NOTE, "local sources", "it is empty")
+        await self.assert_only_problem(NOTE, "local sources", "it is empty")
 
     async def test_crash(self) -> None:
         """A check that raises is reported as an error and does not stop the others."""
@@ -286,7 +288,7 @@ class MachineTests(DoctorCase):
             yield
 
         self.patch(doctor_module, "check_temporary_files", crash)
-        await self.assert_one(BAD, "temporary files", r"RuntimeError\('oh'\)")
+        await self.assert_only_problem(BAD, "temporary files", r"RuntimeError\('oh'\)")
 
 
 class ProgramTests(ServiceCase):
@@ -335,7 +337,7 @@ class ProgramTests(ServiceCase):
         self.assertNotIn(secret, ended.stdout)
 
 
-class WordsTests(SynchronousTestCase):
+class OutputTests(SynchronousTestCase):
     """Usage errors, output format and names of filesystems."""
 
     def test_misuse(self) -> None:
@@ -347,7 +349,7 @@ class WordsTests(SynchronousTestCase):
         """A result is a single line, even if a path contains control characters."""
         self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
 
-    def test_conclusion(self) -> None:
+    def test_summary(self) -> None:
         """The last line counts the problems that keep the service from working."""
         for results, words in (
             ([good("a", "")], "All is well."),
@@ -360,7 +362,7 @@ class WordsTests(SynchronousTestCase):
         ):
             self.assertEqual(words, summarize(results))
 
-    def test_amounts(self) -> None:
+    def test_format_bytes(self) -> None:
         """Byte counts have three significant digits and decimal units.
 
         Other counts are followed by their noun in the singular or plural.

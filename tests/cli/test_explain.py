@@ -134,13 +134,15 @@ class UrlTests(ExplainCase):
             "f:peaks/pts:9/pk_fmt:dat/pk_bits:8",
             "f:ogg/q:-1",
         )
-        said = set()
+        described_options = set()
         for text in segments:
             for segment, words in describe_options(read_options(text.encode().split(b"/"))[0]):
                 self.assertGreater(len(words), 8, segment)
                 self.assertNotIn("{", words)
-                said.add(segment.partition(":")[0])
-        self.assertEqual({row for row in Variant.__dataclass_fields__ if row[0] != "_"}, said)
+                described_options.add(segment.partition(":")[0])
+        self.assertEqual(
+            {row for row in Variant.__dataclass_fields__ if row[0] != "_"}, described_options
+        )
 
     def test_every_format(self) -> None:
         """`explain` describes every output format and its default quality."""
@@ -182,8 +184,8 @@ class SourceTests(SynchronousTestCase):
     def test_commands_run(self) -> None:
         """A shell can run the ffmpeg command that `explain` shows without changes."""
         url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
-        status, parts, complaints = self.explain(url)
-        self.assertEqual((0, ""), (status, complaints))
+        status, parts, stderr = self.explain(url)
+        self.assertEqual((0, ""), (status, stderr))
         self.assertTrue(parts["read as"].startswith("flac in flac, 44100 Hz"), parts["read as"])
         self.assertNotIn("assumed", parts)
         ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)

@@ -21,10 +21,10 @@ class GetTests(ClientCase):
     def test_request(self) -> None:
         """The URL is sent unchanged, with User-Agent and without Accept-Encoding."""
         self.get(reply(200))
-        (asked,) = self.network.requests
-        self.assertEqual("/s/a[1]|%2f;", asked.target)
-        self.assertEqual({"host", "user-agent"}, set(asked.headers))
-        self.assertEqual(USER_AGENT, asked.headers["user-agent"])
+        (request,) = self.network.requests
+        self.assertEqual("/s/a[1]|%2f;", request.target)
+        self.assertEqual({"host", "user-agent"}, set(request.headers))
+        self.assertEqual(USER_AGENT, request.headers["user-agent"])
 
     def test_response(self) -> None:
         """Status, headers and body are the server's, and redirects are not followed."""

@@ -59,7 +59,7 @@ class HelpTests(SynchronousTestCase):
 class ProgramTests(SynchronousTestCase):
     """The ``audioproxy`` program in a process of its own."""
 
-    def test_no_twisted_to_sign(self) -> None:
+    def test_no_twisted_imports(self) -> None:
         """`sign` and `verify` import neither Twisted nor other libraries of the service."""
         for words in (["sign", "local://a"], ["verify", command("sign", "local://a").out.strip()]):
             code = (
@@ -92,7 +92,7 @@ class ProgramTests(SynchronousTestCase):
             )
         self.assertEqual((1, b""), (ended.returncode, ended.stderr))
 
-    def test_no_room(self) -> None:
+    def test_full_disk(self) -> None:
         """A full disk is reported in one line, with status 1."""
         program = Path(sys.executable).with_name("audioproxy")
         with open("/dev/full", "wb") as full:
@@ -144,11 +144,11 @@ class CompletionTests(SynchronousTestCase):
             (("audioproxy", "exp"), "explain"),
             (("audioproxy", "sign", "--exp"), "--expires-in"),
         ):
-            fetch = (
+            shell_command = (
                 f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
                 "_shtab_audioproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
             )
             ended = subprocess.run(
-                [bash, "--norc", "-c", fetch], capture_output=True, check=False, text=True
+                [bash, "--norc", "-c", shell_command], capture_output=True, check=False, text=True
             )
             self.assertIn(expected, ended.stdout.split(), ended.stderr)

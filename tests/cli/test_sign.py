@@ -34,14 +34,14 @@ class SignTests(SynchronousTestCase):
         expected = [SIGNER.url(source, variant) for source in (PIECE, "s3://b/k")]
         self.assertEqual(RunResult(0, "\n".join(expected) + "\n", ""), ended)
 
-    def test_others(self) -> None:
+    def test_info_encoded_and_path(self) -> None:
         """`sign` supports info documents, base64url-encoded sources and given paths."""
         base = ("--base", "https://audio.example")
         self.assertEqual(
             SIGNER.info_url(PIECE), command("sign", *base, "--info", PIECE).out.strip()
         )
-        hidden = Signer(KEY, SALT, encoded=True).url(PIECE)
-        self.assertEqual(hidden, command("sign", "--encoded", PIECE).out.strip())
+        encoded = Signer(KEY, SALT, encoded=True).url(PIECE)
+        self.assertEqual(encoded, command("sign", "--encoded", PIECE).out.strip())
         path = "/f:mp3/br:8/plain/local://a%20b"
         self.assertEqual(SIGNER.sign(path), command("sign", *base, "--path", path).out.strip())
 
@@ -94,7 +94,7 @@ class SignTests(SynchronousTestCase):
         self.assertIn("b: --path: a path starts with a slash", ended.err)
         self.assertIn("/c/../d: --path: clients remove . and .. segments", ended.err)
 
-    def test_file_of_settings(self) -> None:
+    def test_env_file(self) -> None:
         """--env-file reads variables in the format of systemd's EnvironmentFile.
 
         The file replaces the environment. Ambiguous lines are refused with their line number.

@@ -26,7 +26,7 @@ CONTENT = b"audioproxy can read what it writes"
 
 
 @dataclass
-class Proxy:
+class ServiceStores:
     """Stores of a service."""
 
     store: S3VariantStore | None = None
@@ -132,7 +132,7 @@ class SourceTests(StoreCase):
             self.results(check_bucket_sources(config, self.sources), response), "bucket sources"
         )
 
-    def test_known(self) -> None:
+    def test_accepted_credentials(self) -> None:
         """Valid credentials are good, with or without the right to list buckets."""
         for response in (
             reply(200, b"<ListAllMyBucketsResult/>"),
@@ -145,7 +145,7 @@ class SourceTests(StoreCase):
                 self.check(response),
             )
 
-    def test_unknown(self) -> None:
+    def test_store_errors(self) -> None:
         """Invalid credentials, or an error of the store, are reported with status and code."""
         for status, code in (
             (403, "InvalidAccessKeyId"),
@@ -168,21 +168,24 @@ class SourceTests(StoreCase):
 class ClockTests(StoreCase):
     """Clock check of `check_stores`."""
 
-    def test_of_a_store(self) -> None:
+    def test_clock_offset(self) -> None:
         """The clock is compared with a store's Date header, even in an error response."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
         date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
         refusal = reply(404, error("NoSuchBucket"), date)
         ahead = note("clock", "this machine's is 9 s ahead of the store's; set it by NTP")
-        for proxy in (Proxy(store=self.variants), Proxy(bucket_sources=self.sources)):
+        for proxy in (
+            ServiceStores(store=self.variants),
+            ServiceStores(bucket_sources=self.sources),
+        ):
             settings = UsableSettings(self.config(), frozenset(), ())
             checking = check_stores(self.network, settings, proxy)  # type: ignore[arg-type]
             self.assertEqual(ahead, single_result(self.results(checking, refusal), "clock"))
 
-    def test_unknown(self) -> None:
+    def test_no_date(self) -> None:
         """Without a Date header there is no result for the clock."""
         settings = UsableSettings(self.config(), frozenset(), ())
-        proxy: Any = Proxy(store=self.variants)
+        proxy: Any = ServiceStores(store=self.variants)
         refusal = reply(404, error("NoSuchBucket"))
         results = self.results(check_stores(self.network, settings, proxy), refusal)
         self.assertNotIn("clock", [result.check for result in results])

@@ -19,7 +19,7 @@ SIGNER = Signer(KEY, SALT, "https://audio.example")
 PIECE = "local://masters/piece.wav"
 
 #: Parts of a path that `Signer.sign` refuses, since clients would change them.
-ODD = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
+REFUSED_PARTS = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
 
 
 class VerifyTests(SynchronousTestCase):
@@ -47,9 +47,9 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(url.replace("piece", "other"), 1, "wrong signature")
         self.assert_verdict("/insecure/plain/" + PIECE, 1, "wrong signature")
         path = "/f:mp3/plain/" + PIECE
-        slip = sign(KEY, b"", path.encode()).decode()
+        unsalted = sign(KEY, b"", path.encode()).decode()
         words = "wrong signature (it was made without AP_SALT; the salt precedes the path)"
-        self.assert_verdict(f"/{slip}{path}", 1, words)
+        self.assert_verdict(f"/{unsalted}{path}", 1, words)
 
     def test_padded(self) -> None:
         """`verify` accepts one padding character and refuses two (Authentication, 2)."""
@@ -86,9 +86,9 @@ class VerifyTests(SynchronousTestCase):
 
     @DETERMINISTIC
     @given(path=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40))
-    def test_as_it_travels(self, path: str) -> None:
+    def test_any_signed_path(self, path: str) -> None:
         """`verify` accepts any path that `sign` accepts."""
-        text = SIGNER.sign(f"/f:mp3/plain/{re.sub(ODD, '', path)}")
+        text = SIGNER.sign(f"/f:mp3/plain/{re.sub(REFUSED_PARTS, '', path)}")
         url = parse_url(text)
         self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
 
@@ -108,7 +108,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(4, ended.status)
         self.assertIn("leaves the root", ended.out)
 
-    def test_no_url_among_others(self) -> None:
+    def test_invalid_line(self) -> None:
         """`verify` reports a line that is not a URL, and verifies all others."""
         ended = command("verify", "-", stdin=f"{SIGNER.url(PIECE)}\nno\n{SIGNER.url(PIECE)}\n")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))

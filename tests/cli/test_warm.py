@@ -44,21 +44,21 @@ class FetchTests(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.came: list[int] = []
+        self.byte_counts: list[int] = []
 
     def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
         """Start to fetch a URL, with these responses."""
         self.network.scripts += responses
-        fetcher = Fetcher(self.client, self.network, 600, tries, self.came.append)
+        fetcher = Fetcher(self.client, self.network, 600, tries, self.byte_counts.append)
         return self.begin(fetcher.fetch(url))
 
-    def why(self, fetching: Deferred[str]) -> str:
+    def failure_reason(self, fetching: Deferred[str]) -> str:
         """Return the reason of a failed fetch."""
         return str(self.exactly(fetching, FetchFailed))
 
     def test_states(self) -> None:
         """The result of a fetch follows X-Audio-Proxy, and all bytes are read and counted."""
-        for state, came in (
+        for state, result in (
             ("MISS", RENDERED),
             ("COALESCED", RENDERED),
             ("HIT", STORED),
@@ -71,20 +71,22 @@ class FetchTests(ClientCase):
                 chunk(b""),
             )
             for response in (reply(200, b"hello", headers), stream):
-                del self.came[:]
-                self.assertEqual(came, self.successResultOf(self.fetch(response)))
-                self.assertEqual(5, sum(self.came))
+                del self.byte_counts[:]
+                self.assertEqual(result, self.successResultOf(self.fetch(response)))
+                self.assertEqual(5, sum(self.byte_counts))
 
     def test_redirect(self) -> None:
         """A redirect of a HIT counts as stored and is not followed; other redirects fail."""
-        away = {"Location": "http://store.test/a"}
-        self.assertEqual(STORED, self.successResultOf(self.fetch(reply(302, headers=HIT | away))))
+        location = {"Location": "http://store.test/a"}
+        self.assertEqual(
+            STORED, self.successResultOf(self.fetch(reply(302, headers=HIT | location)))
+        )
         for status in (301, 302):
-            why = self.why(self.fetch(reply(status, headers=away)))
-            self.assertRegex(why, f"^{status}: a redirect .*; use its target URL")
+            reason = self.failure_reason(self.fetch(reply(status, headers=location)))
+            self.assertRegex(reason, f"^{status}: a redirect .*; use its target URL")
         self.assertEqual(3, len(self.network.requests))
 
-    def test_asked(self) -> None:
+    def test_request_target(self) -> None:
         """`warm` drops a URL's fragment, percent-encodes as browsers do, and keeps the rest."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
@@ -93,15 +95,15 @@ class FetchTests(ClientCase):
             ("http://audio.test", "/"),
         ):
             self.successResultOf(self.fetch(reply(200), url=url))
-            asked = self.network.requests[-1]
-            self.assertEqual(("GET", target), (asked.method, asked.target))
-            self.assertEqual("audio.test", asked.headers["host"])
+            request = self.network.requests[-1]
+            self.assertEqual(("GET", target), (request.method, request.target))
+            self.assertEqual("audio.test", request.headers["host"])
 
     def test_no_url(self) -> None:
         """A line that is not an http or https URL fails, and no request is sent."""
         for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
             self.assertRegex(
-                self.why(self.fetch(url=url)), "not an http or https URL; .*sign --base"
+                self.failure_reason(self.fetch(url=url)), "not an http or https URL; .*sign --base"
             )
         self.assertEqual([], self.network.requests)
 
@@ -115,23 +117,23 @@ class FetchTests(ClientCase):
             (reply(500, b"{}" * 40_000), "500 Internal Server Error"),
             (reply(599), "599"),
         ):
-            self.assertEqual(words, self.why(self.fetch(response)))
+            self.assertEqual(words, self.failure_reason(self.fetch(response)))
 
     def test_busy(self) -> None:
         """`warm` retries a 429 after Retry-After seconds, as often as --tries allows."""
         busy = reply(429, headers={"Retry-After": "7"})
         fetching = self.fetch(busy, busy, reply(200, headers=MISS))
-        for asked in (1, 2):
+        for request_count in (1, 2):
             self.network.advance(6.9)
-            self.assertEqual(asked, len(self.network.requests))
+            self.assertEqual(request_count, len(self.network.requests))
             self.network.advance(0.1)
         self.assertEqual(RENDERED, self.successResultOf(fetching))
         fetching = self.fetch(busy, busy, reply(429, b'{"error": "a", "message": "b"}'))
         self.network.advance(7)
         self.network.advance(7)
-        self.assertEqual("429 a: b", self.why(fetching))
+        self.assertEqual("429 a: b", self.failure_reason(fetching))
 
-    def test_pause(self) -> None:
+    def test_retry_delay(self) -> None:
         """A retry waits 60 seconds at most, and 2 seconds after an invalid Retry-After."""
         for text, seconds in (
             ("86400", 60.0),
@@ -145,7 +147,7 @@ class FetchTests(ClientCase):
             self.network.advance(0.1)
             self.successResultOf(fetching)
 
-    def test_broken(self) -> None:
+    def test_gateway_errors(self) -> None:
         """`warm` retries 502, 503 and 504 twice, whatever --tries says."""
         for status in (502, 503, 504):
             fetching = self.fetch(reply(status), reply(status), reply(200, headers=HIT), tries=1)
@@ -155,19 +157,21 @@ class FetchTests(ClientCase):
             fetching = self.fetch(*[reply(status)] * 3, tries=9)
             self.network.advance(2)
             self.network.advance(2)
-            self.assertIn(str(status), self.why(fetching))
+            self.assertIn(str(status), self.failure_reason(fetching))
 
-    def test_torn(self) -> None:
+    def test_truncated_body(self) -> None:
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
-        begun = reply_without_length(200, headers=MISS | CHUNKED)
-        for packets in ((begun, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
+        head = reply_without_length(200, headers=MISS | CHUNKED)
+        for packets in ((head, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
             for end in (Peer.close, Peer.reset):
                 fetching = self.fetch(packets)
                 end(self.network.peers[-1])
                 self.network.run()
-                self.assertRegex(self.why(fetching), r"^ended early after 5 bytes \(.+\)$")
+                self.assertRegex(
+                    self.failure_reason(fetching), r"^ended early after 5 bytes \(.+\)$"
+                )
 
-    def test_silence(self) -> None:
+    def test_idle_timeout(self) -> None:
         """A fetch fails after 600 seconds without a byte, before or during the body."""
         fetching = self.fetch((reply(200, b"he", MISS, 5),))
         self.network.advance(599)
@@ -175,19 +179,19 @@ class FetchTests(ClientCase):
         self.network.advance(599)
         self.assertNoResult(fetching)
         self.network.advance(1)
-        self.assertRegex(self.why(fetching), "ended early after 3 bytes .*600 seconds")
+        self.assertRegex(self.failure_reason(fetching), "ended early after 3 bytes .*600 seconds")
         fetching = self.fetch()
         self.network.advance(599.9)
         self.assertNoResult(fetching)
         self.network.advance(0.1)
-        self.assertEqual("the request failed (no response in time)", self.why(fetching))
+        self.assertEqual("the request failed (no response in time)", self.failure_reason(fetching))
 
     def test_consumer(self) -> None:
         """The byte counter implements Twisted's IConsumer."""
         self.assertTrue(verifyClass(fetcher_module.IConsumer, fetcher_module._ByteCounter))
 
 
-class ShowTests(SynchronousTestCase):
+class RedactUrlTests(SynchronousTestCase):
     """The function `redact_url`."""
 
     def test_no_secret(self) -> None:
@@ -202,7 +206,7 @@ class ShowTests(SynchronousTestCase):
             self.assertEqual(shown, redact_url(url))
 
 
-class Bar:
+class FakeProgressBar:
     """Progress bar that shows nothing."""
 
     def set_postfix_str(self, text: str, refresh: bool) -> None:
@@ -218,28 +222,28 @@ class Bar:
         return nullcontext()
 
 
-class Slow:
+class BlockedFetcher:
     """Fetcher whose fetches wait for the test."""
 
     def __init__(self) -> None:
         self.waiting: list[Deferred[str]] = []
-        self.asked: list[str] = []
+        self.urls: list[str] = []
 
     async def fetch(self, url: str) -> str:
         """Wait until the test fires the Deferred."""
-        self.asked.append(url)
+        self.urls.append(url)
         self.waiting.append(Deferred(self.waiting.remove))
         return await self.waiting[-1]
 
 
-class AllTests(SynchronousTestCase):
+class FetchAllTests(SynchronousTestCase):
     """The function `fetch_all`."""
 
     def setUp(self) -> None:
-        self.fetcher = Slow()
-        self.said: list[str] = []
-        self.patch(warm_module, "print_errors", self.said.append)
-        self.progress = WarmProgress(Bar(), lambda: 0.0)
+        self.fetcher = BlockedFetcher()
+        self.printed: list[str] = []
+        self.patch(warm_module, "print_errors", self.printed.append)
+        self.progress = WarmProgress(FakeProgressBar(), lambda: 0.0)
         self.read = 0
 
     async def numbers(self, count: int) -> AsyncIterator[str]:
@@ -256,54 +260,54 @@ class AllTests(SynchronousTestCase):
 
     def test_bounded(self) -> None:
         """`fetch_all` runs ``concurrency`` fetches at a time, and reads no URL in advance."""
-        begun = self.begin(10**9)
+        fetching = self.begin(10**9)
         for done in range(20):
             self.assertEqual((3, done + 3), (len(self.fetcher.waiting), self.read))
             self.fetcher.waiting.pop(done % 3).callback(STORED)
-        begun.addErrback(lambda _: None)
-        begun.cancel()
+        fetching.addErrback(lambda _: None)
+        fetching.cancel()
 
     def test_all(self) -> None:
         """`fetch_all` ends when all URLs are fetched, even if fewer than ``concurrency``."""
         for count in (0, 1, 3, 7):
-            begun = self.begin(count)
+            fetching = self.begin(count)
             for _ in range(count):
-                self.assertNoResult(begun)
+                self.assertNoResult(fetching)
                 self.fetcher.waiting.pop().callback(RENDERED)
-            self.successResultOf(begun)
+            self.successResultOf(fetching)
         self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.progress.summary())
 
     def test_failures(self) -> None:
         """A failed URL is reported in one line and does not stop the others."""
-        begun = self.begin(3)
+        fetching = self.begin(3)
         self.fetcher.waiting.pop().errback(FetchFailed("404"))
         self.fetcher.waiting.pop().callback(RENDERED)
         self.fetcher.waiting.pop().callback(NOT_A_VARIANT)
-        self.successResultOf(begun)
-        self.assertEqual(["a line without a signed URL: 404"], self.said)
+        self.successResultOf(fetching)
+        self.assertEqual(["a line without a signed URL: 404"], self.printed)
         self.assertEqual(1, self.progress.failed)
         parts = "1 rendered, 1 not a variant, 1 failed"
         self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
 
     def test_cancelled(self) -> None:
         """Cancellation cancels all running fetches, and reports no failures."""
-        begun = self.begin(9)
-        begun.addErrback(lambda _: None)
-        begun.cancel()
-        self.assertEqual(([], [], 3), (self.fetcher.waiting, self.said, self.read))
+        fetching = self.begin(9)
+        fetching.addErrback(lambda _: None)
+        fetching.cancel()
+        self.assertEqual(([], [], 3), (self.fetcher.waiting, self.printed, self.read))
 
     def test_crash(self) -> None:
         """An unexpected exception counts as one failure and does not stop the others."""
-        begun = self.begin(2)
+        fetching = self.begin(2)
         self.fetcher.waiting.pop().errback(RuntimeError("oh"))
         self.fetcher.waiting.pop().callback(RENDERED)
-        self.successResultOf(begun)
+        self.successResultOf(fetching)
         self.assertEqual(1, self.progress.failed)
-        (said,) = self.said
-        self.assertIn("RuntimeError('oh')", said)
+        (line,) = self.printed
+        self.assertIn("RuntimeError('oh')", line)
 
 
-class ReadTests(SynchronousTestCase):
+class ReadUrlsTests(SynchronousTestCase):
     """The function `read_urls`."""
 
     def read(self, *words: str, stdin: bytes = b"") -> list[str]:
@@ -328,7 +332,7 @@ class ReadTests(SynchronousTestCase):
         self.patch(warm_module, "_READ_SIZE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
-    def test_once(self) -> None:
+    def test_duplicates(self) -> None:
         """`read_urls` skips a URL that is among the last ``_REMEMBERED`` different URLs."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
         self.patch(warm_module, "_REMEMBERED", 2)
@@ -341,9 +345,9 @@ class ServiceTests(ServiceCase):
     async def warm(self, port: int, *paths: bytes) -> WarmProgress:
         """Fetch these paths."""
         client = warm_module.ClientsByBundle(reactor, None).client()
-        self.said: list[str] = []
-        self.patch(warm_module, "print_errors", self.said.append)
-        progress = WarmProgress(Bar(), reactor.seconds)
+        self.printed: list[str] = []
+        self.patch(warm_module, "print_errors", self.printed.append)
+        progress = WarmProgress(FakeProgressBar(), reactor.seconds)
         fetcher = Fetcher(client, reactor, 30, 3, progress.add_bytes)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         try:
@@ -363,14 +367,14 @@ class ServiceTests(ServiceCase):
         self.assertLess(len(hit.body), first.received)
         second = await self.warm(port, path)
         self.assertIn("1 stored already;", second.summary())
-        self.assertEqual((len(hit.body), []), (second.received, self.said))
+        self.assertEqual((len(hit.body), []), (second.received, self.printed))
 
     async def test_refusals(self) -> None:
         """`warm` prints the service's message for each refusal, without the URL's signature."""
         paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
         progress = await self.warm(self.start().port, *paths)
         self.assertEqual(2, progress.failed)
-        missing, options = sorted(self.said)
+        missing, options = sorted(self.printed)
         self.assertTrue(missing.startswith("f:mp3/plain/local://nothing: 404 not_found: "), missing)
         self.assertTrue(options.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), options)
 
@@ -408,9 +412,9 @@ class ProgramTests(ServiceCase):
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
-        torn = origin.put("/s/plain/b", File(b"x" * 5000, framing="chunked", sent=1000))
+        truncated = origin.put("/s/plain/b", File(b"x" * 5000, framing="chunked", sent=1000))
         process = self.warm("--quiet", "-", SSL_CERT_FILE=str(authority.bundle))
-        process.transport.write(f"# a list\n\n{good}\n{torn}\n".encode())
+        process.transport.write(f"# a list\n\n{good}\n{truncated}\n".encode())
         process.transport.closeStdin()
         self.assertEqual(1, await process.end(), process.stderr)
         self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
