@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, S3Config, load
-from audioproxy.config import environment as module
+from audioproxy.config import environment as environment_module
 from audioproxy.config.values import bucket, parse_origin
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import S3Source, read_source
@@ -29,10 +29,10 @@ OWN = {
     "AP_VARIANT_S3_SECRET_ACCESS_KEY": "own-secret",
     "AP_VARIANT_S3_REGION": "us-east-2",
 }
-KNOWN = sorted(module._READERS)
+KNOWN = sorted(environment_module._READERS)
 
 #: End of the message that refuses a key or a salt. The minimum length precedes it.
-NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
+REQUIRED_FORMAT = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
 
 
 class ConfigCase(SynchronousTestCase):
@@ -81,16 +81,16 @@ class ConfigCase(SynchronousTestCase):
         os.mkdir(path)
         return path
 
-    def forbid(self, path: str, *modes: int) -> None:
+    def deny_access(self, path: str, *modes: int) -> None:
         """Patch `os.access` to deny these modes of a path.
 
         The real function grants root every read and write.
         """
         granted = os.access
 
-        def access(asked: str, mode: int) -> bool:
-            denied = asked == path and any(mode & forbidden for forbidden in modes)
-            return not denied and granted(asked, mode)
+        def access(requested: str, mode: int) -> bool:
+            denied = requested == path and any(mode & forbidden for forbidden in modes)
+            return not denied and granted(requested, mode)
 
         self.patch(os, "access", access)
 
@@ -209,21 +209,21 @@ class ScalarTests(ConfigCase):
             ("AP_PROBE_TIMEOUT", 1, 86_400),
         ):
             field = variable.removeprefix("AP_").lower()
-            room = {
+            higher_limit = {
                 "AP_READY_QUEUE_THRESHOLD": {"AP_QUEUE_SIZE": "1000000"},
                 "AP_PROBE_TIMEOUT": {"AP_RENDER_TIMEOUT": "86400"},
             }.get(variable, {})
             highest = high - 1 if variable == "AP_PROBE_TIMEOUT" else high
             for number in (low, highest):
-                config = self.config(**room, **{variable: str(number)})
+                config = self.config(**higher_limit, **{variable: str(number)})
                 self.assertEqual(getattr(config, field), number, variable)
             wanted = f"a whole number from {low} to {high} is required"
-            beyond = (str(low - 1), str(high + 1), "9" * 5000)
-            self.assert_refused(variable, beyond, wanted)
-            strange = ("x", "1.5", "1e3", "2GB", " 1", "1\n", "+1", "1_0", "0x1", "\u0661", "-")
-            self.assert_refused(variable, strange, wanted)
+            out_of_range = (str(low - 1), str(high + 1), "9" * 5000)
+            self.assert_refused(variable, out_of_range, wanted)
+            malformed = ("x", "1.5", "1e3", "2GB", " 1", "1\n", "+1", "1_0", "0x1", "\u0661", "-")
+            self.assert_refused(variable, malformed, wanted)
 
-    def test_words(self) -> None:
+    def test_choices(self) -> None:
         """A setting with fixed values accepts these only (Deployment configuration)."""
         for variable, words, wanted in (
             ("AP_SERVE_MODE", ("redirect", "proxy"), "redirect or proxy is required"),
@@ -300,7 +300,7 @@ class SigningTests(ConfigCase):
 
     def test_bad_key(self) -> None:
         """A malformed key is refused with a message that names its fault (Authentication, 4)."""
-        wanted = f"at least 32 bytes {NEEDED.format('are', 32)}"
+        wanted = f"at least 32 bytes {REQUIRED_FORMAT.format('are', 32)}"
         for text, fault in (
             ("ab" * 10, "10 bytes"),
             ("ab", "1 byte"),
@@ -319,7 +319,7 @@ class SigningTests(ConfigCase):
 
     def test_bad_salt(self) -> None:
         """The salt is hexadecimal of at least one byte (D32)."""
-        wanted = f"at least 1 byte {NEEDED.format('is', 16)}"
+        wanted = f"at least 1 byte {REQUIRED_FORMAT.format('is', 16)}"
         for text, fault in (
             ("5", "an odd number of hexadecimal digits, 1, but each byte has two"),
             ("salt", "character 1 of 4 is not a hexadecimal digit"),
@@ -328,14 +328,14 @@ class SigningTests(ConfigCase):
                 self.problems({"AP_KEY": KEY, "AP_SALT": text}), (f"AP_SALT: {fault}; {wanted}",)
             )
 
-    def test_neither(self) -> None:
+    def test_missing_key_and_salt(self) -> None:
         """Without key and salt the service does not start (Authentication, 4; D32)."""
         for environ in ({}, {"AP_ALLOW_INSECURE": "no"}):
             self.assertEqual(
                 self.problems(environ),
                 (
-                    f"AP_KEY: not set; at least 32 bytes {NEEDED.format('are', 32)}",
-                    f"AP_SALT: not set; at least 1 byte {NEEDED.format('is', 16)}",
+                    f"AP_KEY: not set; at least 32 bytes {REQUIRED_FORMAT.format('are', 32)}",
+                    f"AP_SALT: not set; at least 1 byte {REQUIRED_FORMAT.format('is', 16)}",
                 ),
             )
 
@@ -351,10 +351,12 @@ class SigningTests(ConfigCase):
 
     def test_in_code(self) -> None:
         """A Config built in code has the same checks and messages (D31, D32)."""
-        short_key = f"AP_KEY: {{}}; at least 32 bytes {NEEDED.format('are', 32)}"
-        short_salt = f"AP_SALT: {{}}; at least 1 byte {NEEDED.format('is', 16)}"
-        unlike = "AP_{}: {}; bytes are required, such as bytes.fromhex returns for hexadecimal text"
-        beside = "{}: missing beside {}; set AP_KEY and AP_SALT together"
+        short_key = f"AP_KEY: {{}}; at least 32 bytes {REQUIRED_FORMAT.format('are', 32)}"
+        short_salt = f"AP_SALT: {{}}; at least 1 byte {REQUIRED_FORMAT.format('is', 16)}"
+        wrong_type = (
+            "AP_{}: {}; bytes are required, such as bytes.fromhex returns for hexadecimal text"
+        )
+        missing_beside = "{}: missing beside {}; set AP_KEY and AP_SALT together"
         key, salt = bytes(32), b"s"
         for arguments, problems in (
             ({}, (short_key.format("not set"), short_salt.format("not set"))),
@@ -366,11 +368,11 @@ class SigningTests(ConfigCase):
             ({"key": b"k", "salt": salt}, (short_key.format("1 byte"),)),
             ({"key": b"", "salt": salt, "allow_insecure": True}, (short_key.format("0 bytes"),)),
             ({"key": key, "salt": b""}, (short_salt.format("0 bytes"),)),
-            ({"key": key}, (beside.format("AP_SALT", "AP_KEY"),)),
-            ({"salt": salt, "allow_insecure": True}, (beside.format("AP_KEY", "AP_SALT"),)),
+            ({"key": key}, (missing_beside.format("AP_SALT", "AP_KEY"),)),
+            ({"salt": salt, "allow_insecure": True}, (missing_beside.format("AP_KEY", "AP_SALT"),)),
             (
                 {"key": KEY, "salt": bytearray(salt)},
-                (unlike.format("KEY", "str"), unlike.format("SALT", "bytearray")),
+                (wrong_type.format("KEY", "str"), wrong_type.format("SALT", "bytearray")),
             ),
             (
                 {"key": key, "salt": salt, "allow_insecure": "no"},
@@ -429,7 +431,7 @@ class PathTests(ConfigCase):
     def test_bad_local_root(self) -> None:
         """A root that is missing, not a directory or not readable is refused."""
         closed = self.folder()
-        self.forbid(closed, os.R_OK)
+        self.deny_access(closed, os.R_OK)
         self.assert_refused(
             "AP_LOCAL_ROOT",
             (closed, self.file(), self.mktemp(), "a\0b", "\udcff", "\ud800", "x" * 9000, "\n"),
@@ -448,7 +450,7 @@ class PathTests(ConfigCase):
     def test_bad_file_store(self) -> None:
         """A file store must be an absolute file:/// path of a writable directory."""
         closed = self.folder()
-        self.forbid(closed, os.W_OK)
+        self.deny_access(closed, os.W_OK)
         for values, wanted in (
             (
                 ("file://", "file://host/srv", "file://srv", "file://localhost/", "file://./x"),
@@ -526,7 +528,7 @@ class PathTests(ConfigCase):
         """A CA bundle must be a readable regular file (Deployment configuration)."""
         good, closed = self.file(), self.file()
         self.assertEqual(self.config(AP_S3_CA_BUNDLE=good).source_s3.ca_bundle, good)
-        self.forbid(closed, os.R_OK)
+        self.deny_access(closed, os.R_OK)
         for variable in ("AP_S3_CA_BUNDLE", "AP_VARIANT_S3_CA_BUNDLE"):
             self.assert_refused(
                 variable,
@@ -538,7 +540,7 @@ class PathTests(ConfigCase):
 class ObjectStoreTests(ConfigCase):
     """Endpoints, addressing and credentials of object stores."""
 
-    def test_reach(self) -> None:
+    def test_endpoint_and_addressing(self) -> None:
         """The default addressing follows from the endpoint.
 
         The variant store uses AP_S3_ENDPOINT and AP_S3_ADDRESSING by default. With its own
@@ -871,7 +873,7 @@ class ReportTests(ConfigCase):
             self.assertTrue(warning.endswith(f"the nearest known name is {nearest}"), warning)
             self.assertNotIn("hush", warning)
 
-    def test_unlike_any(self) -> None:
+    def test_unusual_variable_names(self) -> None:
         """The warning on an unknown AP_* variable is one printable line for any name (D33)."""
         for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
             (warning,) = self.warnings(**{name: "x"})
@@ -917,7 +919,7 @@ class ReportTests(ConfigCase):
         )
         self.assertEqual(str(error).splitlines(), list(error.problems))
 
-    def test_no_echo_of_a_problem(self) -> None:
+    def test_no_follow_up_problem(self) -> None:
         """Only an invalid value is reported, even if its default conflicts with other settings."""
         for variables in (
             {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
@@ -980,7 +982,7 @@ class ReportTests(ConfigCase):
         else:
             self.assertIsInstance(config, Config)
 
-    def test_every_setting_arrives(self) -> None:
+    def test_field_per_variable(self) -> None:
         """Each AP_* variable except AP_S3_* and AP_VARIANT_S3_* has a field of the same name.
 
         Each field has a variable of the same name, except source_s3 and variant_s3.

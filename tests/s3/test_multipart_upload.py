@@ -22,7 +22,7 @@ DATA = bytes(range(256)) * 10
 PART_SIZE = 1000
 
 
-class Bytes:
+class MemoryFile:
     """File in memory, which may be shorter than announced."""
 
     def __init__(self, data: bytes) -> None:
@@ -33,7 +33,7 @@ class Bytes:
         return self._data[offset : offset + limit]
 
 
-def begun(upload: str = "upload-1") -> bytes:
+def upload_started(upload: str = "upload-1") -> bytes:
     """Return the response that holds the upload id."""
     return reply(
         200,
@@ -43,7 +43,7 @@ def begun(upload: str = "upload-1") -> bytes:
     )
 
 
-def taken(number: int) -> bytes:
+def part_accepted(number: int) -> bytes:
     """Return the response to the upload of a part."""
     return reply(200, headers={"ETag": f'"tag-{number}"'})
 
@@ -52,7 +52,7 @@ COMPLETE = reply(
     200,
     b"<CompleteMultipartUploadResult><ETag>&quot;x&quot;</ETag></CompleteMultipartUploadResult>",
 )
-STEPS = [begun(), taken(1), taken(2), taken(3), COMPLETE]
+STEPS = [upload_started(), part_accepted(1), part_accepted(2), part_accepted(3), COMPLETE]
 
 
 class PartsCase(ClientCase):
@@ -70,7 +70,7 @@ class PartsCase(ClientCase):
         starts = range(0, len(DATA), PART_SIZE)
         ranges = [
             UploadRange(
-                Bytes(data),
+                MemoryFile(data),
                 start,
                 min(start + PART_SIZE, len(DATA)),
                 hashlib.sha256(DATA[start : start + PART_SIZE]).hexdigest(),
@@ -84,7 +84,7 @@ class PartsCase(ClientCase):
         self.network.scripts[:] = [*STEPS[:step], *responses]
         return self.put()
 
-    def asked(self) -> list[str]:
+    def sent_requests(self) -> list[str]:
         """Return the method and query of all requests, in order."""
         return [f"{each.method} {each.target.partition('?')[2]}" for each in self.network.requests]
 
@@ -96,7 +96,7 @@ class PartsCase(ClientCase):
 ABORT = "DELETE uploadId=upload-1"
 
 
-class WholeTests(PartsCase):
+class SuccessTests(PartsCase):
     """Successful uploads by `put_multipart`."""
 
     def test_order(self) -> None:
@@ -104,7 +104,7 @@ class WholeTests(PartsCase):
         self.network.scripts += STEPS
         self.successResultOf(self.put())
         self.assertEqual(
-            self.asked(),
+            self.sent_requests(),
             [
                 "POST uploads=",
                 "PUT partNumber=1&uploadId=upload-1",
@@ -139,18 +139,18 @@ class WholeTests(PartsCase):
         self.successResultOf(self.put())
         for request in self.network.requests:
             self.assertTrue(is_signed(request, SECRET), request)
-        listing = self.network.requests[-1]
-        digest = hashlib.sha256(listing.body).hexdigest()
-        self.assertEqual(listing.headers["x-amz-content-sha256"], digest)
+        completion = self.network.requests[-1]
+        digest = hashlib.sha256(completion.body).hexdigest()
+        self.assertEqual(completion.headers["x-amz-content-sha256"], digest)
 
-    def test_listing(self) -> None:
+    def test_completion(self) -> None:
         """The completion lists each part by number and by the ETag that the store returned."""
         self.network.scripts += STEPS
         self.successResultOf(self.put())
-        listing = ElementTree.fromstring(self.network.requests[-1].body)
-        self.assertEqual(listing.tag, "CompleteMultipartUpload")
+        completion = ElementTree.fromstring(self.network.requests[-1].body)
+        self.assertEqual(completion.tag, "CompleteMultipartUpload")
         self.assertEqual(
-            [(part.findtext("PartNumber"), part.findtext("ETag")) for part in listing],
+            [(part.findtext("PartNumber"), part.findtext("ETag")) for part in completion],
             [("1", '"tag-1"'), ("2", '"tag-2"'), ("3", '"tag-3"')],
         )
 
@@ -163,7 +163,7 @@ class WholeTests(PartsCase):
             ("~a.b-c_d", "~a.b-c_d"),
         ):
             self.network.requests.clear()
-            self.network.scripts[:] = [begun(written), *STEPS[1:]]
+            self.network.scripts[:] = [upload_started(written), *STEPS[1:]]
             self.successResultOf(self.put())
             for request in self.network.requests[1:]:
                 query = request.target.partition("?")[2]
@@ -184,9 +184,9 @@ class FailureTests(PartsCase):
         ):
             self.network.requests.clear()
             self.exactly(self.put_up_to(0, response), kind)
-            self.assertEqual(self.asked(), ["POST uploads="])
+            self.assertEqual(self.sent_requests(), ["POST uploads="])
 
-    def test_no_name(self) -> None:
+    def test_no_upload_id(self) -> None:
         """A response without an upload id raises Unavailable."""
         for document in (b"", b"<UploadId></UploadId>", b"<UploadId>broken"):
             self.exactly(self.put_up_to(0, reply(200, document)), Unavailable)
@@ -202,33 +202,35 @@ class FailureTests(PartsCase):
             ):
                 self.network.requests.clear()
                 self.exactly(self.put_up_to(step, response, reply(204)), kind)
-                self.assertEqual(self.asked()[step + 1 :], [ABORT], (step, kind))
+                self.assertEqual(self.sent_requests()[step + 1 :], [ABORT], (step, kind))
                 self.assertTrue(is_signed(self.network.requests[-1], SECRET))
         self.assertEqual(self.warnings(), [])
 
     def test_part_without_a_tag(self) -> None:
         """A part whose response has no ETag fails the upload."""
         self.exactly(self.put_up_to(2, reply(200), reply(204)), Unavailable)
-        self.assertEqual(self.asked()[-1], ABORT)
+        self.assertEqual(self.sent_requests()[-1], ABORT)
 
     def test_short_file(self) -> None:
         """A file that is shorter than announced aborts the upload."""
         self.network.scripts += [*STEPS[:2], reply(204)]
         self.exactly(self.put(DATA[:1500]), Unavailable)
-        self.assertEqual(self.asked()[-1], ABORT)
-        self.assertFalse([each for each in self.asked() if each.startswith("PUT partNumber=2")])
+        self.assertEqual(self.sent_requests()[-1], ABORT)
+        self.assertFalse(
+            [each for each in self.sent_requests() if each.startswith("PUT partNumber=2")]
+        )
 
     def test_completion_that_breaks_off(self) -> None:
         """A completion response that breaks off fails and aborts the upload."""
         head = open_reply(200, b"", {"Transfer-Encoding": "chunked"})
 
-        def speak(peer: Peer, _: Request) -> None:
+        def send_truncated(peer: Peer, _: Request) -> None:
             peer.send(head, chunk(b"<?xml version='1.0'?>\n"))
             peer.close()
 
-        putting = self.put_up_to(4, speak, reply(204))
+        putting = self.put_up_to(4, send_truncated, reply(204))
         self.exactly(putting, Unavailable)
-        self.assertEqual(self.asked()[-1], ABORT)
+        self.assertEqual(self.sent_requests()[-1], ABORT)
 
     def test_abort_that_fails(self) -> None:
         """If the abort fails too, the abort's error is logged and the first error is raised."""
@@ -243,7 +245,7 @@ class FailureTests(PartsCase):
             )
             self.assertEqual(self.log.errors, [])
 
-    def test_abort_without_an_answer(self) -> None:
+    def test_abort_without_response(self) -> None:
         """An abort without a response ends after a timeout."""
         putting = self.put_up_to(2, reply(500))
         self.assertNoResult(putting)
@@ -260,13 +262,13 @@ class CancelledTests(PartsCase):
         self.network.requests.clear()
         putting = self.put_up_to(step)
         self.assertNoResult(putting)
-        asked = len(self.network.requests)
+        sent_before = len(self.network.requests)
         prepare()
         putting.cancel()
         self.network.scripts.append(reply(204))
         self.network.run()
         self.exactly(putting, CancelledError)
-        return self.asked()[asked:]
+        return self.sent_requests()[sent_before:]
 
     def test_each_step(self) -> None:
         """Cancellation at any step cancels the request, and aborts an upload that was begun."""
@@ -279,7 +281,7 @@ class CancelledTests(PartsCase):
     def test_while_aborting(self) -> None:
         """Cancellation during the abort of a failed upload does not wait for the abort."""
         putting = self.put_up_to(2, reply(500))
-        self.assertEqual(self.asked()[-1], ABORT)
+        self.assertEqual(self.sent_requests()[-1], ABORT)
         putting.cancel()
         self.network.run()
         failure = self.failureResultOf(putting)

@@ -124,13 +124,13 @@ class AddressTests(SynchronousTestCase):
             store = ObjectStore(settings(endpoint, "path"), None)  # type: ignore[arg-type]
             self.assertEqual(store.name, endpoint or "https://s3.us-east-1.amazonaws.com")
 
-    def test_virtual_and_an_address(self) -> None:
+    def test_virtual_ip_address(self) -> None:
         """Virtual addressing with an IP address as the endpoint raises ValueError."""
         for endpoint in ("http://127.0.0.1:9000", "https://[::1]", "http://[2001:db8::1]:9000"):
             self.assertRaises(ValueError, self.url, endpoint, "virtual", "bucket", b"a")
             self.url(endpoint, "path", "bucket", b"a")
 
-    def test_virtual_and_no_label(self) -> None:
+    def test_virtual_invalid_bucket(self) -> None:
         """A bucket that cannot be part of a host name raises Missing.
 
         This applies to virtual addressing only.
@@ -174,7 +174,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(unquote_to_bytes(path), b"/" + key)
 
 
-class SentTests(StoreCase):
+class RequestTests(StoreCase):
     """Requests that the store receives."""
 
     def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
@@ -187,7 +187,7 @@ class SentTests(StoreCase):
         self.assertEqual((self.last.headers["host"], self.last.target), (url.netloc, url.path))
         self.assertTrue(is_presigned("GET", target.presign(60), SECRET))
 
-    def test_places(self) -> None:
+    def test_addressing_styles(self) -> None:
         """The signature covers host and path as sent, in both addressing styles."""
         for endpoint in ("http://s3.test", "http://s3.test:9000", "http://a-b.s3.test"):
             for addressing in ("path", "virtual"):
@@ -337,7 +337,7 @@ class RefusalTests(StoreCase):
                 refused = self.error_of(operation, kind)
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
-    def test_to_clients(self) -> None:
+    def test_refusals_for_clients(self) -> None:
         """Each store error maps to one refusal for clients.
 
         A missing object and a forbidden object map to the same refusal.
@@ -369,7 +369,7 @@ class RefusalTests(StoreCase):
         self.assertIn("http://s3.test:9000 is unreachable", str(refused))
         self.assertIn("refused", str(refused))
 
-    def test_no_answer(self) -> None:
+    def test_no_response(self) -> None:
         """A store that sends no response raises Unavailable after a timeout."""
         fetching = self.begin(self.target.head())
         self.network.advance(15)
@@ -390,7 +390,7 @@ class RefusalTests(StoreCase):
         self.network.run()
         self.assertTrue(self.network.peers[0].aborted)
 
-    def test_description_that_breaks_off(self) -> None:
+    def test_truncated_error_document(self) -> None:
         """An error document that breaks off does not change the meaning of the status."""
         for packets in (
             (reply(404, length=100), b"<Error><Code>NoSu"),
@@ -403,14 +403,14 @@ class RefusalTests(StoreCase):
             self.network.run()
             self.exactly(fetching, Missing)
 
-    def test_description_that_never_comes(self) -> None:
+    def test_missing_error_document(self) -> None:
         """A request whose error document never arrives fails after a timeout."""
         self.network.scripts.append(reply(503, length=100))
         fetching = self.begin(self.target.get(0, 5, None))
         self.network.advance(15)
         self.exactly(fetching, Unavailable)
 
-    def test_description_that_is_huge(self) -> None:
+    def test_huge_error_document(self) -> None:
         """A huge error document is not read to its end."""
         body = error("NoSuchKey") + b" " * 10**6
         self.network.scripts.append((reply(404, length=len(body)), body))
@@ -428,12 +428,12 @@ class RefusalTests(StoreCase):
             ).map(b"".join),
         ),
     )
-    def test_any_description(
-        self, refusal: tuple[int, str, type[StoreError]], description: bytes
+    def test_any_error_document(
+        self, refusal: tuple[int, str, type[StoreError]], document: bytes
     ) -> None:
         """Any error document results in an exception that fits the status."""
         status = refusal[0]
-        self.network.scripts[:] = [reply(status, description)]
+        self.network.scripts[:] = [reply(status, document)]
         refused = self.begin(self.target.delete())
         kinds = {kind for number, _, kind in REFUSALS if number == status}
         self.assertIn(type(self.failureResultOf(refused).value), kinds)
@@ -442,13 +442,13 @@ class RefusalTests(StoreCase):
 class HeadTests(StoreCase):
     """The method `StoreObject.head`."""
 
-    def test_answer(self) -> None:
+    def test_headers(self) -> None:
         """HEAD returns the headers of an object."""
         self.network.scripts.append(reply(200, length=5, headers={"ETag": '"abc"'}))
         response = self.result_of(self.target.head())
         self.assertEqual((response.length, response.header("etag")), (5, '"abc"'))
 
-    def test_without_words(self) -> None:
+    def test_head_errors(self) -> None:
         """HEAD has no error document, so its status alone selects the exception."""
         for status, kind in (
             (404, Missing),
@@ -483,7 +483,7 @@ class HeadTests(StoreCase):
             self.network.scripts += [reply(400), packets]
             self.error_of(self.target.head(), Unavailable)
 
-    def test_success_that_is_none(self) -> None:
+    def test_other_success_statuses(self) -> None:
         """A HEAD with any 2xx status other than 200 raises Unavailable."""
         for status in (201, 202, 204, 206):
             self.network.scripts.append(reply(status))
@@ -555,17 +555,19 @@ class ReadDocumentTests(StoreCase):
 
     def test_document_that_is_broken(self) -> None:
         """Errors are found in documents that are truncated, malformed or malicious."""
-        outside = b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><Error>&b;</Error>'
+        external_entity = (
+            b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><Error>&b;</Error>'
+        )
         for document, code in (
             (b"<Error><Code>SlowDown</Code><Mess", "SlowDown"),
             (b"<Error><Code>Slow", "an error without a code"),
             (b"<?xml version='1.0' encoding='none'?><Error/>", "an error without a code"),
             (b"<a>" * 10_000 + b"<Error>", "an error without a code"),
             (b"<a/><s3:Error>", "an error without a code"),
-            (outside, "an error without a code"),
+            (external_entity, "an error without a code"),
         ):
-            said = self.exactly(self.read(reply(200, document)), Unavailable)
-            self.assertEqual(code, str(said), document[:60])
+            raised = self.exactly(self.read(reply(200, document)), Unavailable)
+            self.assertEqual(code, str(raised), document[:60])
 
     def test_no_document(self) -> None:
         """A body without an error is returned, whether it is well-formed XML or not."""
@@ -593,7 +595,7 @@ class ReadDocumentTests(StoreCase):
         else:
             self.assertNotIn(b"<Error>", self.successResultOf(reading))
 
-    def test_success_that_breaks_off(self) -> None:
+    def test_truncated_document(self) -> None:
         """A 200 whose document breaks off raises Unavailable."""
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         for packets in (
@@ -606,7 +608,7 @@ class ReadDocumentTests(StoreCase):
             self.assertIsInstance(reading.result, Failure, "a truncated document was returned")
             self.exactly(reading, Unavailable)
 
-    def test_success_that_takes_its_time(self) -> None:
+    def test_slow_document(self) -> None:
         """A store may take minutes for a document if it sends a byte every ten seconds."""
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         reading = self.read(head)
@@ -620,10 +622,10 @@ class ReadDocumentTests(StoreCase):
         self.assertEqual(self.successResultOf(reading).strip(), b"<Done/>")
 
 
-class OwnNetworkTests(SynchronousTestCase):
+class CleanupTests(SynchronousTestCase):
     """Connections and timers left by requests."""
 
-    def test_every_answer_is_read_or_dropped(self) -> None:
+    def test_no_connection_is_left(self) -> None:
         """After any response to any operation, no connection and no timer is left."""
         for status in (200, 204, 206, 301, 400, 404, 503):
             for method in ("head", "get", "put", "delete"):

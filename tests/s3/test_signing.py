@@ -20,7 +20,7 @@ from tests.support.wire import Request, is_presigned, is_signed
 #: Header" and "Authenticating Requests: Using Query Parameters".
 ACCESS_KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 ORIGIN = "https://examplebucket.s3.amazonaws.com"
-THEN = datetime(2013, 5, 24)
+EXAMPLE_TIME = datetime(2013, 5, 24)
 SCOPE = "20130524/us-east-1/s3/aws4_request"
 
 
@@ -28,7 +28,7 @@ class SigningCase(SynchronousTestCase):
     """Identity and date of AWS's examples."""
 
     def setUp(self) -> None:
-        self.patch(botocore.auth, "get_current_datetime", lambda: THEN)
+        self.patch(botocore.auth, "get_current_datetime", lambda: EXAMPLE_TIME)
         self.signer = RequestSigner(ACCESS_KEY, SECRET, None, "us-east-1")
 
     def sign(self, method: str, url: str, *given: Any, **named: Any) -> dict[str, str]:
@@ -111,7 +111,7 @@ class ExampleTests(SigningCase):
 class SignTests(SigningCase):
     """The method `RequestSigner.sign`."""
 
-    def test_what_is_returned(self) -> None:
+    def test_returned_headers(self) -> None:
         """`sign` returns the given headers and its own, and does not change its argument."""
         given = {"range": "bytes=0-9", "if-match": '"a"'}
         headers = self.sign("GET", f"{ORIGIN}/a", given)
@@ -194,7 +194,7 @@ class PresignTests(SigningCase):
             (is_presigned("GET", url, SECRET), is_presigned("PUT", url, SECRET)), (True, False)
         )
 
-    def test_nothing_else(self) -> None:
+    def test_required_headers(self) -> None:
         """A presigned URL requires no header except Host, and does not contain the secret."""
         url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"], ["host"])
