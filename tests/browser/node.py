@@ -40,13 +40,13 @@ def missing(what: str) -> Exception:
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
 
-def relatives(home: str) -> list[int]:
+def find_processes(path: str) -> list[int]:
     """Return the living processes whose command line or environment contains a path."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):
             try:
-                known = home.encode() in (folder / name).read_bytes()
+                known = path.encode() in (folder / name).read_bytes()
             except OSError:
                 # The process has ended, or belongs to another user.
                 continue
@@ -76,7 +76,7 @@ class NodeCase(ServiceCase):
         def all_ended() -> bool:
             # A browser outlives a killed node, and the browser's children outlive the browser
             # briefly.
-            left = relatives(home)
+            left = find_processes(home)
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

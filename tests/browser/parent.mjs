@@ -4,6 +4,6 @@
 process.stdin.on("end", () => process.exit(1)).resume();
 
 // Print the document and exit. An earlier exit() would lose output that is still in the pipe.
-export function answer(document) {
+export function printReport(document) {
   process.stdout.write(JSON.stringify(document), () => process.exit());
 }

@@ -6,9 +6,9 @@
 
 import { chromium } from "playwright-core";
 
-import { answer } from "./parent.mjs";
+import { printReport } from "./parent.mjs";
 
-const [executablePath, url, asked] = process.argv.slice(2);
+const [executablePath, url, scenarioArguments] = process.argv.slice(2);
 
 const browser = await chromium.launch({
   executablePath,
@@ -18,24 +18,24 @@ const browser = await chromium.launch({
 const context = await browser.newContext({ viewport: { width: 640, height: 640 } });
 await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 
-const complaints = [];
-const strangers = [];
+const consoleMessages = [];
+const foreignRequests = [];
 
 async function open() {
   const page = await context.newPage();
   page.setDefaultTimeout(20_000);
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
-      complaints.push(`${message.text()} ${message.location().url}`);
+      consoleMessages.push(`${message.text()} ${message.location().url}`);
     }
   });
-  page.on("pageerror", (error) => complaints.push(String(error)));
-  page.on("dialog", (dialog) => complaints.push(dialog.message()) && dialog.dismiss());
+  page.on("pageerror", (error) => consoleMessages.push(String(error)));
+  page.on("dialog", (dialog) => consoleMessages.push(dialog.message()) && dialog.dismiss());
   page.on("request", (request) => {
     if (!["data:", new URL(url).protocol].includes(new URL(request.url()).protocol)) {
-      strangers.push(request.url());
+      foreignRequests.push(request.url());
     } else if (!request.url().startsWith(url) && !request.url().startsWith("data:")) {
-      strangers.push(request.url());
+      foreignRequests.push(request.url());
     }
   });
   await page.goto(url);
@@ -52,7 +52,7 @@ const signed = (page, options) =>
   page.waitForFunction((it) => canonical.textContent === it && !document.querySelector(".stale"), options);
 
 // Return the height of the waveform in each column.
-const drawn = (page, id) =>
+const columnHeights = (page, id) =>
   page.evaluate((it) => {
     const host = document.getElementById(it).firstElementChild;
     const [canvas] = host.shadowRoot.querySelectorAll(".canvases canvas");
@@ -64,12 +64,12 @@ const drawn = (page, id) =>
   }, id);
 
 // Play a format while it is rendered, and once more from the store.
-async function hear(seconds, format) {
+async function playFormat(seconds, format) {
   const page = await open();
-  const answers = [];
+  const responses = [];
   page.on("response", (response) => {
     if (response.request().resourceType() === "media") {
-      answers.push([response.status(), response.headers()["x-audio-proxy"]]);
+      responses.push([response.status(), response.headers()["x-audio-proxy"]]);
     }
   });
   await page.locator(`input[value=${format}]`).check({ force: true });
@@ -108,14 +108,14 @@ async function hear(seconds, format) {
   await page.locator("#state[data-state=HIT]").waitFor();
   await passes(page, 0.7 * seconds);
   await page.waitForFunction(() => loudness() > 0.02);
-  const sought = {
+  const afterSeek = {
     time: await page.evaluate(() => audio.currentTime),
     duration: await page.evaluate(() => String(audio.duration)),
     shown: await text(page, "duration"),
     measured: await text(page, "measurements"),
   };
   await page.close();
-  return [format, { known, streamed, sought, answers }];
+  return [format, { known, streamed, afterSeek, responses }];
 }
 
 // Hold requests until the returned function is called.
@@ -139,27 +139,29 @@ const drag = (page, ...times) =>
   }, times);
 
 // Change the variant faster than the service responds.
-async function hurry(page) {
+async function changeQuickly(page) {
   const seen = {};
-  const answerHeads = await hold(page, "HEAD");
+  const releaseHeads = await hold(page, "HEAD");
   for (const format of ["flac", "ogg"]) {
-    const asked = page.waitForRequest((request) => request.method() === "HEAD" && request.url().includes(`f:${format}`));
+    const requested = page.waitForRequest(
+      (request) => request.method() === "HEAD" && request.url().includes(`f:${format}`),
+    );
     await page.locator(`input[value=${format}]`).check({ force: true });
-    await asked;
+    await requested;
   }
-  answerHeads();
+  releaseHeads();
   await passes(page, 0);
   await page.locator("#waveform.seekable").waitFor();
 
-  const answerGets = await hold(page, "GET");
+  const releaseGets = await hold(page, "GET");
   await drag(page, 1, 4);
-  seen.aimed = await page.locator("#seek").inputValue();
-  const asked = page.waitForRequest((request) => request.method() === "GET" && request.url().includes("f:wav"));
+  seen.seekTarget = await page.locator("#seek").inputValue();
+  const requested = page.waitForRequest((request) => request.method() === "GET" && request.url().includes("f:wav"));
   await page.locator("input[value=wav]").check({ force: true });
-  await asked;
-  answerGets();
+  await requested;
+  releaseGets();
   await passes(page, 0);
-  seen.afresh = await page.evaluate(() => audio.currentTime);
+  seen.startPosition = await page.evaluate(() => audio.currentTime);
   await page.unroute(/\/audio\//);
 
   await page.locator("#waveform.seekable").waitFor();
@@ -179,9 +181,9 @@ async function hurry(page) {
 }
 
 // The service goes down; then it is back, and a file that is not audio is chosen.
-async function fail(page, broken, whole) {
+async function failRequests(page, broken, whole) {
   const seen = {};
-  const told = page.locator(".address .refusal:not(:empty)");
+  const refusal = page.locator(".address .refusal:not(:empty)");
   const playable = () => page.locator("#play").isEnabled();
   const shown = async () => [
     ...(await Promise.all(["state", "url", "canonical", "key"].map((id) => text(page, id)))),
@@ -189,23 +191,23 @@ async function fail(page, broken, whole) {
   ];
   await page.route(/./, (route) => route.abort());
   await page.locator("input[value=mp3]").check({ force: true });
-  seen.gone = [await told.textContent(), await text(page, "state"), await playable()];
+  seen.unavailable = [await refusal.textContent(), await text(page, "state"), await playable()];
   await page.unroute(/./);
   await page.locator("#source").selectOption({ label: broken });
   await page.waitForFunction(() => !document.querySelector(".address .refusal").textContent.includes("respond"));
-  seen.broken = [await told.textContent(), await playable(), await shown()];
+  seen.broken = [await refusal.textContent(), await playable(), await shown()];
   await page.locator("#source").selectOption({ label: whole });
   await page.waitForFunction(() => !document.querySelector(".stale"));
-  seen.back = [await playable(), await shown()];
+  seen.recovered = [await playable(), await shown()];
   return seen;
 }
 
 const scenarios = {
-  async hear(seconds, ...formats) {
-    return Object.fromEntries(await Promise.all(formats.map((it) => hear(seconds, it))));
+  async playFormats(seconds, ...formats) {
+    return Object.fromEntries(await Promise.all(formats.map((it) => playFormat(seconds, it))));
   },
 
-  async look(first, second, hostile, broken) {
+  async useControls(first, second, hostile, broken) {
     const page = await open();
     const option = (name) => page.locator(`[data-option=${name}]`);
     const choose = async (name) => {
@@ -217,9 +219,9 @@ const scenarios = {
     const seen = {};
 
     await choose(first);
-    seen.first = [await drawn(page, "waveform"), await drawn(page, "overview")];
+    seen.first = [await columnHeights(page, "waveform"), await columnHeights(page, "overview")];
     await choose(second);
-    seen.second = [await drawn(page, "waveform"), await drawn(page, "overview")];
+    seen.second = [await columnHeights(page, "waveform"), await columnHeights(page, "overview")];
     seen.before = await address();
     // By the keyboard alone: move the gain slider two steps up.
     await option("gain").locator("input[type=range]").focus();
@@ -254,7 +256,7 @@ const scenarios = {
 
     await choose(hostile);
     seen.hostile = await text(page, "title");
-    seen.complaints = complaints.splice(0);
+    seen.consoleMessages = consoleMessages.splice(0);
 
     // A refusal appears beside its control, and on the console.
     await option("br").locator("input[type=text]").fill("9999");
@@ -263,8 +265,8 @@ const scenarios = {
     seen.playable = await page.locator("#play").isEnabled();
     await option("br").locator("input[type=text]").fill("96");
     await signed(page, "br:96/f:mp3/gain:1");
-    seen.settled = await option("br").locator(".refusal").textContent();
-    seen.refused = complaints.splice(0);
+    seen.clearedRefusal = await option("br").locator(".refusal").textContent();
+    seen.refused = consoleMessages.splice(0);
 
     // A browser that cannot play streams: after the stream fails, the stored variant plays.
     let failed = 0;
@@ -275,12 +277,12 @@ const scenarios = {
     await page.locator("#play").click();
     await page.locator("#state[data-state=HIT]").waitFor();
     await passes(page, 0.1);
-    seen.failed = complaints.splice(0);
+    seen.failed = consoleMessages.splice(0);
 
-    Object.assign(seen, await hurry(page));
-    seen.complaints.push(...complaints.splice(0));
-    Object.assign(seen, await fail(page, broken, first));
-    seen.missed = complaints.splice(0);
+    Object.assign(seen, await changeQuickly(page));
+    seen.consoleMessages.push(...consoleMessages.splice(0));
+    Object.assign(seen, await failRequests(page, broken, first));
+    seen.failureMessages = consoleMessages.splice(0);
 
     // With forced colors, the checked option must still differ from the unchecked ones.
     await page.emulateMedia({ forcedColors: "active" });
@@ -295,12 +297,12 @@ const scenarios = {
 
 try {
   const seen = {};
-  for (const [scenario, words] of Object.entries(JSON.parse(asked))) {
+  for (const [scenario, words] of Object.entries(JSON.parse(scenarioArguments))) {
     seen[scenario] = await scenarios[scenario](...words);
   }
   await browser.close();
-  answer({ ...seen, complaints, strangers });
+  printReport({ ...seen, consoleMessages, foreignRequests });
 } catch (error) {
   await browser.close();
-  throw new Error(`Messages on the console: ${complaints.join("; ") || "nothing"}`, { cause: error });
+  throw new Error(`Messages on the console: ${consoleMessages.join("; ") || "nothing"}`, { cause: error });
 }

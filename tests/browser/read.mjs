@@ -4,7 +4,7 @@
 
 import WaveformData from "waveform-data";
 
-import { answer } from "./parent.mjs";
+import { printReport } from "./parent.mjs";
 
 function describe(waveform) {
   const channels = Array.from({ length: waveform.channels }, (_, index) => waveform.channel(index));
@@ -35,4 +35,4 @@ async function read(url) {
   };
 }
 
-answer(await Promise.all(process.argv.slice(2).map(read)));
+printReport(await Promise.all(process.argv.slice(2).map(read)));

@@ -25,9 +25,9 @@ FORMS: list[Form] = list(product((1, 2), (8, 16), ("json", "dat")))
 
 def make_samples() -> NDArray[np.int16]:
     """Return two channels of noise at full scale, whose loudness rises and falls differently."""
-    chance = np.random.default_rng(7)
+    random = np.random.default_rng(7)
     swell = np.abs(np.sin(np.linspace(0, 9, FRAMES)))[:, None] * (1, 0.3)
-    samples = (chance.uniform(-1, 1, (FRAMES, 2)) * swell * 32767).astype(np.int16)
+    samples = (random.uniform(-1, 1, (FRAMES, 2)) * swell * 32767).astype(np.int16)
     samples[RATE] = (-32768, 32767)
     samples[2 * RATE] = (32767, 32767)
     # Truncation (to 8 bits, and of the mean) differs from rounding down only below zero.
@@ -46,12 +46,12 @@ def extremes(
     samples: NDArray[np.int16], channels: int, bits: int, scale: int, length: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return the minima and maxima of each channel per pixel, computed from the definition."""
-    wide = samples.astype(int)
+    integers = samples.astype(int)
     if channels == 1:
-        wide = np.trunc(wide.sum(axis=1, keepdims=True) / 2).astype(int)
+        integers = np.trunc(integers.sum(axis=1, keepdims=True) / 2).astype(int)
     divisor = 256 if bits == 8 else 1
     minima, maxima = [], []
-    for channel in wide.T:
+    for channel in integers.T:
         pixels = [channel[at * scale : (at + 1) * scale] for at in range(length)]
         # Pixels past the end are 0.
         pixels = [pixel if len(pixel) else np.zeros(1) for pixel in pixels]

@@ -50,7 +50,7 @@ ABOVE: Range = (-0.1, 0.7)
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """Section of the source.
 
     :ivar columns: length in fiftieths of a second.
@@ -62,31 +62,31 @@ class Part:
 
 
 #: Twelve seconds of audio.
-PARTS = (
-    Part(70, SILENT, SILENT),
-    Part(80, LOUD, LOUD),
-    Part(50, SILENT, SILENT),
-    Part(70, HALF, HALF),
-    Part(30, QUIET, QUIET),
-    Part(3, LOUD, LOUD),
-    Part(47, QUIET, QUIET),
-    Part(60, LOUD, SILENT),
-    Part(60, SILENT, LOUD),
-    Part(60, ABOVE, HALF),
-    Part(20, SILENT, SILENT),
-    Part(50, QUIET, ABOVE),
+SECTIONS = (
+    Section(70, SILENT, SILENT),
+    Section(80, LOUD, LOUD),
+    Section(50, SILENT, SILENT),
+    Section(70, HALF, HALF),
+    Section(30, QUIET, QUIET),
+    Section(3, LOUD, LOUD),
+    Section(47, QUIET, QUIET),
+    Section(60, LOUD, SILENT),
+    Section(60, SILENT, LOUD),
+    Section(60, ABOVE, HALF),
+    Section(20, SILENT, SILENT),
+    Section(50, QUIET, ABOVE),
 )
 
 #: Expected ranges of both channels for each column.
-TRUTH = [(part.left, part.right) for part in PARTS for _ in range(part.columns)]
+EXPECTED = [(section.left, section.right) for section in SECTIONS for _ in range(section.columns)]
 
 
 def write_source(path: Path) -> None:
-    """Write the parts after one loud second, which the variants trim off."""
+    """Write the sections after one loud second, which the variants trim off."""
     frames = RATE // 50
     # A tone with whole periods in a column, and samples at its peaks.
     tone = np.sin(np.arange(frames) * 2 * np.pi * 20 / frames)[:, None]
-    columns = [(LOUD, LOUD)] * (50 * SKIPPED) + TRUTH
+    columns = [(LOUD, LOUD)] * (50 * SKIPPED) + EXPECTED
     low, high = np.array(columns).transpose(2, 0, 1)
     samples = (high + low)[:, None] / 2 + (high - low)[:, None] / 2 * tone
     with wave.open(str(path), "wb") as file:
@@ -94,12 +94,12 @@ def write_source(path: Path) -> None:
         file.writeframes((samples * 32767).astype("<i2").tobytes())
 
 
-def local(options: str) -> str:
+def variant_path(options: str) -> str:
     """Return the signed path of a variant of the source."""
     return signed(f"/{options}/t:{SKIPPED}/plain/local://source.wav").decode()
 
 
-SOUND = local("f:opus")
+VARIANT_PATH = variant_path("f:opus")
 
 
 class PageTests(NodeCase):
@@ -144,25 +144,25 @@ class PageTests(NodeCase):
 
     def assert_played(self, report: dict[str, Any]) -> None:
         """Require that audio played before, during and after the measurement of the waveform."""
-        self.assertEqual([], report["complaints"])
-        for moment in ("before", "after", "later", "sought"):
+        self.assertEqual([], report["consoleMessages"])
+        for moment in ("before", "after", "later", "afterSeek"):
             state = report[moment]
             self.assertIsNone(state["error"], moment)
             self.assertFalse(state["paused"] or state["ended"], moment)
             # HAVE_CURRENT_DATA: audio for the current position is available.
             self.assertGreaterEqual(state["readyState"], 2, moment)
-            self.assertApproximates(len(TRUTH) / 50, state["duration"], 0.05)
-        before, after, later, sought = (
-            report[moment]["currentTime"] for moment in ("before", "after", "later", "sought")
+            self.assertApproximates(len(EXPECTED) / 50, state["duration"], 0.05)
+        before, after, later, after_seek = (
+            report[moment]["currentTime"] for moment in ("before", "after", "later", "afterSeek")
         )
         self.assertLess(0.2, before)
         self.assertLessEqual(before, after)
         self.assertLess(after + 0.2, later)
         self.assertLess(later, TARGET, "the measurement of the page took too long")
-        self.assertLess(TARGET + 0.2, sought)
-        self.assertTrue(report["over"]["ended"])
-        self.assertIsNone(report["over"]["error"])
-        heard = [tuple(rest) for path, *rest in report["answers"] if path.endswith(SOUND)]
+        self.assertLess(TARGET + 0.2, after_seek)
+        self.assertTrue(report["atEnd"]["ended"])
+        self.assertIsNone(report["atEnd"]["error"])
+        heard = [tuple(rest) for path, *rest in report["responses"] if path.endswith(VARIANT_PATH)]
         # Chromium sends ranges from the first request on.
         self.assertEqual({(206, "HIT")}, set(heard))
 
@@ -175,11 +175,11 @@ class PageTests(NodeCase):
         :param rows: returns the expected first and last row for the two channels of a column.
         """
         self.assertEqual(PIXELS, len(columns))
-        outside = [(SILENT, SILENT)] * COLUMNS
-        edged = outside + TRUTH + outside
+        padding = [(SILENT, SILENT)] * COLUMNS
+        padded = padding + EXPECTED + padding
         wrong = []
         for column, (first, last, drawn) in enumerate(columns):
-            near = edged[column : column + 2 * COLUMNS + 1]
+            near = padded[column : column + 2 * COLUMNS + 1]
             firsts, lasts = zip(*map(rows, near), strict=True)
             if (
                 not drawn
@@ -187,7 +187,7 @@ class PageTests(NodeCase):
                 or not min(firsts) - ROWS <= first <= max(firsts) + ROWS
                 or not min(lasts) - ROWS <= last <= max(lasts) + ROWS
             ):
-                wrong.append((column, (first, last, drawn), rows(TRUTH[column])))
+                wrong.append((column, (first, last, drawn), rows(EXPECTED[column])))
         self.assertEqual([], wrong)
 
     async def test_peaks_js(self) -> None:
@@ -196,16 +196,16 @@ class PageTests(NodeCase):
         await proxy.startService()
         self.addCleanup(proxy.stopService)
         port = self.serve(proxy.resource)
-        await self.render(port, "/audio" + SOUND)
-        waveform = "/audio" + local(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:8/pk_fmt:dat")
-        query = urlencode({"sound": "/audio" + SOUND, "waveform": waveform})
+        await self.render(port, "/audio" + VARIANT_PATH)
+        waveform = "/audio" + variant_path(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:8/pk_fmt:dat")
+        query = urlencode({"sound": "/audio" + VARIANT_PATH, "waveform": waveform})
         report = await self.watch(f"http://127.0.0.1:{port}/page/peaks.html?{query}", 2)
         self.assert_played(report)
         for channel, columns in enumerate(report["columns"]):
 
-            def rows(truth: tuple[Range, Range], channel: int = channel) -> Range:
+            def rows(expected: tuple[Range, Range], channel: int = channel) -> Range:
                 # 256 rows show the 256 values of 8 bits, with the highest value at the top.
-                low, high = truth[channel]
+                low, high = expected[channel]
                 return 127.5 - 128 * high, 127.5 - 128 * low
 
             self.assert_drawn(columns, rows)
@@ -214,16 +214,16 @@ class PageTests(NodeCase):
         """wavesurfer.js shows the maxima of a JSON waveform, on a page of another origin."""
         pages = f"http://127.0.0.1:{self.serve()}"
         port = self.start(allow_origin=pages).port
-        await self.render(port, SOUND)
-        waveform = local(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:16/pk_fmt:json")
+        await self.render(port, VARIANT_PATH)
+        waveform = variant_path(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:16/pk_fmt:json")
         origin = f"http://127.0.0.1:{port}"
-        query = urlencode({"sound": origin + SOUND, "waveform": origin + waveform})
+        query = urlencode({"sound": origin + VARIANT_PATH, "waveform": origin + waveform})
         report = await self.watch(f"{pages}/page/wavesurfer.html?{query}", 1)
         self.assert_played(report)
 
-        def rows(truth: tuple[Range, Range]) -> Range:
+        def rows(expected: tuple[Range, Range]) -> Range:
             # The left channel extends upward from the middle of 512 rows, the right one downward.
-            (_, left), (_, right) = truth
+            (_, left), (_, right) = expected
             return 256 - 256 * left, 255 + 256 * right
 
         (columns,) = report["columns"]

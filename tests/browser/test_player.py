@@ -27,7 +27,7 @@ SECONDS = 6
 #: Minimum number of columns of a waveform on the page.
 COLUMNS = 100
 
-SOUNDING = [form.token for form in FORMATS.values() if form.content_type]
+AUDIO_FORMATS = [form.token for form in FORMATS.values() if form.content_type]
 
 
 def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
@@ -92,33 +92,33 @@ class PlayerTests(PlayerCase):
         (self.root / "text.wav").write_text("No sound.")
         url = await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))
         scenarios = {
-            "hear": [SECONDS, *SOUNDING],
-            "look": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
+            "playFormats": [SECONDS, *AUDIO_FORMATS],
+            "useControls": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
         }
         report = await self.run_script("player.mjs", self.chromium, url, json.dumps(scenarios))
-        self.assertEqual([], report["complaints"])
-        self.assertEqual([], report["strangers"])
-        self.assert_heard(report["hear"])
-        self.assert_seen(report["look"])
+        self.assertEqual([], report["consoleMessages"])
+        self.assertEqual([], report["foreignRequests"])
+        self.assert_formats_played(report["playFormats"])
+        self.assert_controls_worked(report["useControls"])
 
-    def assert_heard(self, report: dict[str, Any]) -> None:
+    def assert_formats_played(self, report: dict[str, Any]) -> None:
         """Require that every format has played."""
-        self.assertEqual(set(SOUNDING), set(report))
+        self.assertEqual(set(AUDIO_FORMATS), set(report))
         for token, heard in report.items():
             self.assertIn(heard["known"], ("maybe", "probably"), token)
-            (status, state), *later = heard["answers"]
+            (status, state), *later = heard["responses"]
             self.assertEqual((200, "MISS"), (status, state), token)
             # A seek sends a range request, which may cover the whole file from its first byte.
             self.assertEqual({(206, "HIT")}, {tuple(response) for response in later}, token)
             # The page shows the duration even if the browser cannot tell the length of a stream.
             self.assertRegex(heard["streamed"]["shown"], r"\A0:06\.[01]\Z", token)
-            self.assertRegex(heard["sought"]["shown"], r"\A0:06\.[01]\Z", token)
-            self.assertApproximates(0.7 * SECONDS, heard["sought"]["time"], 1.5, token)
-            self.assertIn("X-Audio-ProxyHITStatus206", heard["sought"]["measured"], token)
+            self.assertRegex(heard["afterSeek"]["shown"], r"\A0:06\.[01]\Z", token)
+            self.assertApproximates(0.7 * SECONDS, heard["afterSeek"]["time"], 1.5, token)
+            self.assertIn("X-Audio-ProxyHITStatus206", heard["afterSeek"]["measured"], token)
 
-    def assert_seen(self, seen: dict[str, Any]) -> None:
+    def assert_controls_worked(self, seen: dict[str, Any]) -> None:
         """Require that every control has had its effect."""
-        self.assertEqual([], seen["complaints"])
+        self.assertEqual([], seen["consoleMessages"])
         for falling, rising in zip(seen["first"], seen["second"], strict=True):
             for columns, direction in ((falling, -1), (rising, 1)):
                 loud = np.array([height for height in columns if height])
@@ -147,27 +147,27 @@ class PlayerTests(PlayerCase):
         self.assertEqual(HOSTILE, seen["hostile"])
         self.assertEqual('"br:9999" is not accepted: f:mp3 takes 8 to 320 kbps.', seen["refusal"])
         self.assertFalse(seen["playable"])
-        self.assertEqual("", seen["settled"])
+        self.assertEqual("", seen["clearedRefusal"])
         (refused,) = seen["refused"]
         self.assertIn("422", refused)
         (failed,) = seen["failed"]
         self.assertIn("ERR_FAILED", failed)
 
         # Playback moves to the last position of a drag. A new variant plays from its start.
-        self.assertEqual("4", seen["aimed"])
-        self.assertLess(seen["afresh"], 3)
+        self.assertEqual("4", seen["seekTarget"])
+        self.assertLess(seen["startPosition"], 3)
         self.assertGreaterEqual(seen["dragged"], 4)
         self.assertEqual([0, 5], seen["steps"])
 
-        self.assertEqual(["The service does not respond.", "", False], seen["gone"])
+        self.assertEqual(["The service does not respond.", "", False], seen["unavailable"])
         reason, playable, shown = seen["broken"]
         self.assertRegex(reason, "audio")
         self.assertEqual((False, ["", "", "", "", False, False]), (playable, shown))
-        playable, shown = seen["back"]
+        playable, shown = seen["recovered"]
         self.assertTrue(playable)
         self.assertNotIn("", shown)
         self.assertNotIn(False, shown)
-        for line in seen["missed"]:
+        for line in seen["failureMessages"]:
             self.assertRegex(line, "ERR_FAILED|Failed to fetch|415")
         play, chosen, other = seen["colours"]
         self.assertEqual(play, chosen)

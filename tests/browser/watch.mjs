@@ -5,16 +5,16 @@
 
 import { chromium } from "playwright-core";
 
-import { answer } from "./parent.mjs";
+import { printReport } from "./parent.mjs";
 
 const [executablePath, url, bands, target, screenshot] = process.argv.slice(2);
 
 // Return the first drawn row, the last drawn row and the number of drawn rows, for each column of each
 // band.
 function measure(bands) {
-  const { drawing } = window;
-  const { width, height } = drawing;
-  const { data } = drawing.getContext("2d").getImageData(0, 0, width, height);
+  const { waveformCanvas } = window;
+  const { width, height } = waveformCanvas;
+  const { data } = waveformCanvas.getContext("2d").getImageData(0, 0, width, height);
   const rows = height / bands;
   // A pixel counts as drawn if at least a quarter of it is covered. The line across a silent column
   // covers half a pixel.
@@ -44,18 +44,18 @@ const browser = await chromium.launch({
   ],
 });
 
-const complaints = [];
-const answers = [];
+const consoleMessages = [];
+const responses = [];
 
 function listen(page) {
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
-      complaints.push(`${message.text()} ${message.location().url}`);
+      consoleMessages.push(`${message.text()} ${message.location().url}`);
     }
   });
   page.on("response", (response) => {
     const { pathname } = new URL(response.url());
-    answers.push([pathname, response.status(), response.headers()["x-audio-proxy"] ?? null]);
+    responses.push([pathname, response.status(), response.headers()["x-audio-proxy"] ?? null]);
   });
 }
 
@@ -65,7 +65,7 @@ async function watch(page) {
   const seek = (time) => page.evaluate((it) => void (window.audio.currentTime = it), time);
 
   await page.goto(url);
-  await page.waitForFunction(() => window.drawing);
+  await page.waitForFunction(() => window.waveformCanvas);
   await page.evaluate(() => {
     window.audio = document.querySelector("audio");
     return window.audio.play();
@@ -80,11 +80,11 @@ async function watch(page) {
 
   await seek(Number(target));
   await passes(Number(target) + 0.2);
-  const sought = await page.evaluate(state);
-  await seek(sought.duration - 0.3);
+  const afterSeek = await page.evaluate(state);
+  await seek(afterSeek.duration - 0.3);
   await page.waitForFunction(() => window.audio.ended);
-  const over = await page.evaluate(state);
-  return { columns, before, after, later, sought, over };
+  const atEnd = await page.evaluate(state);
+  return { columns, before, after, later, afterSeek, atEnd };
 }
 
 try {
@@ -94,8 +94,8 @@ try {
   const broken = new Promise((_, reject) => page.on("pageerror", reject));
   const seen = await Promise.race([watch(page), broken]);
   await browser.close();
-  answer({ ...seen, complaints, answers });
+  printReport({ ...seen, consoleMessages, responses });
 } catch (error) {
   await browser.close();
-  throw new Error(`Messages on the console: ${complaints.join("; ") || "nothing"}`, { cause: error });
+  throw new Error(`Messages on the console: ${consoleMessages.join("; ") || "nothing"}`, { cause: error });
 }

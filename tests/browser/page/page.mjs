@@ -8,6 +8,6 @@ export const audio = document.querySelector("audio");
 audio.src = parameters.get("sound");
 
 // Make the canvas available to the test, which reads its pixels.
-export function show(canvas) {
-  window.drawing = canvas;
+export function publishCanvas(canvas) {
+  window.waveformCanvas = canvas;
 }
