@@ -27,12 +27,12 @@ class BitrateTests(SynchronousTestCase):
             self.assertIs(bitrate_bounds(token, 44100, 2), None)
 
     def test_opus(self) -> None:
-        """Opus accepts 256 kbps for each channel, and 510 at most (D13)."""
+        """Opus accepts up to 256 kbps for mono and up to 510 kbps for stereo (D13)."""
         self.assertEqual(bitrate_bounds("opus", 48000, 1), (6, 256))
         self.assertEqual(bitrate_bounds("opus", 8000, 2), (6, 510))
 
     def test_vorbis(self) -> None:
-        """Vorbis has different bounds in each band of rates, and some bands have none (D13)."""
+        """Vorbis has bounds for each band of rates; in some bands no bit rate can be set (D13)."""
         for rate, mono, stereo in (
             (1, None, None),
             (7999, None, None),

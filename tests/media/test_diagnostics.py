@@ -154,7 +154,7 @@ class ClassifyTests(SynchronousTestCase):
     """`classify`"""
 
     def test_sources(self) -> None:
-        """A source that cannot be decoded is a 415 (Errors; D13)."""
+        """ffmpeg's messages about a source that cannot be decoded give a 415 (Errors; D13)."""
         for stderr in SOURCES:
             self.assertIs(classify(stderr + b"\n"), UndecodableSource, stderr)
 
@@ -216,7 +216,7 @@ class ClassifyTests(SynchronousTestCase):
             self.assertFalse(passed_limit(stderr), stderr)
 
     def test_remote_behind_a_decoder(self) -> None:
-        """A lost connection is detected even if a decoder reports an incomplete frame."""
+        """An unavailable server is detected even if ffmpeg also reports broken audio."""
         for stderr in (*REMOTE[UpstreamUnavailable], *CUT_SHORT):
             for decoder in (*SOURCES[:1], b"[flac @ 0x1] invalid residual", b"Empty output"):
                 self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
@@ -240,18 +240,18 @@ class CutShortTests(SynchronousTestCase):
     """`was_cut_short`"""
 
     def test_lost(self) -> None:
-        """Every message of ffmpeg about a lost connection is recognized among other messages."""
+        """ffmpeg's messages about a lost connection are recognized among other messages."""
         for stderr in CUT_SHORT:
             for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
                 self.assertTrue(was_cut_short(text), text)
 
     def test_whole(self) -> None:
-        """ffmpeg's messages about a complete source are not a sign of a lost connection."""
+        """Messages about complete or broken sources do not indicate a lost connection."""
         for stderr in (b"", *SOURCES, *SERVICE, *WHOLE):
             self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
     def test_every_loss_has_a_name(self) -> None:
-        """A source that was cut short is never attributed to the service."""
+        """A source that was cut short is never classified as a failure of the service."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
 

@@ -70,10 +70,10 @@ class CommandTests(SynchronousTestCase):
     """`encoder_arguments`"""
 
     def test_each_format(self) -> None:
-        """The whole command line of each format is as expected, with explicit settings (D9).
+        """Each audio format has exactly this command line, in which every setting is explicit (D9).
 
-        The formats are those of the contract. All metadata is removed, and nothing random is added
-        (D44).
+        These are all audio formats of the contract. All metadata is removed, and nothing random is
+        added (D44). The default format is mp3.
         """
         for text, encoder, muxer in (
             (
@@ -192,7 +192,7 @@ class QualityTests(SynchronousTestCase):
         )
 
     def test_bounds(self) -> None:
-        """An unsupported bit rate for this source is refused with the supported bounds (D13)."""
+        """A bit rate that the encoder rejects is refused; the message states any bounds (D13)."""
         for text, probe, message in (
             ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
             ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
@@ -211,10 +211,10 @@ class ShapeTests(SynchronousTestCase):
     """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
-        """Without ``sr``, the source's rate, the next higher or the highest is used (D8).
+        """Without ``sr``, the output's rate is the nearest to the source's that is supported (D8).
 
-        The format must support the rate. The limit of 48000 Hz is for ``sr`` only (Format and
-        encoding options, 2).
+        It is the source's rate, else the next higher rate that the format supports, else the
+        highest. The limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
         """
         for text, source, rate in (
             ("f:mp3", 44100, 44100),
@@ -278,7 +278,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")
 
     def test_encoded_nothing(self) -> None:
-        """An empty output, and for FLAC one of headers only, means no audio (D11)."""
+        """An empty output has no audio, and neither has FLAC output of headers only (D11)."""
         for token, encoder in ENCODERS.items():
             self.assertTrue(encoder.encoded_nothing(0))
             self.assertIs(encoder.encoded_nothing(1), token == "flac")

@@ -22,7 +22,7 @@ LOUDNESS = "linear=false:dual_mono=false"
 
 
 def chain(text: str, probe: Probe = STEREO, **known: object) -> str:
-    """Return the chain for options as in a URL."""
+    """Return the chain for options as in a URL, and for a probe result with these fields."""
     found = replace(probe, **known)
     options = read(text)
     return filter_chain(options, found, find_sample_range(options, found))
@@ -61,7 +61,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual(chain(backwards), ",".join(stages))
 
     def test_rate(self) -> None:
-        """Without padding, a chain ends at the source's rate, and no stage is repeated in a row."""
+        """Without padding, a chain ends at the source's rate; no two adjacent stages are equal."""
         for text in (
             "gain:3",
             "fade:1",
@@ -128,7 +128,7 @@ class ChainTests(SynchronousTestCase):
         """Audio too short for a resampler is padded, and cut to its length afterwards (D13)."""
         brief = replace(STEREO, measured=True)
         for text, duration, stages in (
-            # 64 samples at the lower of the two rates are enough.
+            # 64 samples are enough, counted at the lower of the source's and the output's rate.
             ("f:wav/sr:8000", "0.000023", "apad=whole_len=768,aformat=sample_rates=8000,{}=1"),
             ("f:wav/sr:8000", "0.008684", "apad=whole_len=768,aformat=sample_rates=8000,{}=69"),
             ("f:opus", "0.001428", "apad=whole_len=128,aformat=sample_rates=48000,{}=69"),
@@ -147,11 +147,11 @@ class ChainTests(SynchronousTestCase):
                 f"{PIN},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
             )
         )
-        # The stated length of the source may be wrong.
+        # The stated length of the source may be wrong, so it is not used to pad or cut audio.
         self.assertEqual(chain("f:wav/sr:8000", duration=Decimal("0.001")), "")
 
     def test_fades(self) -> None:
-        """A fade-out ends where the output ends; a fade-out of length 0 is omitted (D12)."""
+        """A fade-out ends where the output ends; fades of length 0 are omitted (D12)."""
         fade_in = "afade=t=in:ss=0:ns=44100:curve=tri"
         for text, fades in (
             ("fade:1", fade_in),
@@ -187,7 +187,7 @@ class ChainTests(SynchronousTestCase):
             )
 
     def test_norm_bounds(self) -> None:
-        """``norm`` is refused at sample rates that take very long to resample (D13)."""
+        """``norm`` is refused below 1000 Hz, where resampling takes very long (D13)."""
         for rate in (1000, 6_144_000):
             self.assertIn("loudnorm", chain("norm:ebu", sample_rate=rate))
         error = self.assertRaises(InvalidOptions, chain, "norm:ebu", sample_rate=999)
@@ -202,7 +202,7 @@ class ChannelTests(SynchronousTestCase):
     """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """``ch`` sets the channels; the default is at most 2 (Format and encoding options)."""
+        """``ch`` sets the channels, by default the source's up to 2 (Format and encoding options)."""
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
@@ -232,7 +232,7 @@ class ChannelTests(SynchronousTestCase):
         )
 
     def test_measuring_that_may_help(self) -> None:
-        """Measuring can help a render without audio only if it trims or resamples (D12, D13)."""
+        """`may_need_length` is true if an unmeasured source is trimmed or resampled (D12, D13)."""
         for text, helps in (
             ("f:wav", False),
             ("f:wav/sr:44100", False),

@@ -21,7 +21,7 @@ MISSING = (
     *("0x10", "1,5", "1:30", "12 Hz", True, False, [], {}, ["1"], {"a": 1}, math.nan, math.inf),
 )
 
-#: Values that are not a whole number.
+#: Values that are not written as a whole number.
 FRACTIONS = ("44100.5", "0.0", "0.1", 44100.0, "4e3", "1/44100")
 
 #: More digits than Python parses as one number.
@@ -123,7 +123,7 @@ class DocumentTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """format"""
+    """The field ``format``"""
 
     def test_names(self) -> None:
         """The first name that is a format token is used, or else the first name (Info document)."""
@@ -187,7 +187,7 @@ class FormatTests(SynchronousTestCase):
 
 
 class NumberTests(SynchronousTestCase):
-    """duration, sample_rate, channels, bit_depth, bitrate and size"""
+    """The numeric fields: duration, sample_rate, channels, bit_depth, bitrate and size"""
 
     def test_fallbacks(self) -> None:
         """Every missing first choice is replaced by its fallback (Info document, 1)."""
@@ -271,7 +271,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({}, document({"duration": text}), text)
 
     def test_spelling(self) -> None:
-        """Numbers have ffprobe's syntax, not Python's."""
+        """Numbers that Python's syntax allows, but not ffprobe's, count as missing."""
         for text in ("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5."):
             self.assertEqual({}, document({"duration": text}, {"channels": text}), text)
 
@@ -286,7 +286,7 @@ class NumberTests(SynchronousTestCase):
 
 
 class TagTests(SynchronousTestCase):
-    """tags"""
+    """The field ``tags``"""
 
     def test_keys(self) -> None:
         """Keys are lower-cased, in every script; values are not."""

@@ -67,7 +67,7 @@ class RemoteTests(SynchronousTestCase):
         return [*words[:at], *words[at + 2 :]]
 
     def value(self, source: Input, option: str) -> str | None:
-        """Return the value of an option or None; it must be the same for ffmpeg and ffprobe."""
+        """Return the option's value for both ffmpeg and ffprobe, or None; fail if they differ."""
         words = self.arguments(source)
         self.assertLessEqual(words.count(option), 1)
         return words[words.index(option) + 1] if option in words else None

@@ -65,7 +65,7 @@ class CutOffTests(SynchronousTestCase):
     }
 
     def test_anywhere(self) -> None:
-        """Output that was cut at any place is used as far as it is complete, or refused."""
+        """A cut in the tags of the output loses only tags; an earlier cut may lead to a refusal."""
         text = json.dumps(self.ANSWER, indent=4).encode()
         whole = read_probe(text, b"")
         first = text.index(b'"one"')
@@ -86,7 +86,7 @@ class CutOffTests(SynchronousTestCase):
         )
 
     def test_streams(self) -> None:
-        """If streams are missing from the output, the source is refused: there may be video."""
+        """If streams are missing from the output, the source is refused: one may be video."""
         text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
         for at in range(100, len(text)):
             self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
@@ -122,7 +122,7 @@ class GateTests(SynchronousTestCase):
             self.assertIn("codec", error.message)
 
     def test_absurd(self) -> None:
-        """A source whose header has values that no encoder accepts is refused (Errors; D13)."""
+        """A source that states too many channels or too high a rate is refused (Errors; D13)."""
         self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
         for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
             error = self.assertRaises(UndecodableSource, sound, **fields)
@@ -223,7 +223,7 @@ class FieldTests(SynchronousTestCase):
         self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
 
     def test_estimate_without_the_end(self) -> None:
-        """An estimated duration is discarded if ffprobe could not seek (Info document, 2)."""
+        """Without seeking, estimates of duration and bit rate are discarded (Info document, 2)."""
         response = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
         stdout = json.dumps(response).encode()
         for stderr, known in ((ESTIMATE, False), (b"other\n", True)):

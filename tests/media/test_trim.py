@@ -58,7 +58,7 @@ class RegionTests(SynchronousTestCase):
             self.assertEqual(find_sample_range(read(text), source()).length, 44100, text)
 
     def test_past_the_end(self) -> None:
-        """A start at or past the end is refused with the source's duration (D11)."""
+        """A start at or past the end is refused; the message states the source's duration (D11)."""
         for text in ("t:10", "t:10.001:5", "t:999999999"):
             error = self.assertRaises(InvalidOptions, find_sample_range, read(text), source())
             self.assertEqual(
@@ -182,7 +182,7 @@ class MeasuringTests(SynchronousTestCase):
             # A refusal must not depend on an estimate.
             ("t:10", [guessed]),
             ("t:50:1", [guessed]),
-            # norm must know the number of samples if there are few.
+            # norm needs the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
             ("norm:ebu/t:9.901", [sure, stated, guessed]),
             ("norm:ebu/t:5:0.099", [sure, stated, guessed, unknown]),

@@ -61,7 +61,7 @@ class WaveformSpecTests(SynchronousTestCase):
     """`WaveformSpec.of`"""
 
     def test_defaults(self) -> None:
-        """The default is 800 pairs of 16 bits for one channel, as JSON (Peaks options)."""
+        """The default is 800 pairs of 16-bit values for one channel, as JSON (Peaks options)."""
         spec = WaveformSpec(44100, 2, 1, 800, 16, "json")
         self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), spec)
 
@@ -276,7 +276,7 @@ class ReductionTests(SynchronousTestCase):
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
     def test_most_pixels_of_a_long_source(self) -> None:
-        """All 65536 pixels of a source long enough that blocks merge are exact (D26)."""
+        """All 65536 pixels are exact for a source so long that blocks are merged (D26)."""
         frames = noisy_frames(14_000_000)
         spec = replace(SPEC, pixels=65536)
         with tempfile.SpooledTemporaryFile(4096) as spool:
@@ -391,7 +391,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertLess(max(map(len, pieces)), 40_000)
 
     def test_longest_pixel(self) -> None:
-        """A pixel too long for the binary header is a 422 that names ``pts`` (D13)."""
+        """A pixel too long for the binary header gives a 422 that names ``pts`` (D13)."""
         spec = WaveformSpec(8000, 1, 1, 1, 16, "dat")
         document = self.document(spec, 2**31 - 1, 0, 0)
         self.assertEqual(struct.unpack_from("<i", document, 12), (2**31 - 1,))
@@ -401,7 +401,7 @@ class DocumentTests(SynchronousTestCase):
             '"pts:1" is not accepted: pk_fmt:dat holds pixels of at most 2147483647 frames,'
             " and these would have 2147483648.",
         )
-        # JSON can represent it.
+        # JSON can represent this length.
         document = self.document(replace(spec, serialization="json"), 2**31, 0, 0)
         self.assertEqual(parse_waveform(document).pixel, 2**31)
 
