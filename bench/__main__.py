@@ -115,7 +115,7 @@ def _print(results: Results) -> None:
             continue
         spread, verdict = Spread.of(row.compared), {True: "hit", False: "MISSED", None: ""}
         bounds = f"{number(spread.middle)} ({number(spread.least)}-{number(spread.most)})"
-        print(f"  {row.work}: {row.measure}: {bounds} {verdict[row.hit]}", flush=True)
+        print(f"  {row.work}: {row.measure}: {bounds} {verdict[row.target_met]}", flush=True)
     for name, value in {**results.facts, **results.missing}.items():
         print(f"  {name}: {value if isinstance(value, str) else number(value)}")
 

@@ -66,7 +66,7 @@ class Figure:
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     @property
-    def hit(self) -> bool | None:
+    def target_met(self) -> bool | None:
         """Whether the median meets the target; None without a target."""
         if self.target is None:
             return None

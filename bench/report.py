@@ -129,7 +129,7 @@ def _targets(figures: list[Figure]) -> Iterator[str]:
         for row in rows:
             assert row.target is not None
             bound = "" if row.exact else "at least " if row.at_least else "at most "
-            verdict = "yes" if row.hit else "**no**"
+            verdict = "yes" if row.target_met else "**no**"
             unit = "" if row.theirs or not row.unit else f" {row.unit}"
             target = f"{bound}{number(row.target)}{unit}"
             middle = f"{_span(row.compared)}{'' if row.theirs or not row.unit else f' {row.unit}'}"
@@ -151,9 +151,9 @@ def _groups(figures: list[Figure]) -> Iterator[tuple[str, list[Figure]]]:
 
 
 def _reasons(figures: list[Figure]) -> Iterator[str]:
-    reasons = dict.fromkeys(row.reason for row in figures if row.hit is False and row.reason)
+    reasons = dict.fromkeys(row.reason for row in figures if row.target_met is False and row.reason)
     for reason in reasons:
-        works = [row.work for row in figures if row.hit is False and row.reason == reason]
+        works = [row.work for row in figures if row.target_met is False and row.reason == reason]
         yield f"- {_listed(works)}: {reason}."
 
 
@@ -210,5 +210,5 @@ def _plots(curves: list[Curve]) -> Iterator[str]:
 
 def _summary(figures: list[Figure]) -> str:
     bound = [row for row in figures if row.target is not None]
-    hit = sum(bool(row.hit) for row in bound)
-    return f"{hit} of {len(bound)}"
+    met = sum(bool(row.target_met) for row in bound)
+    return f"{met} of {len(bound)}"

@@ -11,7 +11,7 @@ from bench.figures import Curve, Figure, Panel, Results
 from bench.load import read_report
 from bench.report import Record, number, page
 
-SAID = """\
+WRK_OUTPUT = """\
 Running 2s test @ http://127.0.0.1:4000
   2 threads and 64 connections
   60123 requests in {took}, {size} read
@@ -50,7 +50,7 @@ class FigureTests(SynchronousTestCase):
         """A figure without a peer is compared with its target directly."""
         row = Figure("idle service", "resident memory", "MB", [61.0, 59.0, 58.0], target=60)
         self.assertEqual([61.0, 59.0, 58.0], row.compared)
-        self.assertIs(True, row.hit)
+        self.assertIs(True, row.target_met)
 
     def test_uneven_rounds(self) -> None:
         """A figure with more rounds of one side than of the other raises ValueError."""
@@ -60,10 +60,10 @@ class FigureTests(SynchronousTestCase):
 
     def test_target(self) -> None:
         """A figure's median is compared with its target as a lower or an upper bound."""
-        for target, at_least, hit in ((0.4, True, True), (0.41, True, False), (0.4, False, True)):
-            self.assertIs(hit, figure(target=target, at_least=at_least).hit)
-        self.assertIs(False, figure(target=0.39).hit)
-        self.assertIsNone(figure().hit)
+        for target, at_least, met in ((0.4, True, True), (0.41, True, False), (0.4, False, True)):
+            self.assertIs(met, figure(target=target, at_least=at_least).target_met)
+        self.assertIs(False, figure(target=0.39).target_met)
+        self.assertIsNone(figure().target_met)
 
 
 class PageTests(SynchronousTestCase):
@@ -84,7 +84,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn("- a HIT: on one core.", text)
         self.assertNotIn("at least", text)
 
-    def test_what_is_missing(self) -> None:
+    def test_missing_results(self) -> None:
         """A missing peer and a failed series are listed with the reason."""
         text = page("{{ missing }}", record(failed={"nodes": "RuntimeError: no\nport"}))
         self.assertIn("peaks over audiowaveform; audiowaveform is not installed.", text)
@@ -105,7 +105,7 @@ class PageTests(SynchronousTestCase):
         for part in ("### Render length", "](images/performance/lengths.svg)", "It grows."):
             self.assertIn(part, text)
 
-    def test_written_again(self) -> None:
+    def test_page_from_samples(self) -> None:
         """The stored samples generate the same page as the run itself."""
         template = "{{ targets }}{{ stated }}{{ missing }}{{ plots }}{{ machine }}{{ summary }}"
         kept = json.loads(json.dumps(record().document()))
@@ -126,7 +126,7 @@ class LoadTests(SynchronousTestCase):
             ("2.00s", "1.00GB", 536.870912),
             ("500.00ms", "4KB", 0.008192),
         ):
-            load = read_report(SAID.format(took=took, size=size, errors=""), 0.5)
+            load = read_report(WRK_OUTPUT.format(took=took, size=size, errors=""), 0.5)
             seconds = 2.0 if took == "2.00s" else 0.5
             self.assertEqual(60123 / seconds, load.requests)
             self.assertAlmostEqual(megabytes, load.megabytes)
@@ -138,6 +138,6 @@ class LoadTests(SynchronousTestCase):
             "  Non-2xx or 3xx responses: 12\n",
             "  Socket errors: connect 0, read 7, write 0, timeout 0\n",
         ):
-            said = SAID.format(took="2.00s", size="1.00GB", errors=errors)
-            self.assertRaisesRegex(RuntimeError, "wrk says", read_report, said, 0.5)
+            output = WRK_OUTPUT.format(took="2.00s", size="1.00GB", errors=errors)
+            self.assertRaisesRegex(RuntimeError, "wrk says", read_report, output, 0.5)
         self.assertRaises(RuntimeError, read_report, "unable to connect", 0.5)
