@@ -15,8 +15,8 @@ SUFFIXES = frozenset(
 
 #: Maximum number of listed files, and of names that are examined. A folder may be a large
 #: collection, or the wrong folder.
-MOST = 500
-MOST_LOOKED_AT = 20_000
+MAX_LISTED = 500
+MAX_EXAMINED = 20_000
 
 
 def list_sources(root: Path) -> dict[str, object]:
@@ -27,14 +27,14 @@ def list_sources(root: Path) -> dict[str, object]:
     """
     found = []
     complete = True
-    for looked_at, path in enumerate(_files(os.fsencode(root), b"")):
-        if looked_at == MOST_LOOKED_AT:
+    for examined, path in enumerate(_files(os.fsencode(root), b"")):
+        if examined == MAX_EXAMINED:
             complete = False
             break
         if os.path.splitext(path)[1].lower() in SUFFIXES:
             found.append(path)
     found.sort(key=lambda path: (path.lower(), path))
-    shown = found[:MOST]
+    shown = found[:MAX_LISTED]
     return {
         "sources": [
             {"source": quote_from_bytes(path), "name": path.decode("utf-8", "replace")}

@@ -81,7 +81,7 @@ class ListingTests(PlayerCase):
         )
         self.assertTrue(self.listed()["complete"])
 
-    def test_what_is_no_plain_file(self) -> None:
+    def test_special_files(self) -> None:
         """Folders, symlinks and FIFOs are not listed, even with an audio extension."""
         self.add("real.wav")
         (self.root / "folder.wav").mkdir()
@@ -106,13 +106,13 @@ class ListingTests(PlayerCase):
     def test_too_many(self) -> None:
         """A large collection is listed in part, with ``complete`` set to false."""
         self.add("a.wav", "b.wav", "c.wav", "d.txt")
-        self.patch(sources, "MOST", 2)
+        self.patch(sources, "MAX_LISTED", 2)
         document = list_sources(self.root)
         self.assertEqual((2, False), (len(document["sources"]), document["complete"]))
-        self.patch(sources, "MOST", 500)
-        self.patch(sources, "MOST_LOOKED_AT", 3)
+        self.patch(sources, "MAX_LISTED", 500)
+        self.patch(sources, "MAX_EXAMINED", 3)
         self.assertFalse(list_sources(self.root)["complete"])
-        self.patch(sources, "MOST_LOOKED_AT", 4)
+        self.patch(sources, "MAX_EXAMINED", 4)
         self.assertTrue(list_sources(self.root)["complete"])
 
     def test_folder_that_is_gone(self) -> None:
@@ -236,7 +236,7 @@ class SiteTests(PlayerCase):
         for secret in (KEY.hex(), SALT.hex()):
             self.assertNotIn(secret.encode(), response.body)
 
-    def test_other_names(self) -> None:
+    def test_foreign_hosts(self) -> None:
         """A request with a foreign Host header returns 421, which stops DNS rebinding."""
         for host in (b"localhost:4001", b"127.0.0.1"):
             self.assertEqual(200, self.fetch("/formats", host=host).status, host)
@@ -269,7 +269,7 @@ class SiteTests(PlayerCase):
         self.assertEqual(b"", self.fetch("/", b"HEAD", b"evil.example").body)
         self.assertEqual([], log.events)
 
-    def test_only_what_belongs_to_it(self) -> None:
+    def test_served_files(self) -> None:
         """No folder is listed, and only files that the page uses are served."""
         for target in ("/page", "/page/", "/page/index.html", "/page/..%2fsite.py", "/site.py"):
             self.assertIn(self.fetch(target).status, (404, 405), target)
