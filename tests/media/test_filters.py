@@ -202,7 +202,7 @@ class ChannelTests(SynchronousTestCase):
     """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """``ch`` sets the channels, by default the source's up to 2 (Format and encoding options)."""
+        """The channels are ``ch``, else the source's, at most 2 (Format and encoding options)."""
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
