@@ -21,8 +21,8 @@ from tests.support.audio import (
     decode,
     describe,
     noise,
+    parse_options,
     probe,
-    read,
     render,
     render_all,
     render_and_decode,
@@ -234,7 +234,7 @@ class EmptyTests(SynchronousTestCase):
                 (96000, 2, "/bd:24" if FORMATS[form].depths else ""),
             ):
                 found = Probe("wav", "", None, False, sample_rate=rate, channels=channels)
-                options = read(f"f:{form}/t:5{extra}")
+                options = parse_options(f"f:{form}/t:5{extra}")
                 source = write_wav(constant(rate, 1, *[0.5] * channels))
                 ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
                 most = max(most, len(ended.stdout))
@@ -393,7 +393,9 @@ class ServerErrorTests(SynchronousTestCase):
         damaged = bytearray(sample("mp3"))
         damaged[1000:1400] = bytes(400)
         for source in (sample(), bytes(damaged)):
-            words = encoder_arguments("ffmpeg", local_input(), read("f:wav"), probe(source))
+            words = encoder_arguments(
+                "ffmpeg", local_input(), parse_options("f:wav"), probe(source)
+            )
             with open("/dev/full", "wb") as full:
                 ended = run(words, source, full.fileno())
             self.assertNotEqual(ended.code, 0)
@@ -405,7 +407,7 @@ class ServerErrorTests(SynchronousTestCase):
         gone = Input("file:/dev/fd/77", ("file",))
         for words in (
             probe_arguments("ffprobe", gone),
-            encoder_arguments("ffmpeg", gone, read("f:wav"), probe(sample())),
+            encoder_arguments("ffmpeg", gone, parse_options("f:wav"), probe(sample())),
         ):
             ended = run(words, sample())
             self.assertNotEqual(ended.code, 0)
@@ -413,7 +415,7 @@ class ServerErrorTests(SynchronousTestCase):
 
     def test_missing_encoder(self) -> None:
         """An ffmpeg that lacks an encoder is a server error (D34)."""
-        words = encoder_arguments("ffmpeg", local_input(), read("f:mp3"), probe(sample()))
+        words = encoder_arguments("ffmpeg", local_input(), parse_options("f:mp3"), probe(sample()))
         words[words.index("libmp3lame")] = "libnothing"
         ended = run(words, sample())
         self.assertNotEqual(ended.code, 0)

@@ -22,7 +22,7 @@ from audioproxy.media.encoding import (
 )
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe
-from tests.support.audio import read
+from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
@@ -38,7 +38,7 @@ FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
 def command(text: str, probe: Probe = CD) -> list[str]:
     """Return the command line for options as in a URL."""
-    return encoder_arguments("ffmpeg", SOURCE, read(text), probe)
+    return encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
 
 
 def quality(text: str) -> list[str]:
@@ -126,7 +126,7 @@ class CommandTests(SynchronousTestCase):
     def test_remote(self) -> None:
         """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
         source = Input("https://a.test/b", ("https", "tls", "tcp"))
-        words = encoder_arguments("/bin/ffmpeg", source, read("f:mp3"), CD)
+        words = encoder_arguments("/bin/ffmpeg", source, parse_options("f:mp3"), CD)
         self.assertEqual(words[0], "/bin/ffmpeg")
         self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
 
@@ -204,7 +204,7 @@ class QualityTests(SynchronousTestCase):
             self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '))
             self.assertTrue(error.message.endswith(message), error.message)
         for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
-            check_bitrate(read(text), CD)
+            check_bitrate(parse_options(text), CD)
 
 
 class ShapeTests(SynchronousTestCase):
@@ -229,7 +229,9 @@ class ShapeTests(SynchronousTestCase):
             ("f:wav", 384000, 384000),
             ("f:mp3/sr:22050", 44100, 22050),
         ):
-            self.assertEqual(output_rate(read(text), replace(CD, sample_rate=source)), rate, text)
+            self.assertEqual(
+                output_rate(parse_options(text), replace(CD, sample_rate=source)), rate, text
+            )
 
     def test_depth(self) -> None:
         """The default depth is the lowest that is not below the source's, or the highest.
@@ -250,7 +252,9 @@ class ShapeTests(SynchronousTestCase):
             ("f:flac/bd:24", 16, "24"),
             ("f:mp3", 24, ""),
         ):
-            self.assertEqual(output_depth(read(text), replace(CD, bit_depth=source)), depth, text)
+            self.assertEqual(
+                output_depth(parse_options(text), replace(CD, bit_depth=source)), depth, text
+            )
 
     def test_depth_words(self) -> None:
         """Each depth is requested explicitly (D9)."""

@@ -13,7 +13,7 @@ from audioproxy.media.filters import filter_chain, may_need_length, output_chann
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import find_sample_range
-from tests.support.audio import read
+from tests.support.audio import parse_options
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 PIN = "aformat=sample_rates=44100"
@@ -24,7 +24,7 @@ LOUDNESS = "linear=false:dual_mono=false"
 def chain(text: str, probe: Probe = STEREO, **known: object) -> str:
     """Return the chain for options as in a URL, and for a probe result with these fields."""
     found = replace(probe, **known)
-    options = read(text)
+    options = parse_options(text)
     return filter_chain(options, found, find_sample_range(options, found))
 
 
@@ -206,19 +206,21 @@ class ChannelTests(SynchronousTestCase):
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
-                self.assertEqual(output_channels(read(text), probe), count)
+                self.assertEqual(output_channels(parse_options(text), probe), count)
 
     def test_peaks(self) -> None:
         """ffmpeg mixes stereo down for peaks only if there is a stage other than trimming."""
         for text in ("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"):
-            self.assertEqual(output_channels(read(text), STEREO), 2, text)
+            self.assertEqual(output_channels(parse_options(text), STEREO), 2, text)
             self.assertNotIn("mono", chain(text), text)
         for text in ("gain:0", "fade:0.1", "norm:ebu", "enhance:voice"):
-            self.assertEqual(output_channels(read(f"f:peaks/{text}"), STEREO), 1, text)
+            self.assertEqual(output_channels(parse_options(f"f:peaks/{text}"), STEREO), 1, text)
             self.assertIn("aformat=channel_layouts=mono", chain(f"f:peaks/{text}"), text)
         for channels, text, count in ((1, "ch:1", 1), (1, "ch:2", 2), (6, "ch:1", 1), (6, "", 1)):
             probe = replace(STEREO, channels=channels)
-            self.assertEqual(output_channels(read(f"f:peaks/{text}".strip("/")), probe), count)
+            self.assertEqual(
+                output_channels(parse_options(f"f:peaks/{text}".strip("/")), probe), count
+            )
 
     def test_known_layouts(self) -> None:
         """Channels with a known or guessable layout are mixed by that layout."""
@@ -240,7 +242,7 @@ class ChannelTests(SynchronousTestCase):
             ("f:opus", True),
             ("f:wav/t:1", True),
         ):
-            options = read(text)
+            options = parse_options(text)
             self.assertIs(helps, may_need_length(options, STEREO), text)
             self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
 

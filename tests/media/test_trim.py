@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import SampleRange, find_sample_range, needs_measuring
-from tests.support.audio import read
+from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC
 
 
@@ -34,10 +34,10 @@ class RegionTests(SynchronousTestCase):
     def test_whole(self) -> None:
         """Without ``t`` the output covers the whole source."""
         self.assertEqual(
-            find_sample_range(read("f:wav"), source()), SampleRange(0, 0, None, 441000)
+            find_sample_range(parse_options("f:wav"), source()), SampleRange(0, 0, None, 441000)
         )
         self.assertEqual(
-            find_sample_range(read("f:wav"), source(None)), SampleRange(0, 0, None, None)
+            find_sample_range(parse_options("f:wav"), source(None)), SampleRange(0, 0, None, None)
         )
 
     def test_samples(self) -> None:
@@ -50,42 +50,50 @@ class RegionTests(SynchronousTestCase):
             ("t:0.003", 8000, SampleRange(0, 24, None, 79976)),
             ("t:1.5", 22050, SampleRange(0, 33075, None, 187425)),
         ):
-            self.assertEqual(find_sample_range(read(text), source(rate=rate)), region, text)
+            self.assertEqual(
+                find_sample_range(parse_options(text), source(rate=rate)), region, text
+            )
 
     def test_cut(self) -> None:
         """A region that extends past the end of the source is cut at the end (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
-            self.assertEqual(find_sample_range(read(text), source()).length, 44100, text)
+            self.assertEqual(find_sample_range(parse_options(text), source()).length, 44100, text)
 
     def test_past_the_end(self) -> None:
         """A start at or past the end is refused; the message states the source's duration (D11)."""
         for text in ("t:10", "t:10.001:5", "t:999999999"):
-            error = self.assertRaises(InvalidOptions, find_sample_range, read(text), source())
+            error = self.assertRaises(
+                InvalidOptions, find_sample_range, parse_options(text), source()
+            )
             self.assertEqual(
                 error.message,
                 f'"{text}" is not accepted: it starts at or past the end of the source,'
                 " which is 10 seconds.",
             )
-        self.assertEqual(find_sample_range(read("t:9.999"), source()).length, 44)
+        self.assertEqual(find_sample_range(parse_options("t:9.999"), source()).length, 44)
         # A source shorter than a sample counts as one sample.
-        whole = find_sample_range(read("fade:0:1"), source("0.000001"))
+        whole = find_sample_range(parse_options("fade:0:1"), source("0.000001"))
         self.assertEqual(whole, SampleRange(0, 0, None, 1))
         # The start is within the second half of the last sample.
         slow = source("0.006", rate=500)
-        error = self.assertRaises(InvalidOptions, find_sample_range, read("t:0.005/fade:0:1"), slow)
+        error = self.assertRaises(
+            InvalidOptions, find_sample_range, parse_options("t:0.005/fade:0:1"), slow
+        )
         self.assertEqual(
             error.message,
             '"t:0.005" is not accepted: it leaves less than a sample of the source.',
         )
-        self.assertEqual(find_sample_range(read("t:0.004"), slow).length, 1)
+        self.assertEqual(find_sample_range(parse_options("t:0.004"), slow).length, 1)
 
     def test_less_than_a_sample(self) -> None:
         """A region without a sample is refused as an option, not as a broken source (D13)."""
         slow = source(rate=100)
-        error = self.assertRaises(InvalidOptions, find_sample_range, read("t:1:0.001"), slow)
+        error = self.assertRaises(
+            InvalidOptions, find_sample_range, parse_options("t:1:0.001"), slow
+        )
         self.assertIn('"t:1:0.001" is not accepted', error.message)
         self.assertIn("shorter than a sample", error.message)
-        self.assertEqual(find_sample_range(read("t:1:0.01"), slow).length, 1)
+        self.assertEqual(find_sample_range(parse_options("t:1:0.01"), slow).length, 1)
 
     def test_seek(self) -> None:
         """If seeks are exact, decoding starts at a whole second, 1 s or more before the region."""
@@ -108,7 +116,9 @@ class RegionTests(SynchronousTestCase):
                 ("t:2:1", SampleRange(1, 44100, 88200, 44100)),
                 ("t:41.25", SampleRange(40, 55125, None, 2590875)),
             ):
-                self.assertEqual(find_sample_range(read(text), probe), region, (codec, text))
+                self.assertEqual(
+                    find_sample_range(parse_options(text), probe), region, (codec, text)
+                )
 
     def test_no_seek(self) -> None:
         """Where seeking is not exact, the source is decoded from its start."""
@@ -121,7 +131,7 @@ class RegionTests(SynchronousTestCase):
             ("mp3", "mp2"),
             ("", "mp3"),
         ):
-            region = find_sample_range(read("t:41.25"), source("100", container, codec))
+            region = find_sample_range(parse_options("t:41.25"), source("100", container, codec))
             self.assertEqual((region.seek, region.start), (0, 1819125), (container, codec))
 
     @DETERMINISTIC
@@ -139,7 +149,7 @@ class RegionTests(SynchronousTestCase):
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
         probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
         try:
-            region = find_sample_range(read(text), probe)
+            region = find_sample_range(parse_options(text), probe)
         except InvalidOptions:
             assert length is not None
             self.assertGreaterEqual(start, length)
@@ -189,7 +199,9 @@ class MeasuringTests(SynchronousTestCase):
             ("norm:ebu/t:5:0.1", []),
         ):
             for probe in (sure, stated, guessed, unknown, measured):
-                self.assertIs(needs_measuring(read(text), probe), probe in needs, (text, probe))
+                self.assertIs(
+                    needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
+                )
 
     def test_exact_containers(self) -> None:
         """Some containers state their exact number of samples; others round, or include padding."""
@@ -210,4 +222,6 @@ class MeasuringTests(SynchronousTestCase):
             ("caf", "pcm_s16le", False),
         ):
             probe = source("10", container, codec)
-            self.assertIs(needs_measuring(read("fade:0:1"), probe), not exact, (container, codec))
+            self.assertIs(
+                needs_measuring(parse_options("fade:0:1"), probe), not exact, (container, codec)
+            )

@@ -22,7 +22,7 @@ from audioproxy.media import waveform as waveform_module
 from audioproxy.media.probe import Probe
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
-from tests.support.audio import read
+from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import (
     HEADER_BYTES,
@@ -63,19 +63,19 @@ class WaveformSpecTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """The default is 800 pairs of 16-bit values for one channel, as JSON (Peaks options)."""
         spec = WaveformSpec(44100, 2, 1, 800, 16, "json")
-        self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), spec)
+        self.assertEqual(WaveformSpec.of(parse_options("f:peaks"), STEREO), spec)
 
     def test_chosen(self) -> None:
         """Every option of peaks has an effect (Peaks options)."""
         text = "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"
         self.assertEqual(
-            WaveformSpec.of(read(text), STEREO), WaveformSpec(44100, 2, 2, 5, 8, "dat")
+            WaveformSpec.of(parse_options(text), STEREO), WaveformSpec(44100, 2, 2, 5, 8, "dat")
         )
 
     def test_rate(self) -> None:
         """The sample rate is the source's, even an unusual one (Peaks options, 3)."""
         for rate in (1, 7919, 384_000, 5_644_800):
-            spec = WaveformSpec.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
+            spec = WaveformSpec.of(parse_options("f:peaks"), replace(STEREO, sample_rate=rate))
             self.assertEqual(spec.sample_rate, rate)
 
     def test_mixed_where(self) -> None:
@@ -89,7 +89,9 @@ class WaveformSpecTests(SynchronousTestCase):
             ("ch:2", 1, 2),
             ("ch:2", 6, 2),
         ):
-            spec = WaveformSpec.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
+            spec = WaveformSpec.of(
+                parse_options(f"f:peaks/{text}"), replace(STEREO, channels=channels)
+            )
             wanted = (decoded, int(text[3]))
             self.assertEqual((spec.decoded, spec.channels), wanted, (text, channels))
 

@@ -10,7 +10,7 @@ from audioproxy.media.inputs import local_input
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
 from audioproxy.process.ffmpeg_capabilities import LISTS, list_arguments, missing_from
-from tests.support.audio import read, run
+from tests.support.audio import parse_options, run
 
 ENCODER_LIST = b"""Encoders:
  V..... = Video
@@ -74,7 +74,7 @@ class RequirementsTests(SynchronousTestCase):
         chains = [",".join(chain(48000)) for chain in PRESETS.values()]
         stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
-            options = read(f"f:wav/ch:{ch}/{stages}")
+            options = parse_options(f"f:wav/ch:{ch}/{stages}")
             probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
             words = encoder_arguments("ffmpeg", local_input(), options, probe)
             chains.append(words[words.index("-af") + 1])

@@ -106,7 +106,7 @@ def run(
     return RunResult(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
-def read(text: str) -> VariantOptions:
+def parse_options(text: str) -> VariantOptions:
     """Parse options as spelled in a URL, such as ``f:wav/t:1:2``."""
     return read_options(text.encode().split(b"/"))[0]
 
@@ -137,7 +137,7 @@ def measure(source: bytes, found: Probe) -> Probe:
 
 def render(source: bytes, text: str) -> bytes:
     """Render a source and return the output's bytes, or raise the refusal."""
-    options = read(text)
+    options = parse_options(text)
     found = examine(source, options)
     command = encoder_arguments("ffmpeg", local_input(), options, found)
     try:
@@ -171,7 +171,7 @@ def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> d
     with ExitStack() as stack:
         spools = {text: _open_spool(stack) for text in texts}
         for text, spool in spools.items():
-            options = read(text)
+            options = parse_options(text)
             found = examine(source, options)
             command = encoder_arguments(ffmpeg, local_input(), options, found)
             behind = command.index("-i") + 2
@@ -218,7 +218,7 @@ def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Soun
 
 def _input_format(text: str) -> tuple[str, ...]:
     """Return ffmpeg options that name the format: one or two frames are too few to detect it."""
-    form = read(text).f
+    form = parse_options(text).f
     return ("-f", form) if form in ("aac", "mp3") else ()
 
 
