@@ -25,7 +25,7 @@ MISSING = (
 FRACTIONS = ("44100.5", "0.0", "0.1", 44100.0, "4e3", "1/44100")
 
 #: More digits than Python parses as one number.
-ENDLESS = "9" * 5000
+TOO_MANY_DIGITS = "9" * 5000
 
 
 def document(
@@ -100,7 +100,7 @@ class DocumentTests(SynchronousTestCase):
         ):
             self.assertEqual({field: value}, document(container, audio))
 
-    def test_not_from_elsewhere(self) -> None:
+    def test_fields_in_the_wrong_object(self) -> None:
         """Rate, channels and depth come from the stream only, size and tags from the container."""
         self.assertEqual(
             {},
@@ -212,7 +212,7 @@ class NumberTests(SynchronousTestCase):
     def test_without_a_fallback(self) -> None:
         """A missing rate or channel count is omitted, never guessed."""
         for field in ("sample_rate", "channels"):
-            for missing in (*MISSING, *FRACTIONS, ENDLESS):
+            for missing in (*MISSING, *FRACTIONS, TOO_MANY_DIGITS):
                 self.assertEqual({}, document({}, {field: missing}), (field, missing))
             for given_value in ("44100", 44100, "044100"):
                 self.assertEqual({field: 44100}, document({}, {field: given_value}))
@@ -224,7 +224,7 @@ class NumberTests(SynchronousTestCase):
             (100, "N/A", 100),
             (None, "99", 99),
             (0, "99", 99),
-            *((None, missing, None) for missing in (*MISSING, *FRACTIONS, ENDLESS)),
+            *((None, missing, None) for missing in (*MISSING, *FRACTIONS, TOO_MANY_DIGITS)),
         ):
             found = document({"size": probed}, size=storage)
             self.assertEqual({} if expected is None else {"size": expected}, found, probed)
@@ -261,7 +261,7 @@ class NumberTests(SynchronousTestCase):
         longest = "9" * 18
         found = document({"bit_rate": longest}, {"channels": longest})
         self.assertEqual({"bitrate": int(longest), "channels": int(longest)}, found)
-        for digits in ("9" * 19, "9" * 4000, ENDLESS):
+        for digits in ("9" * 19, "9" * 4000, TOO_MANY_DIGITS):
             self.assertEqual({}, document({"bit_rate": digits}, {"channels": digits}))
             self.assertEqual({"bitrate": 5}, document({"bit_rate": digits}, {"bit_rate": "5"}))
 
@@ -365,7 +365,7 @@ NUMBERS = (
     | st.sampled_from([str(value) for value in MISSING])
 )
 #: Any JSON value; Python's parser accepts NaN and infinities too.
-ANYTHING = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | NUMBERS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
     max_leaves=8,
@@ -376,10 +376,10 @@ FIELDS = (
 )
 OBJECTS = st.dictionaries(
     st.sampled_from(FIELDS) | st.text(max_size=9),
-    ANYTHING | st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=40),
+    JSON_VALUES | st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=40),
 )
 
-KINDS = {
+FIELD_TYPES = {
     "format": str,
     "duration": float,
     "sample_rate": int,
@@ -391,18 +391,18 @@ KINDS = {
 }
 
 
-class AnyAnswerTests(SynchronousTestCase):
+class AnyOutputTests(SynchronousTestCase):
     """Any output of ffprobe"""
 
     @DETERMINISTIC
     @given(container=OBJECTS, audio=OBJECTS, size=st.none() | st.integers(min_value=0))
-    def test_any_answer(
+    def test_any_output(
         self, container: dict[str, Any], audio: dict[str, Any], size: int | None
     ) -> None:
         """Any output gives valid JSON of these fields, without null or zero (Info document, 2)."""
         found = document(container, audio, size)
         for name, value in found.items():
-            self.assertIs(KINDS[name], type(value), name)
+            self.assertIs(FIELD_TYPES[name], type(value), name)
             if name in ("format", "tags"):
                 self.assertTrue(value, name)
             else:

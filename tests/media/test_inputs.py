@@ -25,7 +25,7 @@ class InputTests(SynchronousTestCase):
         """A local source is opened through the checked descriptor, never by its path (D43)."""
         self.assertEqual(local_input(), Input("file:/dev/fd/3", ("file",)))
 
-    def test_one_list(self) -> None:
+    def test_same_demuxers(self) -> None:
         """Probe and encoder open the same containers (Format and encoding options, 5; D43)."""
         for words in (local_input().encoder_arguments(), local_input().probe_arguments()):
             self.assertEqual(
@@ -43,12 +43,12 @@ class InputTests(SynchronousTestCase):
             self.assertEqual(arguments[:2], ["-protocol_whitelist", "https,tls,tcp"])
             self.assertEqual(arguments[-2:], ["-i", "https://a.test/b.mp3"])
 
-    def test_no_list_of_files(self) -> None:
+    def test_no_references_to_files(self) -> None:
         """Containers that name other files are never opened, even by the probe (D43)."""
         for words in (local_input().probe_arguments(), local_input().encoder_arguments()):
-            known = set(words[words.index("-format_whitelist") + 1].split(","))
-            listed = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
-            self.assertEqual(known & listed, set())
+            whitelisted = set(words[words.index("-format_whitelist") + 1].split(","))
+            referring = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
+            self.assertEqual(whitelisted & referring, set())
 
     def test_seek(self) -> None:
         """A seek position is an input option, before the input."""

@@ -23,18 +23,18 @@ COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
 ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurate\n"
 
 
-def read(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
+def parse_streams(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
     """Parse ffprobe output with these streams."""
     response = {"streams": list(streams), "format": container}
     return read_probe(json.dumps(response).encode(), stderr)
 
 
-def sound(**fields: Any) -> Probe:
+def parse_audio(**fields: Any) -> Probe:
     """Parse ffprobe output with one audio stream of these fields."""
-    return read({**AUDIO, **fields}, format_name="flac", duration="2.5")
+    return parse_streams({**AUDIO, **fields}, format_name="flac", duration="2.5")
 
 
-class QuestionTests(SynchronousTestCase):
+class ProbeArgumentsTests(SynchronousTestCase):
     """`probe_arguments`"""
 
     def test_exact(self) -> None:
@@ -58,7 +58,7 @@ class CutOffTests(SynchronousTestCase):
     """`read_probe` with incomplete output"""
 
     TAGS: ClassVar = {"one": "{", "two": "],", "three": 'a"\\', "four": "x" * 100}
-    ANSWER: ClassVar = {
+    OUTPUT: ClassVar = {
         "programs": [],
         "streams": [{**AUDIO, "disposition": {"attached_pic": 0}}, COVER],
         "format": {"format_name": "flac", "duration": "2.5", "tags": TAGS},
@@ -66,7 +66,7 @@ class CutOffTests(SynchronousTestCase):
 
     def test_anywhere(self) -> None:
         """A cut in the tags of the output loses only tags; an earlier cut may lead to a refusal."""
-        text = json.dumps(self.ANSWER, indent=4).encode()
+        text = json.dumps(self.OUTPUT, indent=4).encode()
         whole = read_probe(text, b"")
         first = text.index(b'"one"')
         found = []
@@ -92,50 +92,53 @@ class CutOffTests(SynchronousTestCase):
             self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
 
 
-class GateTests(SynchronousTestCase):
+class AcceptedSourcesTests(SynchronousTestCase):
     """The sources that `read_probe` accepts."""
 
     def test_video(self) -> None:
         """A real video stream is refused at any position (Format and encoding options, 4)."""
         for streams in ([VIDEO], [VIDEO, AUDIO], [AUDIO, VIDEO], [AUDIO, COVER, VIDEO]):
-            self.assertRaises(VideoSource, read, *streams)
+            self.assertRaises(VideoSource, parse_streams, *streams)
         still = {**VIDEO, "disposition": {"attached_pic": 0}}
-        self.assertRaises(VideoSource, read, AUDIO, still)
+        self.assertRaises(VideoSource, parse_streams, AUDIO, still)
 
     def test_cover(self) -> None:
         """Cover art is not video (Format and encoding options, 4)."""
         for streams in ([AUDIO, COVER], [COVER, AUDIO], [COVER, COVER, AUDIO]):
-            self.assertEqual(read(*streams).codec, "flac")
+            self.assertEqual(parse_streams(*streams).codec, "flac")
 
     def test_no_audio(self) -> None:
         """A source without an audio stream is refused (Errors, 415)."""
         for streams in ([], [COVER], [{"codec_type": "subtitle"}], [{}]):
-            error = self.assertRaises(UndecodableSource, read, *streams)
+            error = self.assertRaises(UndecodableSource, parse_streams, *streams)
             self.assertEqual(error.message, "The source has no audio stream.")
         self.assertRaises(UndecodableSource, read_probe, b"{}", b"")
 
     def test_unknown_codec(self) -> None:
         """Audio with a codec that this ffmpeg does not know is refused (Errors, 415)."""
-        nameless = {key: value for key, value in AUDIO.items() if key != "codec_name"}
-        for stream in (nameless, *({**AUDIO, "codec_name": name} for name in ("unknown", None))):
-            error = self.assertRaises(UndecodableSource, read, stream)
+        without_codec = {key: value for key, value in AUDIO.items() if key != "codec_name"}
+        for stream in (
+            without_codec,
+            *({**AUDIO, "codec_name": name} for name in ("unknown", None)),
+        ):
+            error = self.assertRaises(UndecodableSource, parse_streams, stream)
             self.assertIn("codec", error.message)
 
-    def test_absurd(self) -> None:
+    def test_unsupported_rate_or_channels(self) -> None:
         """A source that states too many channels or too high a rate is refused (Errors; D13)."""
-        self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
+        self.assertEqual(parse_audio(channels=64, sample_rate="6144000").channels, 64)
         for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
-            error = self.assertRaises(UndecodableSource, sound, **fields)
+            error = self.assertRaises(UndecodableSource, parse_audio, **fields)
             self.assertIn("states", error.message)
 
-    def test_not_an_answer(self) -> None:
+    def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
-        others = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
-        others += tuple(
-            b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % odd
-            for odd in (b"null", b"[]", b"1")
+        malformed = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
+        malformed += tuple(
+            b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % value
+            for value in (b"null", b"[]", b"1")
         )
-        for stdout in (b"", b"{", b"\xff", *others):
+        for stdout in (b"", b"{", b"\xff", *malformed):
             self.assertRaises(ValueError, read_probe, stdout, b"")
 
 
@@ -163,19 +166,19 @@ class FieldTests(SynchronousTestCase):
     def test_first_audio(self) -> None:
         """The first audio stream is described (Info document, 3)."""
         second = {**AUDIO, "codec_name": "aac", "channels": 2}
-        self.assertEqual(read(COVER, AUDIO, second).codec, "flac")
-        self.assertEqual(read(second, AUDIO).channels, 2)
+        self.assertEqual(parse_streams(COVER, AUDIO, second).codec, "flac")
+        self.assertEqual(parse_streams(second, AUDIO).channels, 2)
 
     def test_container(self) -> None:
         """The container is ffprobe's first name for it."""
         for names, container in (("mov,mp4,m4a,3gp,3g2,mj2", "mov"), ("ogg", "ogg"), ("", "")):
-            self.assertEqual(read(AUDIO, format_name=names).container, container)
-        self.assertEqual(read(AUDIO).container, "")
+            self.assertEqual(parse_streams(AUDIO, format_name=names).container, container)
+        self.assertEqual(parse_streams(AUDIO).container, "")
 
     def test_fallbacks(self) -> None:
         """The defaults are 48000 Hz, 2 channels and 16 bits (Format and encoding options, 1)."""
         for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
-            found = sound(
+            found = parse_audio(
                 sample_rate=missing,
                 channels=missing,
                 bits_per_raw_sample=missing,
@@ -187,18 +190,18 @@ class FieldTests(SynchronousTestCase):
                 (48000, 2, 16, None),
                 missing,
             )
-        bare = read({"codec_type": "audio", "codec_name": "mp3"})
+        bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual(bare, Probe("", "mp3", None, False))
 
     def test_depth(self) -> None:
         """The raw depth comes first, since a 24-bit stream may be stored in 32 bits."""
         for raw, stored, depth in (("24", 32, 24), ("N/A", 16, 16), ("0", 8, 8), ("20", 0, 20)):
-            found = sound(bits_per_raw_sample=raw, bits_per_sample=stored)
+            found = parse_audio(bits_per_raw_sample=raw, bits_per_sample=stored)
             self.assertEqual(found.bit_depth, depth)
 
     def test_layout(self) -> None:
         """The channel layout is kept if ffprobe states it."""
-        self.assertEqual(sound(channels=6, channel_layout="5.1").layout, "5.1")
+        self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
 
     def test_duration(self) -> None:
         """The container's duration comes first, then the stream's (Info document)."""
@@ -210,17 +213,17 @@ class FieldTests(SynchronousTestCase):
             ("inf", "Infinity", None),
             (None, None, None),
         ):
-            found = read({**AUDIO, "duration": stream}, duration=container)
+            found = parse_streams({**AUDIO, "duration": stream}, duration=container)
             self.assertEqual(found.duration, duration)
             self.assertIs(found.exact, duration is not None)
             self.assertIs(found.measured, False)
 
     def test_estimate(self) -> None:
         """A duration that ffprobe estimated from the file's size is not exact (D12)."""
-        found = read(AUDIO, duration="2.5", stderr=b"other\n" + ESTIMATE)
+        found = parse_streams(AUDIO, duration="2.5", stderr=b"other\n" + ESTIMATE)
         self.assertEqual(found.duration, Decimal("2.5"))
         self.assertIs(found.exact, False)
-        self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
+        self.assertIs(parse_streams(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
 
     def test_estimate_without_the_end(self) -> None:
         """Without seeking, estimates of duration and bit rate are discarded (Info document, 2)."""
@@ -235,7 +238,7 @@ class FieldTests(SynchronousTestCase):
         """The info document describes the first audio stream, without default values."""
         second = {**AUDIO, "sample_rate": "8000"}
         container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
-        found = read(COVER, AUDIO, second, duration="2.5", **container)
+        found = parse_streams(COVER, AUDIO, second, duration="2.5", **container)
         self.assertEqual(
             found.description.document(None),
             {
@@ -248,7 +251,7 @@ class FieldTests(SynchronousTestCase):
             },
         )
         self.assertEqual(found.bit_depth, 16)
-        bare = read({"codec_type": "audio", "codec_name": "mp3"})
+        bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
 
     def test_odd_bytes(self) -> None:
@@ -273,7 +276,7 @@ class FieldTests(SynchronousTestCase):
     def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
         """Any value of a field gives a usable probe or a refusal of the header (D13)."""
         try:
-            found = read({**AUDIO, **fields}, duration=duration)
+            found = parse_streams({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:
             self.assertIn("states", error.message)
             return
