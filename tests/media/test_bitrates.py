@@ -14,7 +14,7 @@ from tests.support.strategies import DETERMINISTIC
 class BitrateTests(SynchronousTestCase):
     """`bitrate_bounds`"""
 
-    def test_general(self) -> None:
+    def test_fixed_bounds(self) -> None:
         """mp3, aac and m4a each have fixed bounds, whatever the sample rate and channels (D6)."""
         for token, bounds in (("mp3", (8, 320)), ("aac", (8, 512)), ("m4a", (8, 512))):
             for rate in (8000, 44100, 48000, 96000):
@@ -60,7 +60,7 @@ class BitrateTests(SynchronousTestCase):
         rate=st.integers(1, 400_000),
         channels=st.sampled_from((1, 2)),
     )
-    def test_within(self, token: str, rate: int, channels: int) -> None:
+    def test_within_grammar_bounds(self, token: str, rate: int, channels: int) -> None:
         """Bounds are never wider than those of the grammar, and never empty (D6)."""
         bounds, general = bitrate_bounds(token, rate, channels), FORMATS[token].br
         if bounds is not None:

@@ -16,7 +16,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import classify, lacks_end, passed_limit, redact, was_cut_short
 from tests.support.strategies import DETERMINISTIC
 
-SOURCES = (
+SOURCE_FAILURES = (
     b"file:/dev/fd/3: Invalid data found when processing input",
     b"[hls @ 0x1] Format not on whitelist 'mp3,flac'\nfile:/dev/fd/3: Invalid argument",
     b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\nfile:/dev/fd/3: Invalid data found",
@@ -37,7 +37,7 @@ SOURCES = (
     b"[asf @ 0x1] Failed to read extradata of size 10\nfile:/dev/fd/3: Cannot allocate memory",
 )
 
-SERVICE = (
+SERVICE_FAILURES = (
     b"av_interleaved_write_frame(): No space left on device",
     b"Error writing trailer of pipe:1: No space left on device",
     b"pipe:1: Permission denied",
@@ -57,7 +57,7 @@ _TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
 
 #: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as observed. Lines that precede the
 #: message about the failed URL belong to the same diagnostic.
-REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
+REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
     NotFound: (
         _URL + b": Server returned 401 Unauthorized (authorization failed)",
         _URL + b": Server returned 403 Forbidden (access denied)",
@@ -135,7 +135,7 @@ END_LOST = (
 )
 
 #: Messages about sources that are complete.
-WHOLE = (
+COMPLETE_SOURCES = (
     b"[flac @ 0x55] invalid residual",
     # A connection that was lost, and recovered at the first attempt.
     b"[http @ 0x55] Stream ends prematurely at 1323078, should be 2646078\n"
@@ -155,7 +155,7 @@ class ClassifyTests(SynchronousTestCase):
 
     def test_sources(self) -> None:
         """ffmpeg's messages about a source that cannot be decoded give a 415 (Errors; D13)."""
-        for stderr in SOURCES:
+        for stderr in SOURCE_FAILURES:
             self.assertIs(classify(stderr + b"\n"), UndecodableSource, stderr)
 
     def test_nothing(self) -> None:
@@ -168,7 +168,7 @@ class ClassifyTests(SynchronousTestCase):
 
     def test_service(self) -> None:
         """The service's own failures are never attributed to a source (Errors, 500)."""
-        for stderr in (b"", b"Something new.\n", b"Conversion failed!\n", *SERVICE):
+        for stderr in (b"", b"Something new.\n", b"Conversion failed!\n", *SERVICE_FAILURES):
             self.assertIs(classify(stderr), None, stderr)
 
     def test_cover(self) -> None:
@@ -181,20 +181,23 @@ class ClassifyTests(SynchronousTestCase):
             b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0) and"
             b" 'probesize' (5000000) options\nUnsupported codec with id 7 for input stream 1\n"
         )
-        for stderr in (b"", *SERVICE):
+        for stderr in (b"", *SERVICE_FAILURES):
             self.assertIs(classify(cover + stderr), None, stderr)
-        for stderr in SOURCES:
+        for stderr in SOURCE_FAILURES:
             self.assertIs(classify(cover + stderr), UndecodableSource, stderr)
 
     def test_service_first(self) -> None:
         """A failure of the service is detected even if the source is broken (Errors, 500)."""
-        for ours in SERVICE:
-            for stderr in (SOURCES[0] + b"\n" + ours, ours + b"\nEmpty output\n"):
+        for service_failure in SERVICE_FAILURES:
+            for stderr in (
+                SOURCE_FAILURES[0] + b"\n" + service_failure,
+                service_failure + b"\nEmpty output\n",
+            ):
                 self.assertIs(classify(stderr), None, stderr)
 
     def test_remote(self) -> None:
         """The cause of a failing remote source decides the error code (Errors, 8)."""
-        for refusal, diagnostics in REMOTE.items():
+        for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
@@ -202,7 +205,11 @@ class ClassifyTests(SynchronousTestCase):
         """Output whose last bytes were not written is detected."""
         for stderr in END_LOST:
             self.assertTrue(lacks_end(stderr), stderr)
-        for stderr in (b"", *WHOLE, b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"):
+        for stderr in (
+            b"",
+            *COMPLETE_SOURCES,
+            b"[mp3 @ 0x1] title: Error writing trailer of pipe:1",
+        ):
             self.assertFalse(lacks_end(stderr), stderr)
 
     def test_limit(self) -> None:
@@ -212,21 +219,25 @@ class ClassifyTests(SynchronousTestCase):
             b"Error closing file pipe:1: File too large\n",
         ):
             self.assertTrue(passed_limit(stderr), stderr)
-        for stderr in (b"", *SERVICE, *END_LOST):
+        for stderr in (b"", *SERVICE_FAILURES, *END_LOST):
             self.assertFalse(passed_limit(stderr), stderr)
 
-    def test_remote_behind_a_decoder(self) -> None:
+    def test_remote_despite_broken_audio(self) -> None:
         """An unavailable server is detected even if ffmpeg also reports broken audio."""
-        for stderr in (*REMOTE[UpstreamUnavailable], *CUT_SHORT):
-            for decoder in (*SOURCES[:1], b"[flac @ 0x1] invalid residual", b"Empty output"):
+        for stderr in (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT):
+            for decoder in (
+                *SOURCE_FAILURES[:1],
+                b"[flac @ 0x1] invalid residual",
+                b"Empty output",
+            ):
                 self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
 
     def test_service_before_remote(self) -> None:
         """A full disk is a failure of the service, even if the connection was lost too."""
-        for diagnostics in REMOTE.values():
+        for diagnostics in REMOTE_FAILURES.values():
             for stderr in diagnostics:
-                for ours in SERVICE[:2]:
-                    self.assertIs(classify(stderr + b"\n" + ours), None)
+                for service_failure in SERVICE_FAILURES[:2]:
+                    self.assertIs(classify(stderr + b"\n" + service_failure), None)
 
     def test_local_is_not_remote(self) -> None:
         """Messages about a local source or the output are never attributed to a remote server."""
@@ -245,12 +256,12 @@ class CutShortTests(SynchronousTestCase):
             for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
                 self.assertTrue(was_cut_short(text), text)
 
-    def test_whole(self) -> None:
+    def test_not_lost(self) -> None:
         """Messages about complete or broken sources do not indicate a lost connection."""
-        for stderr in (b"", *SOURCES, *SERVICE, *WHOLE):
+        for stderr in (b"", *SOURCE_FAILURES, *SERVICE_FAILURES, *COMPLETE_SOURCES):
             self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
-    def test_every_loss_has_a_name(self) -> None:
+    def test_cut_short_is_no_service_failure(self) -> None:
         """A source that was cut short is never classified as a failure of the service."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)

@@ -26,14 +26,14 @@ from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
-HIGH = replace(CD, sample_rate=96000, bit_depth=24)
+HIGH_RESOLUTION = replace(CD, sample_rate=96000, bit_depth=24)
 SOURCE = local_input()
 
-BEFORE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_arguments()]
+OPEN_SOURCE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_arguments()]
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
-EXACT = "-fflags +bitexact -flags:a +bitexact"
-BEHIND = "-abort_on empty_output"
-FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
+BIT_EXACT = "-fflags +bitexact -flags:a +bitexact"
+ABORT_IF_EMPTY = "-abort_on empty_output"
+FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
 
 def command(text: str, probe: Probe = CD) -> list[str]:
@@ -93,7 +93,7 @@ class CommandTests(SynchronousTestCase):
                 "-page_duration 500000 -f ogg",
             ),
             ("f:aac", "-c:a aac -b:a 160k -ar 44100 -ac 2", "-f adts"),
-            ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTS} -f mp4"),
+            ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTED} -f mp4"),
             (
                 "f:flac",
                 "-c:a flac -sample_fmt s16 -compression_level 5 -ar 44100 -ac 2",
@@ -101,8 +101,8 @@ class CommandTests(SynchronousTestCase):
             ),
             ("f:wav", "-c:a pcm_s16le -ar 44100 -ac 2", "-f wav"),
         ):
-            words = f"{STREAMS} {EXACT} {encoder} {BEHIND} {muxer} pipe:1".split()
-            self.assertEqual(command(text), [*BEFORE, *words], text)
+            words = f"{STREAMS} {BIT_EXACT} {encoder} {ABORT_IF_EMPTY} {muxer} pipe:1".split()
+            self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
         self.assertEqual(command("br:192"), command("f:mp3"))
 
     def test_filters_and_seek(self) -> None:
@@ -113,13 +113,13 @@ class CommandTests(SynchronousTestCase):
             [
                 *("ffmpeg", "-nostdin", "-hide_banner", "-v", "error"),
                 *SOURCE.encoder_arguments("4"),
-                *f"{STREAMS} {EXACT} -af".split(),
+                *f"{STREAMS} {BIT_EXACT} -af".split(),
                 "aformat=sample_rates=44100"
                 ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
                 ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
                 ",volume=volume=-3dB:precision=double:eval=once"
                 ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100",
-                *f"-c:a pcm_f32le -ar 8000 -ac 1 {BEHIND} -f wav pipe:1".split(),
+                *f"-c:a pcm_f32le -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1".split(),
             ],
         )
 
@@ -151,16 +151,16 @@ class CommandTests(SynchronousTestCase):
             self.assertIn(named, options.canonical().split("/"))
             return
         self.assertTrue(all(type(word) is str and word for word in words))
-        before, behind = words[: words.index("-i")], words[words.index("-i") + 2 :]
+        before, after = words[: words.index("-i")], words[words.index("-i") + 2 :]
         whitelists = " ".join(SOURCE.encoder_arguments()[:4])
         for flags in ("-nostdin", whitelists):
             self.assertIn(flags, " ".join(before))
-        for flags in (STREAMS, EXACT, BEHIND):
-            self.assertIn(flags, " ".join(behind))
+        for flags in (STREAMS, BIT_EXACT, ABORT_IF_EMPTY):
+            self.assertIn(flags, " ".join(after))
         for flag in ("-map", "-c:a", "-ar", "-ac", "-f"):
-            self.assertEqual(behind.count(flag), 1, flag)
-        self.assertEqual(behind[-1], "pipe:1")
-        rate, channels = (int(behind[behind.index(flag) + 1]) for flag in ("-ar", "-ac"))
+            self.assertEqual(after.count(flag), 1, flag)
+        self.assertEqual(after[-1], "pipe:1")
+        rate, channels = (int(after[after.index(flag) + 1]) for flag in ("-ar", "-ac"))
         self.assertTrue(options.format.rates.accepts(rate), rate)
         self.assertIn(channels, (1, 2))
 
@@ -196,7 +196,11 @@ class QualityTests(SynchronousTestCase):
         for text, probe, message in (
             ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
             ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
-            ("f:ogg/br:128", HIGH, "f:ogg at 96000 Hz with 2 channels has no bitrate to set."),
+            (
+                "f:ogg/br:128",
+                HIGH_RESOLUTION,
+                "f:ogg at 96000 Hz with 2 channels has no bitrate to set.",
+            ),
             ("f:opus/br:257/ch:1", CD, "f:opus at 48000 Hz with 1 channel takes 6 to 256 kbps."),
         ):
             error = self.assertRaises(InvalidOptions, command, text, probe)
@@ -207,7 +211,7 @@ class QualityTests(SynchronousTestCase):
             check_bitrate(parse_options(text), CD)
 
 
-class ShapeTests(SynchronousTestCase):
+class RateAndDepthTests(SynchronousTestCase):
     """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
@@ -256,7 +260,7 @@ class ShapeTests(SynchronousTestCase):
                 output_depth(parse_options(text), replace(CD, bit_depth=source)), depth, text
             )
 
-    def test_depth_words(self) -> None:
+    def test_depth_arguments(self) -> None:
         """Each depth is requested explicitly (D9)."""
         for text, words in (
             ("f:flac/bd:16", ["flac", "-sample_fmt", "s16"]),
@@ -270,7 +274,7 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual(line[at : at + len(words)], words)
 
 
-class TableTests(SynchronousTestCase):
+class EncodersTests(SynchronousTestCase):
     """`ENCODERS`"""
 
     def test_formats(self) -> None:

@@ -6,10 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.presets import PRESETS
 
-BEFORE = "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto,apad=pad_len={late},"
-MIDDLE = "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min,"
-BEHIND = (
-    "atrim=start_sample={late},asetpts=PTS-STARTPTS,deesser=i=0.4:m=0.5:f=0.5:s=o,"
+BEFORE_DENOISER = "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto,apad=pad_len={delay},"
+DENOISER = "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min,"
+AFTER_DENOISER = (
+    "atrim=start_sample={delay},asetpts=PTS-STARTPTS,deesser=i=0.4:m=0.5:f=0.5:s=o,"
     "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"
     ":makeup=1.412538:knee=2.828427:link=average:detection=rms:level_sc=1:mix=1,"
     "alimiter=level_in=1:level_out=1:limit=0.891:attack=5:release=50:asc=0:asc_level=0.5"
@@ -30,9 +30,11 @@ class PresetTests(SynchronousTestCase):
         High-pass, denoise, de-ess, compress, limit; the chain compensates the denoiser's delay of
         two hops.
         """
-        for rate, late in ((44100, 1102), (48000, 1200), (1000, 24), (192000, 4800)):
+        for rate, delay in ((44100, 1102), (48000, 1200), (1000, 24), (192000, 4800)):
             chain = ",".join(PRESETS["voice"](rate))
-            self.assertEqual(chain, (BEFORE + MIDDLE + BEHIND).format(late=late), rate)
+            self.assertEqual(
+                chain, (BEFORE_DENOISER + DENOISER + AFTER_DENOISER).format(delay=delay), rate
+            )
 
     def test_every_parameter(self) -> None:
         """No stage uses a default of ffmpeg for a parameter (Versioning, 4)."""
