@@ -21,11 +21,11 @@ MIX = "aresample=rematrix_maxval=1"
 LOUDNESS = "linear=false:dual_mono=false"
 
 
-def chain(text: str, probe: Probe = STEREO, **known: object) -> str:
+def chain(text: str, probe: Probe = STEREO, **fields: object) -> str:
     """Return the chain for options as in a URL, and for a probe result with these fields."""
-    found = replace(probe, **known)
+    changed = replace(probe, **fields)
     options = parse_options(text)
-    return filter_chain(options, found, find_sample_range(options, found))
+    return filter_chain(options, changed, find_sample_range(options, changed))
 
 
 class ChainTests(SynchronousTestCase):
@@ -107,26 +107,27 @@ class ChainTests(SynchronousTestCase):
     def test_norm_of_a_few_samples(self) -> None:
         """Audio too short for loudnorm is padded before it, and cut afterwards (D13)."""
         after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{PIN}"
-        brief = replace(STEREO, measured=True)
+        measured = replace(STEREO, measured=True)
         for duration, length in (("0.000023", 1), ("0.002245", 99)):
             self.assertEqual(
-                chain("norm:ebu", brief, duration=Decimal(duration)),
+                chain("norm:ebu", measured, duration=Decimal(duration)),
                 f"{PIN},apad=whole_len=100,{after},atrim=end_sample={length},{PIN}",
             )
-        enough = chain("norm:ebu", brief, duration=Decimal("0.002268"))
+        enough = chain("norm:ebu", measured, duration=Decimal("0.002268"))
         self.assertEqual(enough, f"{PIN},{after}")
         self.assertIn(
-            f"apad=whole_len=100,{after},atrim=end_sample=44,", chain("t:1:0.001/norm:ebu", brief)
+            f"apad=whole_len=100,{after},atrim=end_sample=44,",
+            chain("t:1:0.001/norm:ebu", measured),
         )
         # The stated length of the source may be wrong, so it is not used to pad or cut audio.
         for duration in (Decimal("0.001"), None):
             self.assertEqual(chain("norm:ebu", duration=duration), f"{PIN},{after}")
-        fast = chain("norm:ebu", brief, sample_rate=384_000, duration=Decimal("0.0005"))
+        fast = chain("norm:ebu", measured, sample_rate=384_000, duration=Decimal("0.0005"))
         self.assertIn("apad=whole_len=200,", fast)
 
     def test_resampling_of_a_few_samples(self) -> None:
         """Audio too short for a resampler is padded, and cut to its length afterwards (D13)."""
-        brief = replace(STEREO, measured=True)
+        measured = replace(STEREO, measured=True)
         for text, duration, stages in (
             # 64 samples are enough, counted at the lower of the source's and the output's rate.
             ("f:wav/sr:8000", "0.000023", "apad=whole_len=768,aformat=sample_rates=8000,{}=1"),
@@ -136,12 +137,12 @@ class ChainTests(SynchronousTestCase):
             ("f:wav", "0.000023", ""),
         ):
             self.assertEqual(
-                chain(text, brief, duration=Decimal(duration)),
+                chain(text, measured, duration=Decimal(duration)),
                 stages.format("atrim=end_sample"),
                 (text, duration),
             )
         # Padding follows every other stage, also for a trimmed source.
-        found = chain("f:wav/sr:8000/t:1:0.002/gain:3", brief)
+        found = chain("f:wav/sr:8000/t:1:0.002/gain:3", measured)
         self.assertTrue(
             found.endswith(
                 f"{PIN},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
@@ -233,9 +234,9 @@ class ChannelTests(SynchronousTestCase):
             chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
         )
 
-    def test_measuring_that_may_help(self) -> None:
+    def test_may_need_length(self) -> None:
         """`may_need_length` is true if an unmeasured source is trimmed or resampled (D12, D13)."""
-        for text, helps in (
+        for text, expected in (
             ("f:wav", False),
             ("f:wav/sr:44100", False),
             ("f:wav/sr:8000", True),
@@ -243,7 +244,7 @@ class ChannelTests(SynchronousTestCase):
             ("f:wav/t:1", True),
         ):
             options = parse_options(text)
-            self.assertIs(helps, may_need_length(options, STEREO), text)
+            self.assertIs(expected, may_need_length(options, STEREO), text)
             self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
 
     def test_layouts_that_cannot_be_mixed(self) -> None:
@@ -304,7 +305,7 @@ class ChannelTests(SynchronousTestCase):
         """Mono is copied unchanged to both channels (Format and encoding options)."""
         self.assertEqual(chain("ch:2", channels=1), f"pan=stereo|c0=c0|c1=c0,{PIN}")
 
-    def test_unlabelled(self) -> None:
+    def test_unlabeled(self) -> None:
         """Channels without labels alternate between left and right, and none is lost (D13)."""
         left = "c0=0.500000*c0+0.500000*c2"
         self.assertEqual(chain("f:wav", channels=3), f"pan=stereo|{left}|c1=1.000000*c1,{PIN}")

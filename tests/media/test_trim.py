@@ -28,7 +28,7 @@ def source(
     return Probe(container, codec, duration, exact, sample_rate=rate, measured=measured)
 
 
-class RegionTests(SynchronousTestCase):
+class SampleRangeTests(SynchronousTestCase):
     """`find_sample_range`"""
 
     def test_whole(self) -> None:
@@ -42,7 +42,7 @@ class RegionTests(SynchronousTestCase):
 
     def test_samples(self) -> None:
         """``t`` is converted to samples of the source, rounded to the nearest."""
-        for text, rate, region in (
+        for text, rate, sample_range in (
             ("t:1:2", 44100, SampleRange(0, 44100, 132300, 88200)),
             ("t:0.001:0.001", 44100, SampleRange(0, 44, 88, 44)),
             ("t:0.0:0.001", 44100, SampleRange(0, 0, 44, 44)),
@@ -51,7 +51,7 @@ class RegionTests(SynchronousTestCase):
             ("t:1.5", 22050, SampleRange(0, 33075, None, 187425)),
         ):
             self.assertEqual(
-                find_sample_range(parse_options(text), source(rate=rate)), region, text
+                find_sample_range(parse_options(text), source(rate=rate)), sample_range, text
             )
 
     def test_cut(self) -> None:
@@ -111,13 +111,13 @@ class RegionTests(SynchronousTestCase):
             ("mp3", "mp3"),
         ):
             probe = source("100", container, codec)
-            for text, region in (
+            for text, sample_range in (
                 ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
                 ("t:2:1", SampleRange(1, 44100, 88200, 44100)),
                 ("t:41.25", SampleRange(40, 55125, None, 2590875)),
             ):
                 self.assertEqual(
-                    find_sample_range(parse_options(text), probe), region, (codec, text)
+                    find_sample_range(parse_options(text), probe), sample_range, (codec, text)
                 )
 
     def test_no_seek(self) -> None:
@@ -131,8 +131,12 @@ class RegionTests(SynchronousTestCase):
             ("mp3", "mp2"),
             ("", "mp3"),
         ):
-            region = find_sample_range(parse_options("t:41.25"), source("100", container, codec))
-            self.assertEqual((region.seek, region.start), (0, 1819125), (container, codec))
+            sample_range = find_sample_range(
+                parse_options("t:41.25"), source("100", container, codec)
+            )
+            self.assertEqual(
+                (sample_range.seek, sample_range.start), (0, 1819125), (container, codec)
+            )
 
     @DETERMINISTIC
     @given(
@@ -149,56 +153,58 @@ class RegionTests(SynchronousTestCase):
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
         probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
         try:
-            region = find_sample_range(parse_options(text), probe)
+            sample_range = find_sample_range(parse_options(text), probe)
         except InvalidOptions:
             assert length is not None
             self.assertGreaterEqual(start, length)
             return
-        first = region.seek * rate + region.start
+        first = sample_range.seek * rate + sample_range.start
         self.assertLessEqual(abs(first - start * rate / 1000), 0.5)
-        self.assertTrue(region.start >= rate or not region.seek)
+        self.assertTrue(sample_range.start >= rate or not sample_range.seek)
         if duration is not None:
-            assert region.end is not None
-            self.assertLessEqual(abs(region.end - region.start - duration * rate / 1000), 1)
-        if region.length is not None:
-            self.assertGreaterEqual(region.length, 1)
+            assert sample_range.end is not None
+            self.assertLessEqual(
+                abs(sample_range.end - sample_range.start - duration * rate / 1000), 1
+            )
+        if sample_range.length is not None:
+            self.assertGreaterEqual(sample_range.length, 1)
             if length is not None:
-                self.assertLessEqual(first + region.length, length * rate / 1000 + 0.5)
-        self.assertIs(region.length is None, length is None and duration is None)
+                self.assertLessEqual(first + sample_range.length, length * rate / 1000 + 0.5)
+        self.assertIs(sample_range.length is None, length is None and duration is None)
 
 
 class MeasuringTests(SynchronousTestCase):
     """`needs_measuring`"""
 
-    def test_table(self) -> None:
+    def test_sources_and_options(self) -> None:
         """A source is measured only if its exact end matters and is unknown (D12)."""
-        sure = source("10", "flac", "flac")
+        sample_exact = source("10", "flac", "flac")
         stated = source("10", "mov", "aac")
-        guessed = source("10", "aac", "aac", exact=False)
+        estimated = source("10", "aac", "aac", exact=False)
         unknown = source(None, "flac", "flac", exact=False)
         measured = source("10", "mov", "aac", measured=True)
         for text, needs in (
             ("f:wav", []),
             ("f:wav/norm:ebu", []),
             ("fade:1", []),
-            ("fade:0:1", [stated, guessed, unknown]),
-            ("fade:1:1/t:5", [stated, guessed, unknown]),
-            ("fade:1:1/t:5:5", [stated, guessed, unknown]),
-            ("fade:1:1/t:5:4.001", [stated, guessed, unknown]),
+            ("fade:0:1", [stated, estimated, unknown]),
+            ("fade:1:1/t:5", [stated, estimated, unknown]),
+            ("fade:1:1/t:5:5", [stated, estimated, unknown]),
+            ("fade:1:1/t:5:4.001", [stated, estimated, unknown]),
             # The region ends a second or more before the stated end.
-            ("fade:1:1/t:5:4", [guessed, unknown]),
+            ("fade:1:1/t:5:4", [estimated, unknown]),
             ("t:5:50", []),
             ("t:9.999", []),
             # A refusal must not depend on an estimate.
-            ("t:10", [guessed]),
-            ("t:50:1", [guessed]),
+            ("t:10", [estimated]),
+            ("t:50:1", [estimated]),
             # norm needs the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
-            ("norm:ebu/t:9.901", [sure, stated, guessed]),
-            ("norm:ebu/t:5:0.099", [sure, stated, guessed, unknown]),
+            ("norm:ebu/t:9.901", [sample_exact, stated, estimated]),
+            ("norm:ebu/t:5:0.099", [sample_exact, stated, estimated, unknown]),
             ("norm:ebu/t:5:0.1", []),
         ):
-            for probe in (sure, stated, guessed, unknown, measured):
+            for probe in (sample_exact, stated, estimated, unknown, measured):
                 self.assertIs(
                     needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
                 )

@@ -65,7 +65,7 @@ class WaveformSpecTests(SynchronousTestCase):
         spec = WaveformSpec(44100, 2, 1, 800, 16, "json")
         self.assertEqual(WaveformSpec.of(parse_options("f:peaks"), STEREO), spec)
 
-    def test_chosen(self) -> None:
+    def test_options(self) -> None:
         """Every option of peaks has an effect (Peaks options)."""
         text = "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"
         self.assertEqual(
@@ -78,7 +78,7 @@ class WaveformSpecTests(SynchronousTestCase):
             spec = WaveformSpec.of(parse_options("f:peaks"), replace(STEREO, sample_rate=rate))
             self.assertEqual(spec.sample_rate, rate)
 
-    def test_mixed_where(self) -> None:
+    def test_where_channels_are_mixed(self) -> None:
         """Two unprocessed channels are mixed by the reduction, others by ffmpeg (Peaks options)."""
         for text, channels, decoded in (
             ("ch:1", 1, 1),
@@ -92,10 +92,10 @@ class WaveformSpecTests(SynchronousTestCase):
             spec = WaveformSpec.of(
                 parse_options(f"f:peaks/{text}"), replace(STEREO, channels=channels)
             )
-            wanted = (decoded, int(text[3]))
-            self.assertEqual((spec.decoded, spec.channels), wanted, (text, channels))
+            expected = (decoded, int(text[3]))
+            self.assertEqual((spec.decoded, spec.channels), expected, (text, channels))
 
-    def test_without_defaults(self) -> None:
+    def test_options_not_from_a_url(self) -> None:
         """Options that were not parsed from a URL have the same defaults."""
         spec = WaveformSpec.of(VariantOptions(f="peaks"), STEREO)
         self.assertEqual(spec, WaveformSpec(44100, 2, 1, 800, 16, "json"))
@@ -217,9 +217,9 @@ class ReductionTests(SynchronousTestCase):
         self.assertLess(
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
-        drawn = frames if channels == decoded else mean(frames)
+        mixed = frames if channels == decoded else mean(frames)
         self.assertEqual(
-            values(waveform), render_waveform(drawn, waveform.frames_per_pixel, pixels)
+            values(waveform), render_waveform(mixed, waveform.frames_per_pixel, pixels)
         )
 
     @DETERMINISTIC
@@ -352,8 +352,8 @@ class DocumentTests(SynchronousTestCase):
         for serialization in ("json", "dat"):
             spec = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
             pairs = [value for value in low for _ in range(2)]
-            drawing = parse_waveform(self.document(spec, 1, *pairs))
-            self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
+            parsed = parse_waveform(self.document(spec, 1, *pairs))
+            self.assertEqual((parsed.bits, parsed.values[::2]), (8, high))
 
     def test_every_value(self) -> None:
         """All 65536 16-bit values are truncated towards zero for 8 bits (Peaks options, 5)."""
@@ -361,8 +361,8 @@ class DocumentTests(SynchronousTestCase):
         expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
         for serialization in ("json", "dat"):
             spec = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
-            drawing = parse_waveform(self.document(spec, 1, *everything))
-            self.assertEqual(drawing.values, expected)
+            parsed = parse_waveform(self.document(spec, 1, *everything))
+            self.assertEqual(parsed.values, expected)
 
     def test_same_values(self) -> None:
         """Both serializations have the same values, for any number of values (Peaks options, 3)."""
@@ -411,7 +411,7 @@ class DocumentTests(SynchronousTestCase):
 class AudiowaveformTests(SynchronousTestCase):
     """Comparison with the output of BBC's audiowaveform for the same audio (D25)"""
 
-    def drawn(self, channels: int, bits: int, serialization: str) -> bytes:
+    def serialize_fixture(self, channels: int, bits: int, serialization: str) -> bytes:
         """Return the document of the fixture's audio."""
         frames = frames_of_wav((FIXTURES / "stereo.wav").read_bytes(), 2)
         spec = WaveformSpec(8000, 2, channels, 96, bits, serialization)
@@ -420,19 +420,19 @@ class AudiowaveformTests(SynchronousTestCase):
     def test_dat(self) -> None:
         """The binary documents are identical, byte for byte (D25)."""
         for bits in (8, 16):
-            theirs = (FIXTURES / f"stereo-250-{bits}.dat").read_bytes()
-            self.assertEqual(self.drawn(2, bits, "dat"), theirs, bits)
+            reference = (FIXTURES / f"stereo-250-{bits}.dat").read_bytes()
+            self.assertEqual(self.serialize_fixture(2, bits, "dat"), reference, bits)
 
     def test_json(self) -> None:
         """The JSON documents are identical, with the same order of keys (D25)."""
         for bits in (8, 16):
-            theirs = json.loads((FIXTURES / f"stereo-250-{bits}.json").read_bytes())
-            ours = json.loads(self.drawn(2, bits, "json"))
-            self.assertEqual(list(ours.items()), list(theirs.items()), bits)
+            reference = json.loads((FIXTURES / f"stereo-250-{bits}.json").read_bytes())
+            document = json.loads(self.serialize_fixture(2, bits, "json"))
+            self.assertEqual(list(document.items()), list(reference.items()), bits)
 
     def test_mono(self) -> None:
         """The values for one channel, mixed from two, are identical (D25)."""
-        theirs = json.loads((FIXTURES / "mono-250-16.json").read_bytes())
-        ours = json.loads(self.drawn(1, 16, "json"))
-        self.assertEqual(list(ours), list(theirs))
-        self.assertEqual(ours, {**theirs, "version": 2})
+        reference = json.loads((FIXTURES / "mono-250-16.json").read_bytes())
+        document = json.loads(self.serialize_fixture(1, 16, "json"))
+        self.assertEqual(list(document), list(reference))
+        self.assertEqual(document, {**reference, "version": 2})
