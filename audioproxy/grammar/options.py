@@ -174,7 +174,7 @@ def _fade(options: VariantOptions) -> str | None:
     duration = options.t.duration if options.t else None
     fade = options.fade
     if fade and duration is not None and max(fade.fade_in, fade.fade_out) > duration:
-        return f"t limits the output to {print_decimal(duration)} s; fades of at most that fit"
+        return f"t limits the output to {print_decimal(duration)} s, and a fade cannot be longer"
     return None
 
 

@@ -24,7 +24,8 @@ from tests.support.strategies import (
     sources,
 )
 
-# Each key is the output of `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`; 1 is the byte revision.
+# Each key is the output of `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`. The 1 is the byte revision
+# of the output format (D5).
 VECTORS = (
     (
         "f:mp3",

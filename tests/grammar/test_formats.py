@@ -167,7 +167,10 @@ class RatesTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(token=st.sampled_from(sorted(FORMATS)), source=st.integers(1, 800_000))
     def test_nearest_is_accepted(self, token: str, source: int) -> None:
-        """`Rates.nearest` returns a supported rate, and skips none above the source's (D8, D13)."""
+        """`Rates.nearest` returns a supported rate (D8, D13).
+
+        If that is higher than the source's rate, no supported rate is between the two.
+        """
         rates = FORMATS[token].rates
         rate = rates.nearest(source)
         self.assertTrue(rates.accepts(rate))

@@ -156,7 +156,7 @@ class RefusalsTests(SynchronousTestCase):
                 ("q", f"f:peaks has no quality to set; q goes with {lossy}, m4a and flac"),
                 ("sr", "f:peaks has no sample rate to set; sr goes with every other format"),
                 ("bd", "f:peaks has no bit depth to set; bd goes with flac and wav"),
-                ("fade", "t limits the output to 1 s; fades of at most that fit"),
+                ("fade", "t limits the output to 1 s, and a fade cannot be longer"),
             ],
         )
 

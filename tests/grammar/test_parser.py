@@ -189,7 +189,10 @@ class SegmentTests(OptionsCase):
                     self.assert_refused([(with_required(key, other), f"{key}:{other}", "expected")])
 
     def test_first_in_order(self) -> None:
-        """The refusal names the first invalid segment, even after a conflict (D20)."""
+        """The refusal names the first segment that is invalid by itself (D20).
+
+        Conflicts between valid segments are reported only if every segment is valid.
+        """
         self.assert_refused(
             [
                 ("f:x/br:x", "f:x", "mp3"),
@@ -607,7 +610,10 @@ class ProcessingTests(OptionsCase):
         )
 
     def test_enhance(self) -> None:
-        """Unknown presets are refused, such as ``voice2``, a possible later one (Versioning, 4)."""
+        """Unknown presets are refused (Versioning, 4).
+
+        This includes ``voice2``, a name that a later preset may get.
+        """
         self.assert_canonical(
             [
                 ("enhance:voice", "enhance:voice/f:mp3"),
@@ -674,7 +680,10 @@ class PeaksTests(OptionsCase):
                 self.assert_refused([(text, segment, words)])
 
     def test_without_peaks(self) -> None:
-        """Options of peaks are refused for other formats, so none adds a second cache key (D7)."""
+        """Options of peaks are refused for other formats (D7).
+
+        They would have no effect, and would create a second cache key for the same bytes.
+        """
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
             for form in FORMATS:

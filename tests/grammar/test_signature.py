@@ -133,7 +133,10 @@ class VerifyTests(SynchronousTestCase):
                 self.assertIs(verified, False, path)
 
     def test_final_character(self) -> None:
-        """Of four last characters that decode alike, only one is accepted (Authentication, 2)."""
+        """If four signatures differ only in their last character and decode alike, one is accepted.
+
+        The accepted one is the signature that `sign` returns (Authentication, 2).
+        """
         signature = sign(KEY, SALT, PATH)
         digest = base64.urlsafe_b64decode(signature + b"=")
         alike = [

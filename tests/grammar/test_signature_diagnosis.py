@@ -1,4 +1,4 @@
-"""Diagnosis of common mistakes in signatures that a holder of the key made."""
+"""Diagnosis of wrong signatures that were made with the right key."""
 
 from __future__ import annotations
 

@@ -464,7 +464,7 @@ class EncodedTests(SourceCase):
             self.assertIn("base64url", self.assert_not_found(b"enc", raw).reason, raw)
 
     def test_final_character(self) -> None:
-        """Of the last characters that decode alike, only the canonical one is accepted (D15)."""
+        """Only the canonical last character is accepted, even if others decode alike (D15)."""
         for start, alike, accepted in (
             (b"bG9jYWw6Ly9hY", b"ghijklmnopqrstuv", b"g"),
             (b"bG9jYWw6Ly9hYm", b"MNOP", b"M"),

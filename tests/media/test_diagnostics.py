@@ -80,7 +80,7 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": No route to host",
         _URL + b": Broken pipe",
         b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
-        # The service's own requests report an untrusted certificate in the same way (D48).
+        # An untrusted certificate is also reported as 502 for the service's own requests (D48).
         b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
         b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
         + (_URL + b": Input/output error"),

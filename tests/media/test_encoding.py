@@ -192,7 +192,10 @@ class QualityTests(SynchronousTestCase):
         )
 
     def test_bounds(self) -> None:
-        """A bit rate that the encoder rejects is refused; the message states any bounds (D13)."""
+        """A bit rate that the encoder rejects is refused (D13).
+
+        The message states the bounds, or that no bit rate can be set.
+        """
         for text, probe, message in (
             ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
             ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
@@ -215,10 +218,10 @@ class RateAndDepthTests(SynchronousTestCase):
     """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
-        """Without ``sr``, the output's rate is the nearest to the source's that is supported (D8).
+        """Without ``sr``, the output has the source's sample rate if the format supports it (D8).
 
-        It is the source's rate, else the next higher rate that the format supports, else the
-        highest. The limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
+        Otherwise it has the next higher rate that the format supports, or else the highest. The
+        limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
         """
         for text, source, rate in (
             ("f:mp3", 44100, 44100),

@@ -203,7 +203,10 @@ class ChannelTests(SynchronousTestCase):
     """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """The channels are ``ch``, else the source's, at most 2 (Format and encoding options)."""
+        """``ch`` sets the number of channels (Format and encoding options).
+
+        Without ``ch``, the output has as many channels as the source, but at most 2.
+        """
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
@@ -322,5 +325,5 @@ class ChannelTests(SynchronousTestCase):
                     1,
                     stage,
                 )
-        # More channels than ffmpeg can guess a layout for, with or without a label.
+        # ffmpeg cannot guess a layout for this many channels, so even a stated layout is ignored.
         self.assertTrue(chain("ch:1", channels=16, layout="hexadecagonal").startswith("pan=mono|"))

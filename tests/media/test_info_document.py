@@ -399,7 +399,10 @@ class AnyOutputTests(SynchronousTestCase):
     def test_any_output(
         self, container: dict[str, Any], audio: dict[str, Any], size: int | None
     ) -> None:
-        """Any output gives valid JSON of these fields, without null or zero (Info document, 2)."""
+        """Any output gives valid JSON of the documented fields (Info document, 2).
+
+        No field is null or zero.
+        """
         found = document(container, audio, size)
         for name, value in found.items():
             self.assertIs(FIELD_TYPES[name], type(value), name)

@@ -274,7 +274,10 @@ class FieldTests(SynchronousTestCase):
         duration=st.none() | st.text(max_size=9) | st.floats().map(str),
     )
     def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
-        """Any value of a field gives a usable probe or a refusal of the header (D13)."""
+        """Any value of a field gives a usable probe or a refusal (D13).
+
+        The refusal says what the source states.
+        """
         try:
             found = parse_streams({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:

@@ -79,7 +79,7 @@ class WaveformSpecTests(SynchronousTestCase):
             self.assertEqual(spec.sample_rate, rate)
 
     def test_where_channels_are_mixed(self) -> None:
-        """Two unprocessed channels are mixed by the reduction, others by ffmpeg (Peaks options)."""
+        """`Reduction` mixes stereo that is at most trimmed, and ffmpeg all else (Peaks options)."""
         for text, channels, decoded in (
             ("ch:1", 1, 1),
             ("ch:1", 2, 2),
