@@ -17,19 +17,21 @@ class Rates:
     """The sample rates that a format can carry, in Hz.
 
     The rates are either ``listed``, or everything from ``lowest`` to ``highest``, where rates above
-    ``fine_to`` must be multiples of 10.
+    ``step_10_above`` must be multiples of 10.
     """
 
     listed: tuple[int, ...] = ()
     lowest: int = 1
     highest: int = 384000
-    fine_to: int = 384000
+    step_10_above: int = 384000
 
     def accepts(self, rate: int) -> bool:
         """Return whether the format can carry ``rate``."""
         if self.listed:
             return rate in self.listed
-        return self.lowest <= rate <= self.highest and (rate <= self.fine_to or rate % 10 == 0)
+        return self.lowest <= rate <= self.highest and (
+            rate <= self.step_10_above or rate % 10 == 0
+        )
 
     def nearest(self, rate: int) -> int:
         """Return ``rate`` if it is supported, else the next higher one, else the highest (D8)."""
@@ -43,7 +45,7 @@ class Rates:
         """Return a description of the rates that an ``sr`` of at most ``ceiling`` can request."""
         if self.listed:
             return "one of " + ", ".join(str(rate) for rate in self.listed if rate <= ceiling)
-        return f"only multiples of 10 above {self.fine_to}"
+        return f"only multiples of 10 above {self.step_10_above}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,13 @@ FORMATS = {
             "audio/flac",
             False,
             # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
-            Rates(fine_to=65534),
+            Rates(step_10_above=65534),
             q=("0", "12"),
             q_whole=True,
             depths=("16", "24"),
         ),
         Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.
-        Format("peaks", None, False, Rates(highest=2**31 - 1, fine_to=2**31 - 1)),
+        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
     )
 }

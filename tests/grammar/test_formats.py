@@ -158,9 +158,9 @@ class RatesTests(SynchronousTestCase):
         ):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
 
-    def test_nearest_above_fine_rates(self) -> None:
-        """The nearest rate is a supported one, also above ``fine_to`` and ``highest`` (D8)."""
-        rates = Rates(lowest=100, highest=200, fine_to=150)
+    def test_nearest_in_steps_of_10(self) -> None:
+        """The nearest rate is supported, even above ``step_10_above`` and ``highest`` (D8)."""
+        rates = Rates(lowest=100, highest=200, step_10_above=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)
 

@@ -273,11 +273,11 @@ class BoundsTests(OptionsCase):
     def test_decimals(self) -> None:
         """Options with decimals accept both bounds, and refuse values 0.001 outside (D3, D6)."""
         step = Decimal("0.001")
-        for context, shape, low, high in self.DECIMAL:
+        for context, template, low, high in self.DECIMAL:
             for value in (low, high):
-                read_options([*split_options(context), shape.format(value).encode()])
+                read_options([*split_options(context), template.format(value).encode()])
             for beyond in (Decimal(low) - step, Decimal(high) + step):
-                segment = shape.format(beyond)
+                segment = template.format(beyond)
                 words = self.refusal_reason([*split_options(context), segment.encode()], segment)
                 self.assertRegex(words, r"\d", segment)
 
@@ -301,19 +301,19 @@ class BoundsTests(OptionsCase):
 
     def test_spellings_of_decimals(self) -> None:
         """A decimal has 1 to 9 integer digits, up to 3 fractional digits, and no exponent (D3)."""
-        for shape in (row[1] for row in self.DECIMAL):
+        for template in (row[1] for row in self.DECIMAL):
             for other in ("1e0", "1.", ".5", "1.0000", "0000000001", "1,5", "x", "nan", "inf"):
-                segment = shape.format(other)
-                context = split_options("f:aac" if shape.startswith("q") else "")
+                segment = template.format(other)
+                context = split_options("f:aac" if template.startswith("q") else "")
                 self.assert_segment_refused(
                     [*context, segment.encode()], segment, "a plain decimal"
                 )
 
     def test_plus(self) -> None:
         """A leading plus is legal for ``gain`` only (D3)."""
-        for shape in (row[1] for row in self.DECIMAL):
-            segment = shape.format("+1")
-            if shape == "gain:{}":
+        for template in (row[1] for row in self.DECIMAL):
+            segment = template.format("+1")
+            if template == "gain:{}":
                 self.assert_canonical([(segment, "f:mp3/gain:1")])
             else:
                 self.assert_refused([(segment, segment, "a plain decimal")])
@@ -398,14 +398,14 @@ class EncodingTests(OptionsCase):
 
     def test_bitrate_with_quality(self) -> None:
         """``br`` and ``q`` exclude each other, in either order (Format and encoding options)."""
-        for form in ("mp3", "opus", "ogg", "aac", "m4a"):
-            for text in (f"f:{form}/br:128/q:1", f"q:1/br:128/f:{form}", f"q:1/f:{form}/br:128"):
+        for token in ("mp3", "opus", "ogg", "aac", "m4a"):
+            for text in (f"f:{token}/br:128/q:1", f"q:1/br:128/f:{token}", f"q:1/f:{token}/br:128"):
                 self.assert_refused([(text, "br:128", "br and q exclude each other")])
         self.assert_refused([("q:0/br:128", "br:128", "br and q exclude each other")])
 
     def test_rates(self) -> None:
         """``sr`` is a rate that the codec supports (D8)."""
-        for form, accepted, refused in (
+        for token, accepted, refused in (
             ("mp3", (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000), (7350, 12345)),
             ("opus", (8000, 12000, 16000, 24000, 48000), (11025, 22050, 32000, 44100)),
             ("ogg", (1000, 12345, 44100, 48000), ()),
@@ -415,10 +415,10 @@ class EncodingTests(OptionsCase):
             ("wav", (1000, 12345, 65535, 88201, 192_000, 384_000), ()),
         ):
             for rate in accepted:
-                self.assert_canonical([(f"f:{form}/sr:{rate}", f"f:{form}/sr:{rate}")])
+                self.assert_canonical([(f"f:{token}/sr:{rate}", f"f:{token}/sr:{rate}")])
             for rate in refused:
-                words = f"f:{form} takes "
-                self.assert_refused([(f"f:{form}/sr:{rate}", f"sr:{rate}", words)])
+                words = f"f:{token} takes "
+                self.assert_refused([(f"f:{token}/sr:{rate}", f"sr:{rate}", words)])
         self.assert_refused(
             [
                 (
@@ -437,24 +437,24 @@ class EncodingTests(OptionsCase):
 
     def test_lossy_ceiling(self) -> None:
         """An ``sr`` above 48000 is refused for lossy formats (Format and encoding options, 2)."""
-        for form in ("mp3", "opus", "ogg", "aac", "m4a"):
-            self.assert_canonical([(f"f:{form}/sr:48000", f"f:{form}/sr:48000")])
+        for token in ("mp3", "opus", "ogg", "aac", "m4a"):
+            self.assert_canonical([(f"f:{token}/sr:48000", f"f:{token}/sr:48000")])
             for rate in (48001, 64000, 88200, 96000, 384_000):
                 words = "a lossy format takes at most 48000 Hz"
-                self.assert_refused([(f"f:{form}/sr:{rate}", f"sr:{rate}", words)])
+                self.assert_refused([(f"f:{token}/sr:{rate}", f"sr:{rate}", words)])
 
     def test_rate_bounds(self) -> None:
         """``sr`` is 1000 to 384000 for every format (D6)."""
-        for form in FORMATS:
+        for token in FORMATS:
             for rate in (999, 384_001):
                 words = "a whole number from 1000 to 384000"
-                self.assert_refused([(f"f:{form}/sr:{rate}", f"sr:{rate}", words)])
+                self.assert_refused([(f"f:{token}/sr:{rate}", f"sr:{rate}", words)])
 
     def test_channels(self) -> None:
         """``ch`` is 1 or 2, for every format (Format and encoding options)."""
-        for form in FORMATS:
+        for token in FORMATS:
             for channels in (1, 2):
-                options, _ = read_options(split_options(f"f:{form}/ch:{channels}"))
+                options, _ = read_options(split_options(f"f:{token}/ch:{channels}"))
                 self.assertEqual(options.ch, channels)
         for other in ("0", "3", "-1", "01", "1.0", "+1", "mono", "\xb9"):
             shown = other.replace("\xb9", "\\xb9")
@@ -472,10 +472,10 @@ class EncodingTests(OptionsCase):
             ]
         )
         self.assert_refused([("f:flac/bd:32f", "bd:32f", "f:flac takes 16 or 24")])
-        for form in ("mp3", "opus", "ogg", "aac", "m4a"):
+        for token in ("mp3", "opus", "ogg", "aac", "m4a"):
             for depth in ("16", "24", "32f"):
-                words = f"f:{form} has no bit depth to set"
-                self.assert_refused([(f"f:{form}/bd:{depth}", f"bd:{depth}", words)])
+                words = f"f:{token} has no bit depth to set"
+                self.assert_refused([(f"f:{token}/bd:{depth}", f"bd:{depth}", words)])
         for other in ("8", "32", "32F", "016", "16.0", "s16"):
             words = "16 or 24 or 32f is expected"
             self.assert_refused([(f"f:wav/bd:{other}", f"bd:{other}", words)])
@@ -686,9 +686,9 @@ class PeaksTests(OptionsCase):
         """
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
-            for form in FORMATS:
-                if form != "peaks":
-                    text = f"{segment}/f:{form}"
+            for token in FORMATS:
+                if token != "peaks":
+                    text = f"{segment}/f:{token}"
                     self.assert_refused([(text, segment, "it goes with f:peaks only")])
 
 

@@ -83,18 +83,24 @@ class DecimalTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(
         thousandths=st.integers(-(10**12) + 1, 10**12 - 1),
-        fraction=st.integers(0, 3),
-        whole=st.integers(0, 9),
+        fraction_digits=st.integers(0, 3),
+        integer_digits=st.integers(0, 9),
         plus=st.booleans(),
     )
-    def test_inverse(self, thousandths: int, fraction: int, whole: int, plus: bool) -> None:
+    def test_inverse(
+        self, thousandths: int, fraction_digits: int, integer_digits: int, plus: bool
+    ) -> None:
         """All spellings of a number give the same value and the same printed form (D3)."""
-        text = spell_thousandths(thousandths, fraction=fraction, whole=whole, plus=plus)
+        text = spell_thousandths(
+            thousandths, fraction_digits=fraction_digits, integer_digits=integer_digits, plus=plus
+        )
         value = read_decimal(text.encode(), -(10**9), 10**9, plus=True)
         printed = print_decimal(value)
         self.assertEqual(value, Decimal(thousandths) / 1000)
         self.assertEqual(
-            printed, spell_thousandths(thousandths, fraction=0, whole=1, plus=False), text
+            printed,
+            spell_thousandths(thousandths, fraction_digits=0, integer_digits=1, plus=False),
+            text,
         )
         self.assertEqual(read_decimal(printed.encode(), -(10**9), 10**9), value)
 

@@ -170,8 +170,8 @@ class QualityTests(SynchronousTestCase):
 
     def test_bitrate(self) -> None:
         """``br`` is in kbps, for every lossy format (Format and encoding options)."""
-        for form in ("mp3", "ogg", "aac", "m4a"):
-            self.assertEqual(quality(f"f:{form}/br:96"), ["-b:a", "96k"])
+        for token in ("mp3", "ogg", "aac", "m4a"):
+            self.assertEqual(quality(f"f:{token}/br:96"), ["-b:a", "96k"])
         self.assertEqual(quality("f:opus/br:96")[2:4], ["-b:a", "96k"])
 
     def test_quality(self) -> None:

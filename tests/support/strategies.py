@@ -49,18 +49,20 @@ def decimals(
     thousandths = draw(st.integers(int(Decimal(low) * 1000), int(Decimal(high) * 1000)))
     return spell_thousandths(
         thousandths,
-        fraction=draw(st.integers(0, 3)),
-        whole=draw(st.sampled_from((0, 9))),
+        fraction_digits=draw(st.integers(0, 3)),
+        integer_digits=draw(st.sampled_from((0, 9))),
         plus=plus and draw(st.booleans()),
     )
 
 
-def spell_thousandths(thousandths: int, *, fraction: int, whole: int, plus: bool) -> str:
-    """Spell a number with at least ``fraction`` fractional and ``whole`` integer digits."""
+def spell_thousandths(
+    thousandths: int, *, fraction_digits: int, integer_digits: int, plus: bool
+) -> str:
+    """Spell a number with at least these numbers of fractional and integer digits."""
     seconds, rest = divmod(abs(thousandths), 1000)
-    digits = f"{rest:03d}".rstrip("0").ljust(fraction, "0")
+    digits = f"{rest:03d}".rstrip("0").ljust(fraction_digits, "0")
     sign = "-" if thousandths < 0 else "+" if plus else ""
-    return sign + str(seconds).zfill(whole) + (f".{digits}" if digits else "")
+    return sign + str(seconds).zfill(integer_digits) + (f".{digits}" if digits else "")
 
 
 @st.composite
@@ -109,7 +111,7 @@ def option_segments(draw: st.DrawFn) -> list[bytes]:
     else:
         ceiling = LOSSY_RATE_CEILING if form.lossy else 384000
         listed = [str(rate) for rate in form.rates.listed if rate <= ceiling]
-        highest = min(ceiling, form.rates.fine_to)
+        highest = min(ceiling, form.rates.step_10_above)
         maybe("sr", lambda: st.sampled_from(listed) if listed else integers(1000, highest))
     if form.depths:
         maybe("bd", lambda: st.sampled_from(form.depths))
