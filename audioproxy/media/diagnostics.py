@@ -135,7 +135,7 @@ def lacks_end(stderr: bytes) -> bool:
     return _END_LOST.search(stderr) is not None
 
 
-def passed_limit(stderr: bytes) -> bool:
+def exceeded_file_size(stderr: bytes) -> bool:
     """Return whether a write failed at the file size limit (EFBIG)."""
     return b"File too large" in stderr
 

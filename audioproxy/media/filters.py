@@ -81,31 +81,31 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     :raises InvalidOptions: for a source that a stage does not support.
     """
     rate = probe.sample_rate
-    pin = f"aformat=sample_rates={rate}"
-    stages = list(_stages(options, probe, sample_range, pin))
-    if stages and stages[-1] != pin:
-        stages.append(pin)
+    rate_filter = f"aformat=sample_rates={rate}"
+    stages = list(_stages(options, probe, sample_range, rate_filter))
+    if stages and stages[-1] != rate_filter:
+        stages.append(rate_filter)
     stages += _pad_and_cut(output_rate(options, probe), probe, sample_range)
     return ",".join(stages)
 
 
 def _stages(
-    options: VariantOptions, probe: Probe, sample_range: SampleRange, pin: str
+    options: VariantOptions, probe: Probe, sample_range: SampleRange, rate_filter: str
 ) -> Iterator[str]:
     channels = output_channels(options, probe)
     if _lacks_layout(probe):
         # The filters of `enhance` need a layout.
         yield _pan(probe.channels, channels)
     if sample_range.start or sample_range.end is not None:
-        yield pin
+        yield rate_filter
         yield from _trim(sample_range)
     if options.enhance is not None:
-        yield pin
+        yield rate_filter
         yield from _enhance(options.enhance, probe.sample_rate)
     if not _lacks_layout(probe):
         yield from _mix(probe.channels, channels)
     if options.norm is not None:
-        yield from _normalize(options.norm, probe, sample_range, pin)
+        yield from _normalize(options.norm, probe, sample_range, rate_filter)
     if options.gain is not None:
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
     if options.fade is not None:
@@ -187,7 +187,9 @@ def _check_rate(segment: str, rate: int, highest: int | None) -> None:
     )
 
 
-def _normalize(norm: Loudness, probe: Probe, sample_range: SampleRange, pin: str) -> Iterator[str]:
+def _normalize(
+    norm: Loudness, probe: Probe, sample_range: SampleRange, rate_filter: str
+) -> Iterator[str]:
     """Yield the filters that change the loudness and nothing else.
 
     loudnorm works at its own rate. Resampling there and back shortens an input of a few samples. At
@@ -199,7 +201,7 @@ def _normalize(norm: Loudness, probe: Probe, sample_range: SampleRange, pin: str
     _check_rate(f"norm:{norm}", rate, highest=None)
     enough = _SAMPLES_TO_NORMALIZE * -(-rate // _LOUDNORM_RATE)
     length = None if sample_range.end is None else sample_range.end - sample_range.start
-    yield pin
+    yield rate_filter
     if probe.measured and sample_range.length is not None and sample_range.length < enough:
         length = sample_range.length
         yield f"apad=whole_len={enough}"
@@ -207,7 +209,7 @@ def _normalize(norm: Loudness, probe: Probe, sample_range: SampleRange, pin: str
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
         f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
     )
-    yield pin
+    yield rate_filter
     if length is not None:
         yield f"atrim=end_sample={length}"
 

@@ -53,7 +53,7 @@ class Probe:
     measured: bool = False
     description: SourceInfo = field(default_factory=SourceInfo)
 
-    def decoded(self, duration: Decimal) -> Probe:
+    def with_decoded_duration(self, duration: Decimal) -> Probe:
         """Return a copy with the duration that a full decode measured.
 
         :param duration: seconds.

@@ -72,7 +72,7 @@ class Reduction:
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
             200 for each pixel, or 256 Ki where that is more.
         """
-        self._decoded = spec.decoded
+        self._decoded_channels = spec.decoded_channels
         self._channels = spec.channels
         self._pixels = pixels = spec.pixels
         self._spool = spool
@@ -87,7 +87,7 @@ class Reduction:
     @property
     def frame_bytes(self) -> int:
         """Bytes of one frame."""
-        return self._decoded * SAMPLE.itemsize
+        return self._decoded_channels * SAMPLE.itemsize
 
     @property
     def frames(self) -> int:
@@ -96,8 +96,8 @@ class Reduction:
 
     def add(self, samples: NDArray[np.int16]) -> None:
         """Add the next samples, which must be whole frames."""
-        frames = samples.reshape(-1, self._decoded)
-        if self._channels < self._decoded:
+        frames = samples.reshape(-1, self._decoded_channels)
+        if self._channels < self._decoded_channels:
             frames = _mean(frames)
         while len(frames):
             room = (self._capacity - self._blocks) * self._frames_in_block - self._partial_frames

@@ -14,7 +14,7 @@ class WaveformSpec:
     """The samples that a waveform is rendered from, and its form.
 
     :ivar sample_rate: of the decoded frames, in Hz.
-    :ivar decoded: channels of the decoded frames, 1 or 2.
+    :ivar decoded_channels: channels of the decoded frames, 1 or 2.
     :ivar channels: channels of the waveform; one channel from two decoded ones is their mean.
     :ivar pixels: their number, which does not depend on the source's length.
     :ivar bits: of each value, 8 or 16.
@@ -22,7 +22,7 @@ class WaveformSpec:
     """
 
     sample_rate: int
-    decoded: int
+    decoded_channels: int
     channels: int
     pixels: int
     bits: int
@@ -31,10 +31,10 @@ class WaveformSpec:
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
         """Return the parameters for the options of an ``f:peaks`` variant."""
-        decoded = output_channels(options, probe)
+        decoded_channels = output_channels(options, probe)
         return cls(
             output_rate(options, probe),
-            decoded,
+            decoded_channels,
             options.ch or PEAKS_DEFAULTS["ch"],
             options.pts or PEAKS_DEFAULTS["pts"],
             options.pk_bits or PEAKS_DEFAULTS["pk_bits"],

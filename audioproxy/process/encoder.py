@@ -15,8 +15,8 @@ from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import (
     CUT_SHORT,
     classify,
+    exceeded_file_size,
     lacks_end,
-    passed_limit,
     redact,
     was_cut_short,
 )
@@ -163,7 +163,7 @@ def _check(ended: Exit) -> None:
 
 def _refusal(ended: Exit) -> Refusal:
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
-    if ended.signal == signal.SIGXFSZ or passed_limit(ended.stderr):
+    if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
     # The stderr of a child that a signal ended explains nothing.
     refusal_type = classify(ended.stderr) if ended.signal is None else None

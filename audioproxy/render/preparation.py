@@ -164,7 +164,7 @@ class Preparation:
         preparer = self._preparer
         arguments = measure_arguments(preparer.ffmpeg, await self.input(deadline))
         length = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
-        self.probe = self.probe.decoded(length)
+        self.probe = self.probe.with_decoded_duration(length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,13 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.media.diagnostics import classify, lacks_end, passed_limit, redact, was_cut_short
+from audioproxy.media.diagnostics import (
+    classify,
+    exceeded_file_size,
+    lacks_end,
+    redact,
+    was_cut_short,
+)
 from tests.support.strategies import DETERMINISTIC
 
 SOURCE_FAILURES = (
@@ -218,9 +224,9 @@ class ClassifyTests(SynchronousTestCase):
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
         ):
-            self.assertTrue(passed_limit(stderr), stderr)
+            self.assertTrue(exceeded_file_size(stderr), stderr)
         for stderr in (b"", *SERVICE_FAILURES, *END_LOST):
-            self.assertFalse(passed_limit(stderr), stderr)
+            self.assertFalse(exceeded_file_size(stderr), stderr)
 
     def test_remote_despite_broken_audio(self) -> None:
         """An unavailable server is detected even if ffmpeg also reports broken audio."""

@@ -16,7 +16,7 @@ from audioproxy.media.trim import find_sample_range
 from tests.support.audio import parse_options
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
-PIN = "aformat=sample_rates=44100"
+RATE_FILTER = "aformat=sample_rates=44100"
 MIX = "aresample=rematrix_maxval=1"
 LOUDNESS = "linear=false:dual_mono=false"
 
@@ -39,21 +39,21 @@ class ChainTests(SynchronousTestCase):
     def test_order(self) -> None:
         """Stages have one order for any order of options, and the sample rate is kept (D51)."""
         stages = (
-            PIN,
+            RATE_FILTER,
             "atrim=start_sample=44100:end_sample=220500",
             "asetpts=PTS-STARTPTS",
-            PIN,
+            RATE_FILTER,
             *PRESETS["voice"](44100),
             "aresample=rematrix_maxval=1",
             "aformat=channel_layouts=mono",
-            PIN,
+            RATE_FILTER,
             f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}",
-            PIN,
+            RATE_FILTER,
             "atrim=end_sample=176400",
             "volume=volume=-3dB:precision=double:eval=once",
             "afade=t=in:ss=0:ns=22050:curve=tri",
             "afade=t=out:ss=132300:ns=44100:curve=tri",
-            PIN,
+            RATE_FILTER,
         )
         text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/t:1:4"
         backwards = "/".join(reversed(text.split("/")))
@@ -79,7 +79,7 @@ class ChainTests(SynchronousTestCase):
         """``t`` cuts at exact samples, and the output's timestamps start at 0."""
         self.assertEqual(
             chain("t:0.5:1"),
-            f"{PIN},atrim=start_sample=22050:end_sample=66150,asetpts=PTS-STARTPTS,{PIN}",
+            f"{RATE_FILTER},atrim=start_sample=22050:end_sample=66150,asetpts=PTS-STARTPTS,{RATE_FILTER}",
         )
         self.assertIn(",atrim=start_sample=44100,", chain("t:1"))
         self.assertIn(",atrim=start_sample=0:end_sample=44,", chain("t:0:0.001"))
@@ -91,7 +91,7 @@ class ChainTests(SynchronousTestCase):
         for text, value in (("+3.5", "3.5"), ("-60", "-60"), ("0", "0"), ("-0.001", "-0.001")):
             self.assertEqual(
                 chain(f"gain:{text}"),
-                f"volume=volume={value}dB:precision=double:eval=once,{PIN}",
+                f"volume=volume={value}dB:precision=double:eval=once,{RATE_FILTER}",
             )
 
     def test_norm(self) -> None:
@@ -102,26 +102,28 @@ class ChainTests(SynchronousTestCase):
             ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
             ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
         ):
-            self.assertEqual(chain(text), f"{PIN},loudnorm={targets}:{LOUDNESS},{PIN}")
+            self.assertEqual(
+                chain(text), f"{RATE_FILTER},loudnorm={targets}:{LOUDNESS},{RATE_FILTER}"
+            )
 
     def test_norm_of_a_few_samples(self) -> None:
         """Audio too short for loudnorm is padded before it, and cut afterwards (D13)."""
-        after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{PIN}"
+        after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{RATE_FILTER}"
         measured = replace(STEREO, measured=True)
         for duration, length in (("0.000023", 1), ("0.002245", 99)):
             self.assertEqual(
                 chain("norm:ebu", measured, duration=Decimal(duration)),
-                f"{PIN},apad=whole_len=100,{after},atrim=end_sample={length},{PIN}",
+                f"{RATE_FILTER},apad=whole_len=100,{after},atrim=end_sample={length},{RATE_FILTER}",
             )
         enough = chain("norm:ebu", measured, duration=Decimal("0.002268"))
-        self.assertEqual(enough, f"{PIN},{after}")
+        self.assertEqual(enough, f"{RATE_FILTER},{after}")
         self.assertIn(
             f"apad=whole_len=100,{after},atrim=end_sample=44,",
             chain("t:1:0.001/norm:ebu", measured),
         )
         # The stated length of the source may be wrong, so it is not used to pad or cut audio.
         for duration in (Decimal("0.001"), None):
-            self.assertEqual(chain("norm:ebu", duration=duration), f"{PIN},{after}")
+            self.assertEqual(chain("norm:ebu", duration=duration), f"{RATE_FILTER},{after}")
         fast = chain("norm:ebu", measured, sample_rate=384_000, duration=Decimal("0.0005"))
         self.assertIn("apad=whole_len=200,", fast)
 
@@ -145,7 +147,7 @@ class ChainTests(SynchronousTestCase):
         found = chain("f:wav/sr:8000/t:1:0.002/gain:3", measured)
         self.assertTrue(
             found.endswith(
-                f"{PIN},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
+                f"{RATE_FILTER},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
             )
         )
         # The stated length of the source may be wrong, so it is not used to pad or cut audio.
@@ -162,7 +164,7 @@ class ChainTests(SynchronousTestCase):
             # A fade longer than the source extends over all of it.
             ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
         ):
-            self.assertEqual(chain(text), f"{fades},{PIN}", text)
+            self.assertEqual(chain(text), f"{fades},{RATE_FILTER}", text)
         for text in ("fade:0", "fade:0:0"):
             self.assertEqual(chain(text), "", text)
 
@@ -231,10 +233,11 @@ class ChannelTests(SynchronousTestCase):
         for channels, layout in ((3, "2.1"), (4, None), (6, "5.1"), (8, None)):
             self.assertEqual(
                 chain("ch:2", channels=channels, layout=layout),
-                f"{MIX},aformat=channel_layouts=stereo,{PIN}",
+                f"{MIX},aformat=channel_layouts=stereo,{RATE_FILTER}",
             )
         self.assertEqual(
-            chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
+            chain("ch:1", channels=6, layout="5.1"),
+            f"{MIX},aformat=channel_layouts=mono,{RATE_FILTER}",
         )
 
     def test_may_need_length(self) -> None:
@@ -264,7 +267,7 @@ class ChannelTests(SynchronousTestCase):
             found = chain("ch:2", channels=channels, layout=layout)
             self.assertTrue(
                 found.startswith("pan=stereo|")
-                or found == f"channelmap=map=0|1:channel_layout=stereo,{PIN}",
+                or found == f"channelmap=map=0|1:channel_layout=stereo,{RATE_FILTER}",
                 layout,
             )
             found = chain("ch:1", channels=channels, layout=layout)
@@ -280,7 +283,7 @@ class ChannelTests(SynchronousTestCase):
         for layout in ("1 channels (BL)", "ambisonic 0"):
             self.assertEqual(chain("ch:1", channels=1, layout=layout), "")
             found = chain("ch:2", channels=1, layout=layout)
-            self.assertEqual(found, f"pan=stereo|c0=c0|c1=c0,{PIN}")
+            self.assertEqual(found, f"pan=stereo|c0=c0|c1=c0,{RATE_FILTER}")
 
     def test_enhance_comes_first(self) -> None:
         """``enhance`` precedes the mixing of channels (Time-domain and preview options; D51)."""
@@ -293,27 +296,30 @@ class ChannelTests(SynchronousTestCase):
             ("f:peaks", 6, "5.1", f",{MIX},aformat=channel_layouts=mono"),
         ):
             found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
-            self.assertEqual(found, f"{PIN},{voice}{mix},{PIN}", (text, channels))
+            self.assertEqual(found, f"{RATE_FILTER},{voice}{mix},{RATE_FILTER}", (text, channels))
 
     def test_enhance_without_a_layout(self) -> None:
         """Channels without a layout are mixed before ``enhance``, whose filters need one (D51)."""
         voice = ",".join(PRESETS["voice"](44100))
         for channels in (3, 9, 64):
             found = chain("ch:2/enhance:voice", channels=channels)
-            mix = chain("ch:2", channels=channels).removesuffix(f",{PIN}")
+            mix = chain("ch:2", channels=channels).removesuffix(f",{RATE_FILTER}")
             self.assertTrue(mix.startswith("pan=stereo|"))
-            self.assertEqual(found, f"{mix},{PIN},{voice},{PIN}")
+            self.assertEqual(found, f"{mix},{RATE_FILTER},{voice},{RATE_FILTER}")
 
     def test_mono_to_stereo(self) -> None:
         """Mono is copied unchanged to both channels (Format and encoding options)."""
-        self.assertEqual(chain("ch:2", channels=1), f"pan=stereo|c0=c0|c1=c0,{PIN}")
+        self.assertEqual(chain("ch:2", channels=1), f"pan=stereo|c0=c0|c1=c0,{RATE_FILTER}")
 
     def test_unlabeled(self) -> None:
         """Channels without labels alternate between left and right, and none is lost (D13)."""
         left = "c0=0.500000*c0+0.500000*c2"
-        self.assertEqual(chain("f:wav", channels=3), f"pan=stereo|{left}|c1=1.000000*c1,{PIN}")
         self.assertEqual(
-            chain("ch:1", channels=3), f"pan=mono|c0=0.333333*c0+0.333333*c1+0.333333*c2,{PIN}"
+            chain("f:wav", channels=3), f"pan=stereo|{left}|c1=1.000000*c1,{RATE_FILTER}"
+        )
+        self.assertEqual(
+            chain("ch:1", channels=3),
+            f"pan=mono|c0=0.333333*c0+0.333333*c1+0.333333*c2,{RATE_FILTER}",
         )
         for channels in (9, 10, 16, 64):
             stage = chain("f:wav", channels=channels).split(",")[0]

@@ -148,7 +148,7 @@ class DecodedTests(SynchronousTestCase):
     def test_length(self) -> None:
         """The decoded length replaces the length that the container states (D12)."""
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
-        found = stated.decoded(Decimal("4.25"))
+        found = stated.with_decoded_duration(Decimal("4.25"))
         self.assertEqual(
             (Decimal("4.25"), True, True), (found.duration, found.exact, found.measured)
         )
@@ -157,7 +157,7 @@ class DecodedTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """A source without a sample is refused (Errors, 415)."""
         probe = Probe("mp3", "mp3", None, exact=False)
-        self.assertRaises(NothingDecoded, probe.decoded, Decimal(0))
+        self.assertRaises(NothingDecoded, probe.with_decoded_duration, Decimal(0))
 
 
 class FieldTests(SynchronousTestCase):

@@ -80,7 +80,7 @@ class WaveformSpecTests(SynchronousTestCase):
 
     def test_where_channels_are_mixed(self) -> None:
         """`Reduction` mixes stereo that is at most trimmed, and ffmpeg all else (Peaks options)."""
-        for text, channels, decoded in (
+        for text, channels, decoded_channels in (
             ("ch:1", 1, 1),
             ("ch:1", 2, 2),
             ("ch:1/t:1:2", 2, 2),
@@ -92,8 +92,8 @@ class WaveformSpecTests(SynchronousTestCase):
             spec = WaveformSpec.of(
                 parse_options(f"f:peaks/{text}"), replace(STEREO, channels=channels)
             )
-            expected = (decoded, int(text[3]))
-            self.assertEqual((spec.decoded, spec.channels), expected, (text, channels))
+            expected = (decoded_channels, int(text[3]))
+            self.assertEqual((spec.decoded_channels, spec.channels), expected, (text, channels))
 
     def test_options_not_from_a_url(self) -> None:
         """Options that were not parsed from a URL have the same defaults."""
@@ -123,7 +123,7 @@ class ReductionTests(SynchronousTestCase):
     def test_channels(self) -> None:
         """Each channel has a pair in every pixel, the left channel first (Peaks options, 3)."""
         frames = frames_of([1, -10, 2, -20, 3, -30, 4, -40], 2)
-        waveform = reduce(frames, replace(SPEC, decoded=2, channels=2, pixels=2))
+        waveform = reduce(frames, replace(SPEC, decoded_channels=2, channels=2, pixels=2))
         self.assertEqual(values(waveform), [1, 2, -20, -10, 3, 4, -40, -30])
 
     def test_mean(self) -> None:
@@ -143,7 +143,7 @@ class ReductionTests(SynchronousTestCase):
             (-32768, -32767, -32767),
             (-32768, 32767, 0),
         ):
-            spec = replace(SPEC, decoded=2, pixels=1)
+            spec = replace(SPEC, decoded_channels=2, pixels=1)
             waveform = reduce(frames_of([left, right], 2), spec)
             self.assertEqual(values(waveform), [middle, middle], (left, right))
 
@@ -155,9 +155,9 @@ class ReductionTests(SynchronousTestCase):
 
     def test_frame_bytes(self) -> None:
         """A frame has two bytes for each decoded channel."""
-        for decoded, channels in ((1, 1), (2, 1), (2, 2)):
-            spec = replace(SPEC, decoded=decoded, channels=channels)
-            self.assertEqual(Reduction(spec, BytesIO()).frame_bytes, 2 * decoded)
+        for decoded_channels, channels in ((1, 1), (2, 1), (2, 2)):
+            spec = replace(SPEC, decoded_channels=decoded_channels, channels=channels)
+            self.assertEqual(Reduction(spec, BytesIO()).frame_bytes, 2 * decoded_channels)
 
     def test_nothing(self) -> None:
         """A source without frames is refused (Errors, 415)."""
@@ -181,8 +181,8 @@ class ReductionTests(SynchronousTestCase):
         count=st.integers(1, 1500),
         kind=st.sampled_from([(1, 1), (2, 1), (2, 2)]),
         blocks_in_pixel=st.integers(1, 4),
-        least=st.integers(1, 20),
-        piece=st.integers(1, 9),
+        half_capacity=st.integers(1, 20),
+        half_batch=st.integers(1, 9),
         cuts=st.lists(st.integers(0, 1500), max_size=50),
         seed=st.integers(0, 99),
     )
@@ -192,21 +192,21 @@ class ReductionTests(SynchronousTestCase):
         count: int,
         kind: tuple[int, int],
         blocks_in_pixel: int,
-        least: int,
-        piece: int,
+        half_capacity: int,
+        half_batch: int,
         cuts: list[int],
         seed: int,
     ) -> None:
         """Every pixel is exact for any length and any pieces (D26)."""
         patches = (
             self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
-            self.patch(waveform_module, "_LEAST_CAPACITY", 2 * least),
-            self.patch(waveform_module, "_BLOCKS_PER_BATCH", 2 * piece),
+            self.patch(waveform_module, "_LEAST_CAPACITY", 2 * half_capacity),
+            self.patch(waveform_module, "_BLOCKS_PER_BATCH", 2 * half_batch),
         )
         try:
-            decoded, channels = kind
-            spec = WaveformSpec(8000, decoded, channels, pixels, 16, "json")
-            frames = noisy_frames(count, decoded, seed)
+            decoded_channels, channels = kind
+            spec = WaveformSpec(8000, decoded_channels, channels, pixels, 16, "json")
+            frames = noisy_frames(count, decoded_channels, seed)
             waveform = reduce(frames, spec, [cut for cut in cuts if cut < count])
         finally:
             for patch in patches:
@@ -217,7 +217,7 @@ class ReductionTests(SynchronousTestCase):
         self.assertLess(
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
-        mixed = frames if channels == decoded else mean(frames)
+        mixed = frames if channels == decoded_channels else mean(frames)
         self.assertEqual(
             values(waveform), render_waveform(mixed, waveform.frames_per_pixel, pixels)
         )
@@ -270,7 +270,7 @@ class ReductionTests(SynchronousTestCase):
             (65536, 700_000),
         ):
             frames = everything[:count]
-            spec = replace(SPEC, decoded=2, channels=2, pixels=pixels)
+            spec = replace(SPEC, decoded_channels=2, channels=2, pixels=pixels)
             waveform = reduce(frames, spec, list(range(65_536, count, 65_536)))
             least, most = bounds(count, pixels)
             self.assertTrue(least <= waveform.frames_per_pixel <= most, (pixels, count))
@@ -348,12 +348,12 @@ class DocumentTests(SynchronousTestCase):
         cases = {0: 0, 1: 0, 255: 0, 256: 1, 511: 1, 512: 2, 32511: 126, 32512: 127, 32767: 127}
         cases |= {-1: 0, -255: 0, -256: -1, -257: -1, -511: -1, -512: -2}
         cases |= {-32512: -127, -32513: -127, -32767: -127, -32768: -128}
-        low, high = list(cases), list(cases.values())
+        inputs, expected = list(cases), list(cases.values())
         for serialization in ("json", "dat"):
             spec = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
-            pairs = [value for value in low for _ in range(2)]
+            pairs = [value for value in inputs for _ in range(2)]
             parsed = parse_waveform(self.document(spec, 1, *pairs))
-            self.assertEqual((parsed.bits, parsed.values[::2]), (8, high))
+            self.assertEqual((parsed.bits, parsed.values[::2]), (8, expected))
 
     def test_every_value(self) -> None:
         """All 65536 16-bit values are truncated towards zero for 8 bits (Peaks options, 5)."""

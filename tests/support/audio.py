@@ -132,7 +132,7 @@ def measure(source: bytes, found: Probe) -> Probe:
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return found.decoded(Decimal(int(times[-1])) / 10**6)
+    return found.with_decoded_duration(Decimal(int(times[-1])) / 10**6)
 
 
 def render(source: bytes, text: str) -> bytes:
