@@ -23,16 +23,17 @@ from tests.support.service import (
 
 PATH = signed("/f:opus/plain/local://short.flac")
 
-#: Program that runs twistd after it has imported twisted.internet.endpoints. That import reads and
-#: removes systemd's variables; twistd itself does it if it cannot write its plugin cache.
+#: Program that imports twisted.internet.endpoints and then runs twistd. The import reads and
+#: removes systemd's variables. twistd itself imports the module first if it cannot write its plugin
+#: cache.
 TWISTD = """\
 import sys, twisted.internet.endpoints
 from twisted.scripts.twistd import run
 sys.exit(run())
 """
 
-#: Shell command that the service replaces in the same process. It sets LISTEN_PID to the id of that
-#: process, unless LISTEN_PID is set.
+#: Shell command that sets LISTEN_PID to the id of its own process, unless LISTEN_PID is set. `exec`
+#: then replaces the shell with the service, which keeps this id.
 SET_LISTEN_PID = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 

@@ -256,8 +256,8 @@ class NameTests(AttackCase):
         responses = await gather_limited(fetch(port, local_path(name)) for name in special_names)
         for name, response in zip(special_names, responses, strict=True):
             self.assertEqual((200, expected.body), (response.status, response.body), name)
-        # `special_names` has examples of each kind that ffmpeg may interpret, and is rendered. For
-        # `other_names`, a HEAD shows that the file is found.
+        # The sources in `special_names` are rendered: they are examples of each kind of name that
+        # ffmpeg may interpret. For `other_names`, a HEAD shows that the file is found.
         model = await fetch(port, local_path("inside.wav", "info"), b"HEAD")
         heads = await gather_limited(
             fetch(port, local_path(name, "info"), b"HEAD") for name in other_names
@@ -470,8 +470,7 @@ class OptionTests(AttackCase):
         some = [local_path("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
         for response in await gather_limited(fetch(port, target) for target in some):
             self.assertEqual((200, usual.body), (response.status, response.body))
-        # None of these requests adds a command line of ffmpeg or ffprobe to those of the first
-        # ones.
+        # None of these requests runs ffmpeg or ffprobe with a new command line.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
 
     def assert_file_name(self, header: bytes, segment: str) -> None:

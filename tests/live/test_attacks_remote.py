@@ -312,8 +312,8 @@ class RedirectTests(OriginCase):
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
         await self.select_service()
         for options in ("f:wav", "info", "f:peaks"):
-            # The test does not determine which request of the service gets the redirect. If no
-            # request gets it, the response is a 200 from the good source.
+            # It is not fixed which request of the service gets the redirect. If no request gets it,
+            # the response is a 200 from the good source.
             responses = await gather_limited(
                 fetch(self.port, remote_path(url, options)) for url in urls
             )
@@ -422,7 +422,7 @@ class PlaylistTests(OriginCase):
         self.origin.put("/next.mp3", secret("mp3"))
         self.origin.put("/next.wav", secret("wav"))
         await self.assert_followed(urls[:4], self.foreign)
-        # The http protocol is in the whitelist if a development endpoint without TLS is configured.
+        # The service adds http to its whitelist only for a development endpoint without TLS.
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
             self.assertTrue(await decode_unguarded(url, *PROTOCOLS), url)

@@ -471,7 +471,7 @@ class NodeLossTests(ClusterCase):
         return held
 
     async def block_renders(self, name: str) -> list[Client]:
-        """Stop the render of one client in a node, and queue another client behind it."""
+        """Suspend the render of one client in a node, and queue another client behind it."""
         node = self.nodes[name]
         node.close_gate()
         held = [await send(self.balancer.port, next(self.fresh[name]).path) for _ in range(2)]
@@ -553,7 +553,7 @@ class NodeLossTests(ClusterCase):
         self.assertEqual(0, await node.process.end())
 
     async def prepare(self) -> None:
-        """Make URLs for each node, store the variants of some, and start the looping clients."""
+        """Make URLs for each node, store variants of some URLs, and start the looping clients."""
         by_node: dict[str, list[Address]] = {name: [] for name in self.nodes}
         numbered_options = zip(cycle(SMALL_VARIANT_OPTIONS), count(), strict=True)
         while min(len(addresses) for addresses in by_node.values()) < 24:
@@ -576,7 +576,7 @@ class NodeLossTests(ClusterCase):
             )
 
     async def fetch_and_check_node(self, address: Address) -> None:
-        """Request a URL; require that the steady node serves its own URLs until it is stopped."""
+        """Request a URL; until the steady node is stopped, require that it serves its own URLs."""
         response = await self.fetch_checked(address)
         if address.node_name == "steady" and not self.may_fail_over:
             self.assertEqual(b"steady", response[NODE])

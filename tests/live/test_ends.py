@@ -385,5 +385,5 @@ def mount(case: ServiceCase, *words: str) -> None:
 
 
 def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
-    """Return counter increases without those of requests for the metrics."""
+    """Return counter increases without the series that count metrics requests."""
     return {series: count for series, count in counted.items() if '"metrics"' not in series}

@@ -121,7 +121,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], self.origin.requests_for("/good"))
 
     async def test_short_lived(self) -> None:
-        """Redirects to short-lived URLs are followed again before each use and after the render."""
+        """Redirects to short-lived URLs are followed before probe and render, and after render."""
         data, redirect = short_flac().read_bytes(), ShortLivedRedirect()
         url = self.origin.put("/a", redirect)
         redirect.data = data

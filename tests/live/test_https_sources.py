@@ -323,7 +323,7 @@ class SameAudioTests(HttpsCase):
         self.assertEqual((413, "source_too_large"), (response.status, response.error))
 
     async def test_compressed(self) -> None:
-        """A source that the origin compresses against Accept-Encoding gives 415 (D48)."""
+        """A source that is compressed although Accept-Encoding forbids it gives 415 (D48)."""
         url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
         service = self.start()
         for options in ("f:wav", "info"):

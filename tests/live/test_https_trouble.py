@@ -215,7 +215,7 @@ class StatusTests(TroubleCase):
     async def test_later_request(self) -> None:
         """After a good HEAD, 403 and 404 give 404; 410 and 503 give 502; 302 gives 415.
 
-        For 403, 410 and 302, the status is the same if only ffmpeg gets the error.
+        If ffprobe reads the source and only ffmpeg gets a 403, 410 or 302, the status is the same.
         """
         good = File(short_flac().read_bytes())
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
@@ -223,8 +223,8 @@ class StatusTests(TroubleCase):
         rows += self.put_all(
             [(OddAfterFirst(good, Status(c), is_whole), status) for c, status in table[::2]]
         )
-        # From the second GET of the whole file on, this origin only redirects, so the last check
-        # finds a changed source.
+        # ffprobe's GET of the whole file succeeds. Then ffmpeg's GET and all later requests get a
+        # redirect, so the check after the render finds a changed source.
         rows += self.put_all([(ChangesOnSecond(good, Status(302), is_whole), 500)])
         await self.assert_refused(service, rows)
 
@@ -394,7 +394,7 @@ class BrokenTests(TroubleCase):
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
 
     async def test_slow_chunks(self) -> None:
-        """A body not downloaded within half of AP_PROBE_TIMEOUT is probed at the origin."""
+        """If a download takes half of AP_PROBE_TIMEOUT, ffprobe reads the source's URL instead."""
         data = sound("a.wav", "20")
         slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
         url = self.origin.put("/a.wav", slow)

@@ -255,7 +255,8 @@ class BrokenTests(SourceRelayCase):
         self.put("a.flac", noise("a.flac", OLD))
         self.put("b.flac", noise("a.flac", NEW))
         clients = []
-        # The encoder reads FLAC with a single request. HALF would already be enough for the probe.
+        # The encoder reads FLAC with a single request. The probe has a lower limit, because it
+        # would succeed with HALF.
         for limit, row in zip((HALF, HALF, self.UNDETECTABLE_BYTES), self.REQUESTS, strict=True):
             self.source.limit = limit
             clients.append(await send(self.port, self.url(*row)))

@@ -173,7 +173,7 @@ class RefusalTests(RemoteCase):
                 self.url("a.flac", bucket="no-such-bucket"),
                 self.url("a.flac", "info", bucket="no-such-bucket"),
             ),
-            "no bucket's name": (
+            "invalid bucket name": (
                 unrestricted,
                 self.url("a.flac", bucket="No_Bucket"),
                 self.url("a.flac", "info", bucket="No_Bucket"),

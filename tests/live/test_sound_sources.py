@@ -209,9 +209,9 @@ class CombinationTests(SynchronousTestCase):
                 self.assertTrue(output, (text, rate))
 
     def test_qualities(self) -> None:
-        """The bounds of ``q`` render in every format at a low rate, and in ogg at a high rate.
+        """Every format with ``q`` renders with its lowest and highest value at a low rate.
 
-        (D13)
+        Ogg also renders with its highest value at a high rate (D13).
         """
         source = write_wav(noise(1000, 200))
         bounds = [(form, FORMATS[form].q or ()) for form in FORMS]
@@ -243,8 +243,8 @@ class EmptyTests(SynchronousTestCase):
                 else:
                     self.assertIn(b"Empty output", ended.stderr, form)
             self.assertLessEqual(most, encoder.header_bytes, form)
-            # The bound is close to the largest header, because clients wait until the output
-            # exceeds it.
+            # `header_bytes` is close to the size of the largest header, because clients get nothing
+            # until the output exceeds `header_bytes`.
             self.assertLessEqual(encoder.header_bytes, most * 1.25, form)
 
     def test_one_sample(self) -> None:
