@@ -33,7 +33,7 @@ from tests.support.remote import (
 )
 from tests.support.service import Client, encoders, fetch, generate_audio, send, short_flac, until
 
-HALF = 512 * 1024
+MID_SOURCE_BYTES = 512 * 1024
 RENDER_SECONDS = 300
 #: Response that resets the connection and sends nothing.
 RESET = Raw(b"", "abort")
@@ -123,7 +123,7 @@ class ChangedTests(SourceRelayCase):
         self.put("a.wav", noise("a.wav", OLD))
         self.put("new.wav", noise("a.wav", NEW))
         path = self.url("a.wav", "f:flac")
-        self.source.limit = HALF
+        self.source.limit = MID_SOURCE_BYTES
         client = await send(self.port, path)
         await until(
             lambda: client.response and self.source.stalled, "a stalled connection to the store"
@@ -167,11 +167,11 @@ class FailingObject:
 
     def respond(self, pending: PendingResponse) -> None:
         self.encoder_requests += is_encoder_request(pending.request)
-        lost = (
+        fails = (
             is_encoder_request(pending.request)
             and 0 <= self.encoder_requests - self.first_failure < self.failures
         )
-        (self.failure if lost else File(self.data)).respond(pending)
+        (self.failure if fails else File(self.data)).respond(pending)
 
 
 class LostRangeTests(RemoteCase):
@@ -190,8 +190,11 @@ class LostRangeTests(RemoteCase):
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
-        later = [FailingObject(data, action, turn, times) for turn, times, action, _ in rows]
-        for path, behavior in zip(paths, (File(data), *later), strict=True):
+        failing_objects = [
+            FailingObject(data, failure, first_failure, failures)
+            for first_failure, failures, failure, _ in rows
+        ]
+        for path, behavior in zip(paths, (File(data), *failing_objects), strict=True):
             origin.put(f"/{self.sources}/{path}", behavior)
         settings = self.s3(endpoint=origin.url(""))
         service = await self.boot(
@@ -202,7 +205,7 @@ class LostRangeTests(RemoteCase):
         self.assertEqual((200, True), (intact.status, intact.complete))
         complete_count = 1 + sum(recovers for *_, recovers in rows)
         self.assertEqual(complete_count, len(await self.until_stored(complete_count)))
-        for number, (behavior, response) in enumerate(zip(later, responses, strict=True)):
+        for number, (behavior, response) in enumerate(zip(failing_objects, responses, strict=True)):
             self.assertLessEqual(behavior.first_failure, behavior.encoder_requests, number)
             whole, recovers = response.status == 200 and response.complete, rows[number][-1]
             self.assertEqual(recovers, whole, number)
@@ -256,8 +259,12 @@ class BrokenTests(SourceRelayCase):
         self.put("b.flac", noise("a.flac", NEW))
         clients = []
         # The encoder reads FLAC with a single request. The probe has a lower limit, because it
-        # would succeed with HALF.
-        for limit, row in zip((HALF, HALF, self.UNDETECTABLE_BYTES), self.REQUESTS, strict=True):
+        # would succeed with MID_SOURCE_BYTES.
+        for limit, row in zip(
+            (MID_SOURCE_BYTES, MID_SOURCE_BYTES, self.UNDETECTABLE_BYTES),
+            self.REQUESTS,
+            strict=True,
+        ):
             self.source.limit = limit
             clients.append(await send(self.port, self.url(*row)))
             await until(
@@ -389,8 +396,8 @@ class WrongStoreTests(RemoteCase):
     async def test_no_credentials(self) -> None:
         """Without credentials, bucket sources return 500 and no request reaches the store."""
         relay = self.relay()
-        nobody = {"access_key_id": None, "secret_access_key": None, "region": None}
-        for response in await self.fetch_refusals(relay, **nobody):
+        no_credentials = {"access_key_id": None, "secret_access_key": None, "region": None}
+        for response in await self.fetch_refusals(relay, **no_credentials):
             self.assertEqual((500, "not_configured"), (response.status, response.error))
         self.assertEqual([], relay.requests)
 
@@ -405,9 +412,9 @@ class WrongStoreTests(RemoteCase):
         """A redirect from the store is a configuration error (500) and is not followed."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
-        there = elsewhere.put(path, short_flac().read_bytes())
+        target_url = elsewhere.put(path, short_flac().read_bytes())
         for status in (301, 302, 307, 308):
-            origin.put(path, Redirect(there, status))
+            origin.put(path, Redirect(target_url, status))
             for response in await self.fetch_refusals(endpoint=origin.url("")):
                 self.assertEqual((500, "not_configured"), (response.status, response.error))
         self.assertEqual([], elsewhere.connections)
@@ -416,8 +423,8 @@ class WrongStoreTests(RemoteCase):
         """A redirect of GET requests only gives 415, and ffprobe does not follow it."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
-        there = elsewhere.put(path, short_flac().read_bytes())
-        origin.put(path, Methods(File(short_flac().read_bytes()), Redirect(there)))
+        target_url = elsewhere.put(path, short_flac().read_bytes())
+        origin.put(path, Methods(File(short_flac().read_bytes()), Redirect(target_url)))
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
         for options in ("f:mp3", "info"):
             response = await fetch(service.port, self.url("a.flac", options))

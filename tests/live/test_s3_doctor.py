@@ -71,14 +71,14 @@ class GoodBucketTests(BucketCase):
     async def test_separate_source_credentials(self) -> None:
         """Separate credentials for sources are verified, even if they have no permissions."""
         nobody = self.server.add_user("nothing")
-        own = {
+        separate_credentials = {
             "AP_VARIANT_S3_ACCESS_KEY_ID": self.server.access_key,
             "AP_VARIANT_S3_SECRET_ACCESS_KEY": self.server.secret_key,
             "AP_VARIANT_S3_REGION": self.server.region,
             "AWS_ACCESS_KEY_ID": nobody.access_key,
         }
         for secret, verdict in ((nobody.secret_key, Verdict.GOOD), ("x" * 40, Verdict.BAD)):
-            results = await self.run_checks(**own, AWS_SECRET_ACCESS_KEY=secret)
+            results = await self.run_checks(**separate_credentials, AWS_SECRET_ACCESS_KEY=secret)
             self.assert_verdicts(results, variant_store=Verdict.GOOD, bucket_sources=verdict)
         self.assertIn("SignatureDoesNotMatch", single_result(results, "bucket sources").text)
 
@@ -89,10 +89,13 @@ class RefusedTests(BucketCase):
     async def test_refusals(self) -> None:
         """If the store check fails, its result names the cause and the requirement."""
         reader = self.server.add_user("read")
-        who = {"AWS_ACCESS_KEY_ID": reader.access_key, "AWS_SECRET_ACCESS_KEY": reader.secret_key}
+        reader_variables = {
+            "AWS_ACCESS_KEY_ID": reader.access_key,
+            "AWS_SECRET_ACCESS_KEY": reader.secret_key,
+        }
         for variables, cause, required in (
             ({"AP_VARIANT_STORE": "s3://no-such-bucket"}, "NoSuchBucket", "bucket that exists"),
-            (who, "AccessDenied", "credentials that may write"),
+            (reader_variables, "AccessDenied", "credentials that may write"),
             (
                 {"AP_S3_ENDPOINT": f"http://127.0.0.1:{free_port()}"},
                 "unreachable",

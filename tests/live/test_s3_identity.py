@@ -59,14 +59,14 @@ class StoreCheckTests(StoreCheckCase):
         """The boot error for wrong rights, bucket, endpoint or region names what is required."""
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         writer, reader = self.server.add_user("write"), self.server.add_user("read")
-        nobody = {"endpoint": f"http://127.0.0.1:{free_port()}"}
+        unreachable = {"endpoint": f"http://127.0.0.1:{free_port()}"}
         cases: list[tuple[dict[str, Any], str, str]] = [
             ({"variant_s3": self.s3(who=writer)}, "removing", RIGHTS),
             ({"variant_s3": self.s3(who=reader)}, "writing", RIGHTS),
             ({"variant_s3": self.s3(secret_access_key="x" * 40)}, "writing", RIGHTS),
             ({"variant_s3": self.s3(access_key_id="x" * 20)}, "writing", RIGHTS),
             ({"variant_store": BucketStore("no-such-bucket")}, "NoSuchBucket", BUCKET_NAME),
-            ({"variant_s3": self.s3(**nobody)}, "unreachable", REACHABLE_STORE),
+            ({"variant_s3": self.s3(**unreachable)}, "unreachable", REACHABLE_STORE),
         ]
         if "region" in self.server.checks:
             cases.append(
@@ -137,17 +137,21 @@ class TLSStoreCheckTests(StoreCheckCase):
     async def test_not_trusted(self) -> None:
         """A store is refused at boot if its certificate is not trusted or is for another name."""
         other = str(Authority(Path(self.mktemp()).resolve()).bundle)
-        named = f"https://127.1.1.1:{self.elsewhere()}"
+        other_endpoint = f"https://127.1.1.1:{self.forward_from_another_address()}"
         for settings, fault, wanted in (
             ({"ca_bundle": None}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
             ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
-            ({"endpoint": named}, "certificate is for another name", "AP_S3_ADDRESSING=path, or"),
+            (
+                {"endpoint": other_endpoint},
+                "certificate is for another name",
+                "AP_S3_ADDRESSING=path, or",
+            ),
         ):
             error_text = await self.refusal(variant_s3=self.s3(**settings))
             self.assertRegex(error_text, f"{fault}.*; .*{wanted}")
         self.assertEqual([], self.stored())
 
-    def elsewhere(self) -> int:
+    def forward_from_another_address(self) -> int:
         """Forward to the server from an address that is not in its certificate; return the port."""
         factory = ProxyFactory("127.0.0.1", self.server.port)
         factory.noisy = False
@@ -210,31 +214,35 @@ class IdentityTests(RemoteCase):
 
     async def test_fallbacks(self) -> None:
         """Unset AP_VARIANT_S3_* settings of the variant store fall back to the shared ones."""
-        one, other = self.relay(), self.relay()
-        keeper, owner = self.server.add_user("keep"), self.server.owner
-        here, there = (f"http://127.0.0.1:{relay.port}" for relay in (one, other))
-        identity = {
-            "AP_VARIANT_S3_ACCESS_KEY_ID": keeper.access_key,
-            "AP_VARIANT_S3_SECRET_ACCESS_KEY": keeper.secret_key,
+        shared_relay, variant_relay = self.relay(), self.relay()
+        variant_user, owner = self.server.add_user("keep"), self.server.owner
+        shared_endpoint, variant_endpoint = (
+            f"http://127.0.0.1:{relay.port}" for relay in (shared_relay, variant_relay)
+        )
+        identity_variables = {
+            "AP_VARIANT_S3_ACCESS_KEY_ID": variant_user.access_key,
+            "AP_VARIANT_S3_SECRET_ACCESS_KEY": variant_user.secret_key,
             "AP_VARIANT_S3_REGION": self.server.region,
         }
-        reach = {"AP_VARIANT_S3_ENDPOINT": there}
-        mine, theirs = {owner.access_key}, {keeper.access_key}
-        for number, (variables, seen, elsewhere) in enumerate(
+        endpoint_variables = {"AP_VARIANT_S3_ENDPOINT": variant_endpoint}
+        shared_keys, variant_keys = {owner.access_key}, {variant_user.access_key}
+        for number, (variables, shared_relay_keys, variant_relay_keys) in enumerate(
             (
-                ({}, mine, set()),
-                (identity, mine | theirs, set()),
-                (reach, mine, mine),
-                (identity | reach, mine, theirs),
+                ({}, shared_keys, set()),
+                (identity_variables, shared_keys | variant_keys, set()),
+                (endpoint_variables, shared_keys, shared_keys),
+                (identity_variables | endpoint_variables, shared_keys, variant_keys),
             )
         ):
-            del one.requests[:], other.requests[:]
-            service = await self.boot_from_environment(AP_S3_ENDPOINT=here, **variables)
+            del shared_relay.requests[:], variant_relay.requests[:]
+            service = await self.boot_from_environment(AP_S3_ENDPOINT=shared_endpoint, **variables)
             await self.assert_stored_and_hit(service, f"cb:{number}")
             self.assertEqual(
-                (seen, elsewhere), (self.access_keys(one), self.access_keys(other)), number
+                (shared_relay_keys, variant_relay_keys),
+                (self.access_keys(shared_relay), self.access_keys(variant_relay)),
+                number,
             )
-            methods = {request.method for request in one.requests}
+            methods = {request.method for request in shared_relay.requests}
             self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
 
     async def test_two_servers(self) -> None:

@@ -218,17 +218,17 @@ class WriteBackTests(OutageCase):
 
     async def test_term(self) -> None:
         """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
-        held = self.relay()
-        held.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
-        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{held.port}")
+        relay = self.relay()
+        relay.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
         port = await node.port()
         response = await fetch(port, signed("/plain/local://short.flac"))
-        await until(lambda: held.stalled, "the upload")
+        await until(lambda: relay.stalled, "the upload")
         self.assertEqual([], self.stored())
         node.signal(signal.SIGTERM)
         await until(lambda: "Received SIGTERM" in node.stdout, "SIGTERM to be logged")
         self.assertIsNone(node.code)
-        held.release()
+        relay.release()
         self.assertEqual(0, await node.end())
         self.assertEqual([key_of(response)], self.stored())
         self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)

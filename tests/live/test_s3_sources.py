@@ -50,8 +50,8 @@ class SameAudioTests(RemoteCase):
             ("a.ogg", "f:peaks/pts:10/norm:ebu"),
         )
         for name, options in requests:
-            twins = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
-            clients = [await send(service.port, twin) for twin in twins]
+            paths = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
+            clients = [await send(service.port, path) for path in paths]
             local, remote = [await client.end() for client in clients]
             self.assertEqual((200, True), (remote.status, remote.complete), (name, options))
             self.assertEqual(local.body, remote.body, (name, options))
@@ -81,10 +81,10 @@ class SameAudioTests(RemoteCase):
         """A key that is not UTF-8 is served if the store accepts it, and otherwise gives 404."""
         key = b"caf\xe9 \xff\xfe.flac"
         data = short_flac().read_bytes()
-        taken = self.server.request("PUT", self.sources, key, body=data).status == 200
+        is_accepted = self.server.request("PUT", self.sources, key, body=data).status == 200
         service = await self.boot()
         response = await fetch(service.port, self.url(key))
-        self.assertEqual(200 if taken else 404, response.status)
+        self.assertEqual(200 if is_accepted else 404, response.status)
 
     async def test_dots(self) -> None:
         """Dot segments and slashes in a key are literal and reach no other key or bucket.
@@ -165,7 +165,7 @@ class RefusalTests(RemoteCase):
         wrong = Identity(self.server.access_key, "x" * 40)
         wrong_secret = await self.boot(source_s3=self.s3(who=wrong))
         allowlisted = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
-        here = self.url("a.flac"), self.url("a.flac", "info")
+        existing = self.url("a.flac"), self.url("a.flac", "info")
         cases = {
             "missing key": (unrestricted, self.url("none"), self.url("none", "info")),
             "missing bucket": (
@@ -178,10 +178,10 @@ class RefusalTests(RemoteCase):
                 self.url("a.flac", bucket="No_Bucket"),
                 self.url("a.flac", "info", bucket="No_Bucket"),
             ),
-            "no rights": (refused, *here),
+            "no rights": (refused, *existing),
             "missing key, no rights": (refused, self.url("none"), self.url("none", "info")),
-            "wrong secret": (wrong_secret, *here),
-            "not allowed": (allowlisted, *here),
+            "wrong secret": (wrong_secret, *existing),
+            "not allowed": (allowlisted, *existing),
             "grammar": (unrestricted, signed("/plain/s3://a"), signed("/info/plain/s3://a")),
         }
         expected = None

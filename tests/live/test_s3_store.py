@@ -77,8 +77,8 @@ class StoredTests(RemoteCase):
             # exp, 3).
             self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers["cache-control"])
             for name in ("content-type", "content-disposition"):
-                said = miss[name]
-                self.assertEqual(said.decode() if said else None, stored.headers.get(name), name)
+                value = miss[name]
+                self.assertEqual(value.decode() if value else None, stored.headers.get(name), name)
         self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
         key = cache_key(
             VariantOptions(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9),
@@ -252,11 +252,11 @@ class LargeHitTests(RemoteCase):
         client = await send(self.service.port, self.url("a.flac"))
         await until(lambda: client.received, "the first bytes")
         client.pause()
-        got, still = -1, 0
-        while still < 30:
+        previous, unchanged_count = -1, 0
+        while unchanged_count < 30:
             await deferLater(reactor, 0.005)
-            now = self.store.sent_bytes
-            got, still = now, still + 1 if now == got else 0
+            current = self.store.sent_bytes
+            previous, unchanged_count = current, unchanged_count + 1 if current == previous else 0
         self.assertLess(self.store.sent_bytes - self.sent_before, 3 * self.SIZE // 4)
         client.resume()
         whole = await client.end()
