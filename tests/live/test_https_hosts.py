@@ -75,8 +75,8 @@ class RedirectTests(HttpsCase):
         self.add("a.flac", short_flac())
         for options in ("info", "f:wav"):
             local = await fetch(self.service.port, signed(f"/{options}/plain/local://a.flac"))
-            far = await fetch(self.service.port, self.path(first, options))
-            self.assertEqual((200, True, local.body), (far.status, far.complete, far.body))
+            remote = await fetch(self.service.port, self.path(first, options))
+            self.assertEqual((200, True, local.body), (remote.status, remote.complete, remote.body))
         one_more = self.origin.put("/0", Redirect("/a/1"))
         self.assertEqual("upstream_unavailable", (await self.assert_refused(one_more, 502)).error)
 
@@ -92,8 +92,8 @@ class RedirectTests(HttpsCase):
     async def test_not_allowed(self) -> None:
         """A redirect to a host that is not allowed gives the same 404 as a missing source."""
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
-        there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
-        url = self.origin.put("/a", Redirect(there))
+        target_url = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
+        url = self.origin.put("/a", Redirect(target_url))
         response = await self.assert_refused(url, 404)
         missing = await self.assert_refused(self.origin.url("/none"), 404)
         self.assertEqual(missing.body, response.body)
@@ -102,8 +102,8 @@ class RedirectTests(HttpsCase):
     async def test_invalid_location(self) -> None:
         """A redirect without a location, or with an invalid or forbidden one, gives 404 (D48)."""
         cleartext = open_origin(self)
-        there = cleartext.put("/a", short_flac().read_bytes())
-        locations = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
+        target_url = cleartext.put("/a", short_flac().read_bytes())
+        locations = [None, target_url, f"https://me@localhost:{self.origin.port}/", "data:,a"]
         for location in (*locations, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
             url = self.origin.put("/a", Redirect(location))
             self.assertEqual("not_found", (await self.assert_refused(url, 404)).error, location)
@@ -112,9 +112,9 @@ class RedirectTests(HttpsCase):
     async def test_redirect_on_get(self) -> None:
         """A redirect that only GET requests get is not followed: the response is 415."""
         elsewhere = open_origin(self, certificate("localhost"))
-        there = elsewhere.put("/a", short_flac().read_bytes())
+        target_url = elsewhere.put("/a", short_flac().read_bytes())
         good = File(short_flac().read_bytes(), ranges=False)
-        for number, location in enumerate((there, "/good")):
+        for number, location in enumerate((target_url, "/good")):
             url = self.origin.put(f"/{number}", Methods(good, Redirect(location)))
             self.assertEqual(415, (await fetch(self.service.port, self.path(url))).status)
         self.assertEqual([], elsewhere.connections)
@@ -151,11 +151,11 @@ class TrustTests(HttpsCase):
 
     async def test_not_trusted(self) -> None:
         """An invalid certificate gives 502, and the origin gets no request (D48)."""
-        stranger = Authority(Path(self.mktemp()).resolve())
+        untrusted_authority = Authority(Path(self.mktemp()).resolve())
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         for name, bad, host in (
-            ("unknown", stranger.issue("localhost"), "localhost"),
-            ("self-signed", stranger.make_self_signed("localhost"), "localhost"),
+            ("unknown", untrusted_authority.issue("localhost"), "localhost"),
+            ("self-signed", untrusted_authority.make_self_signed("localhost"), "localhost"),
             ("expired", authority().issue_expired("localhost"), "localhost"),
             ("another name", certificate("another.test"), "localhost"),
             ("no address", certificate("localhost"), "127.0.0.1"),
@@ -183,10 +183,10 @@ class TrustTests(HttpsCase):
     async def test_trusted(self) -> None:
         """Chains with an intermediate and certificates for IPv4 addresses are trusted."""
         chained = open_origin(self, authority().issue_through_another("localhost"))
-        numbered = open_origin(self, certificate("127.0.0.1"))
+        ip_origin = open_origin(self, certificate("127.0.0.1"))
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         data = short_flac().read_bytes()
-        for url in (chained.put("/a", data), numbered.put("/a", data, "127.0.0.1")):
+        for url in (chained.put("/a", data), ip_origin.put("/a", data, "127.0.0.1")):
             response = await fetch(service.port, self.path(url))
             self.assertEqual((200, True), (response.status, response.complete), response.body[:200])
 
@@ -287,8 +287,8 @@ class AllowlistTests(HttpsCase):
         """An entry allows only the hosts that it matches; no other host is looked up."""
         origin = open_origin(self, certificate(*self.HOSTS))
         origin.put("/a", short_flac().read_bytes())
-        names = FakeResolver()
-        names.install(self)
+        resolver = FakeResolver()
+        resolver.install(self)
         name, sub, subsub, _, address = self.HOSTS
         for entry, admitted in (
             (name, {name}),
@@ -308,20 +308,20 @@ class AllowlistTests(HttpsCase):
         ):
             entries = None if entry is None else ("nobody.test", entry)
             service = self.start(source_allowlist=entries, variant_store=None)
-            names.lookups.clear()
+            resolver.lookups.clear()
             before = len(origin.requests)
             for host in self.HOSTS:
                 spelled = host.replace("origin", "Origin").replace(".test", ".test.")
                 path = self.path(origin.url("/a", spelled), "info")
                 status = (await fetch(service.port, path, b"HEAD")).status
                 self.assertEqual(200 if host in admitted else 404, status, (entry, host))
-            self.assertLessEqual({*names.lookups}, admitted)
+            self.assertLessEqual({*resolver.lookups}, admitted)
             self.assertEqual(len(admitted), len(origin.requests) - before)
 
     async def test_ipv6_entries(self) -> None:
         """An entry for an IPv6 address has no brackets, and matches any spelling of the address."""
-        names = FakeResolver()
-        names.install(self)
+        resolver = FakeResolver()
+        resolver.install(self)
         refused = self.path("https://[::1]:1/a"), self.path("https://[0:0::1]:1/a")
         for entry, status in (("::1", 502), ("[::1]", 404), ("::2", 404), ("::*", 404)):
             service = self.start(source_allowlist=(entry,))
@@ -333,7 +333,7 @@ class AllowlistTests(HttpsCase):
         elsewhere = open_origin(self, certificate("127.0.0.1"))
         refused = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         gone = [self.origin.put(f"/{status}", Status(status)) for status in (401, 403, 410)]
-        service, closed = self.start(), self.start(source_allowlist=None)
+        service, without_allowlist = self.start(), self.start(source_allowlist=None)
         seen = set()
         for url in (
             refused,
@@ -348,7 +348,9 @@ class AllowlistTests(HttpsCase):
                     response = await fetch(service.port, path, method, x_request_id=b"same")
                     self.assertEqual(404, response.status, url)
                     seen.add((method, response.body, tuple(response.headers_without_date)))
-        response = await fetch(closed.port, self.path(self.origin.url("/a")), x_request_id=b"same")
+        response = await fetch(
+            without_allowlist.port, self.path(self.origin.url("/a")), x_request_id=b"same"
+        )
         seen.add((b"GET", response.body, tuple(response.headers_without_date)))
         self.assertEqual(2, len(seen), seen)
         self.assertEqual([], elsewhere.connections)

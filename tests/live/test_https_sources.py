@@ -153,8 +153,8 @@ class HttpsCase(ServiceCase):
 
     def config(self, **settings: Any) -> Config:
         """Return a configuration with the origin on its allowlist."""
-        many = {"queue_size": 99, "max_probe_concurrency": 99, "probe_timeout": 30}
-        return super().config(**{"source_allowlist": ("localhost",), **many, **settings})
+        high_limits = {"queue_size": 99, "max_probe_concurrency": 99, "probe_timeout": 30}
+        return super().config(**{"source_allowlist": ("localhost",), **high_limits, **settings})
 
     def path(self, url: str, options: str = "f:wav") -> bytes:
         """Return the signed path of a variant, or of the info document (``info``)."""
@@ -258,16 +258,16 @@ class SameAudioTests(HttpsCase):
         responses = await self.fetch_all(service.port, [*renders, *infos])
         rows = zip(BEHAVIORS, responses[: len(BEHAVIORS)], responses[len(BEHAVIORS) :], strict=True)
         for (name, form, _, has_length), render, info in rows:
-            good, described = local[form]
+            good, expected_info = local[form]
             self.assertEqual((200, True), (render.status, render.complete), (name, render.body))
             self.assertEqual(good.body, render.body, name)
             self.assertEqual(200, info.status, (name, info.body))
             document = info.document
             if has_length:
-                self.assertEqual(described.document, document, name)
+                self.assertEqual(expected_info.document, document, name)
             # Without the size of the source, the document has the bit rate of the stream.
-            document["bitrate"] = described.document["bitrate"]
-            self.assertLessEqual(document.items(), described.document.items(), name)
+            document["bitrate"] = expected_info.document["bitrate"]
+            self.assertLessEqual(document.items(), expected_info.document.items(), name)
 
     async def test_info_without_ranges(self) -> None:
         """A duration that ffprobe cannot determine is omitted, never wrong."""
@@ -307,8 +307,8 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual((502, "upstream_unavailable"), failure, (sent, options))
                 head = await fetch(service.port, self.path(url, options), b"HEAD")
                 self.assertEqual(200, head.status)
-        grown = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
+        counted = counter_increases(before, await scrape(service.metrics_port))
+        self.assertEqual([], [series for series in counted if series.startswith("renders_total")])
         self.assertEqual([], self.stored())
 
     async def test_size_limit_without_length(self) -> None:
@@ -345,8 +345,8 @@ class SameAudioTests(HttpsCase):
         responses = await self.fetch_all(service.port, [self.path(url)] * 10)
         self.assertEqual(1, len({response.body for response in responses}))
         self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
-        grown = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual(1, grown['renders_total{format="wav",outcome="success"}'])
+        counted = counter_increases(before, await scrape(service.metrics_port))
+        self.assertEqual(1, counted['renders_total{format="wav",outcome="success"}'])
         requests = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
         last = short_flac().stat().st_size - 1
         # HEAD before the probe, the test for ranges, the probe, the render, and HEAD after the
@@ -443,10 +443,14 @@ class RealServerTests(HttpsCase):
         for options in ("f:wav", "info"):
             local = signed(f"/{options}/plain/local://{quote(name)}")
             paths = local, self.path(f"{base}/{quote(name)}", options)
-            one, other = await self.fetch_all(service.port, paths)
-            self.assertEqual((200, True), (other.status, other.complete), other.body)
-            self.assertEqual(one.body, other.body, options)
-        same = await fetch(service.port, paths[1], if_none_match=other["etag"] or b"")
+            local_response, remote_response = await self.fetch_all(service.port, paths)
+            self.assertEqual(
+                (200, True),
+                (remote_response.status, remote_response.complete),
+                remote_response.body,
+            )
+            self.assertEqual(local_response.body, remote_response.body, options)
+        same = await fetch(service.port, paths[1], if_none_match=remote_response["etag"] or b"")
         self.assertEqual(304, same.status)
         for path, status in (("/none", 404), ("/", 415), ("/text.mp3", 415)):
             response = await fetch(service.port, self.path(base + path))

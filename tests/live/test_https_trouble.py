@@ -276,9 +276,9 @@ class StallTests(TroubleCase):
         """A probe that stalls, or does not end, gives 504 after AP_PROBE_TIMEOUT."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
         endless = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
-        stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
+        stalling = (STALL, endless, File(data.data, sent=9, then="hold"))
         # The origin answers the first HEAD and the test for ranges.
-        rows = self.put_all([(BehaviorSequence(data, data, each), 504) for each in stuck])
+        rows = self.put_all([(BehaviorSequence(data, data, each), 504) for each in stalling])
         responses = await self.assert_refused(self.start(probe_timeout=0.5), rows)
         self.assertEqual({"probe_timeout"}, {response.error for response in responses})
 
@@ -287,9 +287,9 @@ class StallTests(TroubleCase):
         self.patch(inputs, "_STALL_TIMEOUT_US", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
-        lost, fetched = UnreadableAfter(good, 300_000, "hold"), replace(good, **NO_RANGES)
+        unreadable, fetched = UnreadableAfter(good, 300_000, "hold"), replace(good, **NO_RANGES)
         rows: list[tuple[Behavior, int]] = [
-            (OddAfterFirst(OddAfterFirst(good, lost, has_offset), lost, is_whole), 502),
+            (OddAfterFirst(OddAfterFirst(good, unreadable, has_offset), unreadable, is_whole), 502),
             (ChangesOnSecond(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
         ]
         await self.assert_refused(self.start(), self.put_all(rows))
@@ -298,10 +298,12 @@ class StallTests(TroubleCase):
         """A body that stalls once is requested again, and the render succeeds."""
         self.patch(inputs, "_STALL_TIMEOUT_US", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
-        stops = OddAfterFirst(good, replace(good, sent=300_000, then="hold"), has_offset, times=1)
-        response = await fetch(service.port, self.path(self.origin.put("/a", stops)))
+        stalls_once = OddAfterFirst(
+            good, replace(good, sent=300_000, then="hold"), has_offset, times=1
+        )
+        response = await fetch(service.port, self.path(self.origin.put("/a", stalls_once)))
         self.assertEqual((200, True), (response.status, response.complete))
-        self.assertGreater(stops.match_count, 2)
+        self.assertGreater(stalls_once.match_count, 2)
 
     async def test_render(self) -> None:
         """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT."""
@@ -361,10 +363,13 @@ class BrokenTests(TroubleCase):
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
-        lost = [UnreadableAfter(good, half, then) for then in ENDS]
+        unreadable = [UnreadableAfter(good, half, then) for then in ENDS]
         behaviors = [
             *(ChangesOnSecond(replace(cut, sent=None), cut, is_whole) for cut in cuts),
-            *(OddAfterFirst(OddAfterFirst(good, bad, has_offset), bad, is_whole) for bad in lost),
+            *(
+                OddAfterFirst(OddAfterFirst(good, bad, has_offset), bad, is_whole)
+                for bad in unreadable
+            ),
             *(
                 OddAfterFirst(good, bad, has_offset)
                 for bad in (*self.failed_ranges(data)[::2], Status(416), Status(503))
@@ -374,10 +379,10 @@ class BrokenTests(TroubleCase):
         service = self.start(max_concurrency=9)
         before = await scrape(service.metrics_port)
         await self.assert_refused(service, rows)
-        grown = counter_increases(before, await scrape(service.metrics_port))
-        grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
-        counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
-        self.assertEqual(counted, grown)
+        counted = counter_increases(before, await scrape(service.metrics_port))
+        counted = {series: n for series, n in counted.items() if series.startswith("renders_total")}
+        expected = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
+        self.assertEqual(expected, counted)
 
     async def test_chunks(self) -> None:
         """A chunked body is downloaded before the probe; a truncated one starts no render (D48)."""
@@ -390,8 +395,8 @@ class BrokenTests(TroubleCase):
         before = await scrape(service.metrics_port)
         for options in ("f:wav", "info"):
             await self.assert_refused(service, rows, options)
-        grown = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
+        counted = counter_increases(before, await scrape(service.metrics_port))
+        self.assertEqual([], [series for series in counted if series.startswith("renders_total")])
 
     async def test_slow_chunks(self) -> None:
         """If a download takes half of AP_PROBE_TIMEOUT, ffprobe reads the source's URL instead."""
@@ -451,7 +456,7 @@ class ReplacedTests(TroubleCase):
         For peaks and /info, a change gives 500.
         """
         data, service = sound("a.wav"), self.start()
-        news = (
+        new_behaviors = (
             File(data, etag='"2"', modified=None),
             File(data, etag='"2"', modified="another"),
             File(data[:-2]),
@@ -460,7 +465,9 @@ class ReplacedTests(TroubleCase):
         )
         self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
         for options, count in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
-            rows = [(ChangesOnSecond(File(data), new, is_head), 500) for new in news[:count]]
+            rows = [
+                (ChangesOnSecond(File(data), new, is_head), 500) for new in new_behaviors[:count]
+            ]
             responses = await self.assert_refused(service, self.put_all(rows), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
@@ -485,11 +492,11 @@ class LeftoverTests(TroubleCase):
         data, flac = sound("a.wav", "20"), short_flac().read_bytes()
         framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
         behaviors: list[Behavior] = [
-            *(File(data, sent=9, then="close_without_notify", **how) for how in framings),
-            *(File(data, sent=9, then="hold", **how) for how in framings),
+            *(File(data, sent=9, then="close_without_notify", **framing) for framing in framings),
+            *(File(data, sent=9, then="hold", **framing) for framing in framings),
             *(
-                ChangesOnSecond(File(data, **h), File(data, sent=9**6, **h), is_whole)
-                for h in framings
+                ChangesOnSecond(File(data, **framing), File(data, sent=9**6, **framing), is_whole)
+                for framing in framings
             ),
             ChangesOnSecond(File(flac), File(flac, etag='"2"', modified=None), is_head),
             *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None)),
@@ -498,9 +505,9 @@ class LeftoverTests(TroubleCase):
             EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
             File(flac),
         ]
-        stranger = Authority(Path(self.mktemp()).resolve()).issue("localhost")
+        untrusted_certificate = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         urls = [url for url, _ in self.put_all([(behavior, 0) for behavior in behaviors])]
-        return [*urls, open_origin(self, stranger).url("/a"), self.origin.url("/none")]
+        return [*urls, open_origin(self, untrusted_certificate).url("/a"), self.origin.url("/none")]
 
     async def test_nothing_is_left(self) -> None:
         """Failures leave no connection, descriptor, child process, thread or file behind.
