@@ -249,26 +249,30 @@ class NameTests(AttackCase):
             self.assertTrue(await decode_unguarded(text, *words, folder=self.root), text)
             self.assertIn("secret.wav", await self.watch.opened(), text)
         port = self.start().port
-        expected, known = await gather_limited(
+        expected, expected_info = await gather_limited(
             fetch(port, local_path("inside.wav", it)) for it in SOURCE_OPTIONS
         )
-        self.assertEqual((200, 200), (expected.status, known.status))
+        self.assertEqual((200, 200), (expected.status, expected_info.status))
         responses = await gather_limited(fetch(port, local_path(name)) for name in special_names)
         for name, response in zip(special_names, responses, strict=True):
             self.assertEqual((200, expected.body), (response.status, response.body), name)
         # The sources in `special_names` are rendered: they are examples of each kind of name that
         # ffmpeg may interpret. For `other_names`, a HEAD shows that the file is found.
-        model = await fetch(port, local_path("inside.wav", "info"), b"HEAD")
+        reference = await fetch(port, local_path("inside.wav", "info"), b"HEAD")
         heads = await gather_limited(
             fetch(port, local_path(name, "info"), b"HEAD") for name in other_names
         )
         for name, head in zip(other_names, heads, strict=True):
-            self.assertEqual((200, header_names(model)), (head.status, header_names(head)), name)
+            self.assertEqual(
+                (200, header_names(reference)), (head.status, header_names(head)), name
+            )
         responses = await gather_limited(
             fetch(port, local_path(name, "info")) for name in other_names[::4]
         )
         for name, response in zip(other_names[::4], responses, strict=True):
-            self.assertEqual((200, known.document), (response.status, response.document), name)
+            self.assertEqual(
+                (200, expected_info.document), (response.status, response.document), name
+            )
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_outside_or_missing_names(self) -> None:
@@ -461,11 +465,11 @@ class OptionTests(AttackCase):
             self.assertEqual((422, "invalid_options"), (response.status, response.error), segment)
         self.assertEqual(before, {run.words for run in recorder.inputs()})
         for segment in HARMLESS:
-            model = download if segment.startswith("dl:") else without_download
+            reference = download if segment.startswith("dl:") else without_download
             response = await fetch(port, local_path("inside.wav", f"f:wav/{segment}"), b"HEAD")
             self.assertEqual(200, response.status, segment)
-            self.assertEqual(header_names(model), header_names(response), segment)
-            if model is download:
+            self.assertEqual(header_names(reference), header_names(response), segment)
+            if reference is download:
                 self.assert_file_name(response["content-disposition"] or b"", segment)
         some = [local_path("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
         for response in await gather_limited(fetch(port, target) for target in some):

@@ -299,15 +299,17 @@ class RedirectTests(OriginCase):
         (Format and encoding options, 5)
         """
         urls = []
-        for name, there in (("cleartext", self.cleartext_url), ("foreign", self.foreign_url)):
-            away, sound = Redirect(there), File(inside())
+        for name, target_url in (("cleartext", self.cleartext_url), ("foreign", self.foreign_url)):
+            redirect, sound = Redirect(target_url), File(inside())
             behaviors: dict[str, Behavior] = {
-                "get": Methods(sound, away),
-                "second": BehaviorSequence(sound, away),
-                "third": BehaviorSequence(sound, sound, away),
-                "late-get": Methods(Status(405), BehaviorSequence(sound, away)),
+                "get": Methods(sound, redirect),
+                "second": BehaviorSequence(sound, redirect),
+                "third": BehaviorSequence(sound, sound, redirect),
+                "late-get": Methods(Status(405), BehaviorSequence(sound, redirect)),
             }
-            urls += [self.origin.put(f"/{name}-{it}", how) for it, how in behaviors.items()]
+            urls += [
+                self.origin.put(f"/{name}-{it}", behavior) for it, behavior in behaviors.items()
+            ]
             origin = {"cleartext": self.cleartext, "foreign": self.foreign}[name]
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
         await self.select_service()
@@ -526,14 +528,14 @@ class NameTests(OriginCase):
             for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
                 self.origin.put(spelling, inside())
             targets.append(remote_path(self.origin.url(path), ("f:wav", "info")[number % 2]))
-        known = await fetch(self.port, remote_path(self.good_url, "info"))
+        expected_info = await fetch(self.port, remote_path(self.good_url, "info"))
         self.origin.connections.clear()
         responses = await gather_limited(fetch(self.port, target) for target in targets)
-        for path, response, model in zip(
-            paths, responses, cycle((self.expected, known)), strict=False
+        for path, response, reference in zip(
+            paths, responses, cycle((self.expected, expected_info)), strict=False
         ):
-            self.assertEqual((200, model.body), (response.status, response.body), path)
-            self.assertEqual(header_names(model), header_names(response), path)
+            self.assertEqual((200, reference.body), (response.status, response.body), path)
+            self.assertEqual(header_names(reference), header_names(response), path)
         requested = {unquote(request.target) for request in self.origin.requests}
         self.assertEqual({unquote(path).removesuffix("?") for path in paths}, requested)
         for request in self.origin.requests:
@@ -575,8 +577,8 @@ class NameTests(OriginCase):
             for name, lines in odd.items()
         ]
         await self.select_service()
-        known = await fetch(self.port, remote_path(self.good_url, "info"))
-        for options, model in (("f:wav", self.expected), ("info", known)):
+        expected_info = await fetch(self.port, remote_path(self.good_url, "info"))
+        for options, reference in (("f:wav", self.expected), ("info", expected_info)):
             responses = await gather_limited(
                 fetch(self.port, remote_path(url, options)) for url in urls
             )
@@ -584,7 +586,7 @@ class NameTests(OriginCase):
                 self.assertIn(response.status, (200, 404, 415, 502), url)
                 if response.status == 200:
                     self.assertLessEqual(
-                        {*header_names(response)}, {*header_names(model), b"etag"}, url
+                        {*header_names(response)}, {*header_names(reference), b"etag"}, url
                     )
                     self.assertNotIn(b"Injected", b"".join(value for _, value in response.headers))
         self.assertEqual(200, (await fetch(self.port, remote_path(self.good_url, "f:flac"))).status)

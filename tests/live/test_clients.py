@@ -275,8 +275,8 @@ class DisconnectTests(ClientCase):
         await until(lambda: running.response, "the headers")
         (encoder,) = encoders()
         os.kill(encoder, signal.SIGSTOP)
-        ends = ((reset, b""), (half_close, b""), (socket.socket.close, HEALTH * 1000))
-        for number, (disconnect, pipelined) in enumerate(ends):
+        disconnects = ((reset, b""), (half_close, b""), (socket.socket.close, HEALTH * 1000))
+        for number, (disconnect, pipelined) in enumerate(disconnects):
             target = signed(f"/cb:{number}/plain/local://short.flac")
             client = connect_and_send(port, get(target) + pipelined)
             await until_queued(port, 1)

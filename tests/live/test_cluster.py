@@ -256,9 +256,9 @@ class ClusterCase(ServiceCase):
 
     async def fetch_expected(self, all_options: Collection[str]) -> None:
         """Fetch the expected body for each of the options from a separate node."""
-        lone = self.start(variant_store=None)
+        separate_service = self.start(variant_store=None)
         responses = await gather(
-            fetch_with_body(lone.port, short_path(options)) for options in all_options
+            fetch_with_body(separate_service.port, short_path(options)) for options in all_options
         )
         self.expected.update(zip(all_options, (body for _, body in responses), strict=True))
 
@@ -437,9 +437,9 @@ class NodeLossTests(ClusterCase):
         await self.prepare()
         await self.until_answered(self.looping_clients)
         held = await self.drain(self.nodes["drained"])
-        moved = await self.kill(self.nodes["killed"])
+        nginx_clients = await self.kill(self.nodes["killed"])
         await self.resume(self.nodes["drained"], held)
-        for client in moved:
+        for client in nginx_clients:
             response = await client.end()
             self.assertEqual((200, True), (response.status, response.complete))
             self.assertIn(response[NODE], (b"steady", b"drained"))
@@ -497,7 +497,7 @@ class NodeLossTests(ClusterCase):
         # `block_renders` then waits for a response of the metrics port, so the node has also sent
         # the output of these renders.
         held = await self.block_renders("killed")
-        moved = [await send(self.nginx.port, early.path)]
+        nginx_clients = [await send(self.nginx.port, early.path)]
 
         async def another_waits() -> bool:
             return (await sum_series("render_queue_depth", node.metrics_port)).total() > 1
@@ -505,7 +505,7 @@ class NodeLossTests(ClusterCase):
         await poll(another_waits, "the queue to grow")
         # From here on the node reads nothing, and its clients accumulate.
         node.process.signal(signal.SIGSTOP)
-        moved.append(await send(self.nginx.port, late.path))
+        nginx_clients.append(await send(self.nginx.port, late.path))
         caught = [*self.hit_clients, self.miss_clients["killed"]]
 
         async def all_caught() -> bool:
@@ -518,7 +518,7 @@ class NodeLossTests(ClusterCase):
         await self.until_answered(self.looping_clients)
         await self.balancer.until_state(steady="UP", drained="DOWN", killed="DOWN")
         self.assertGreaterEqual(await self.balancer.retried("killed"), len(held) + len(caught))
-        return moved
+        return nginx_clients
 
     async def resume(self, node: Node, held: list[Client]) -> None:
         """Let a drained node complete its queued requests.
@@ -526,8 +526,8 @@ class NodeLossTests(ClusterCase):
         Require that the balancer then sends requests for the node's URLs to the node again.
         """
         await node.open_gate()
-        for client, way in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
-            await self.assert_served(client, way)
+        for client, node_name in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
+            await self.assert_served(client, node_name)
         await self.balancer.until_state(drained="UP")
         self.assertEqual(200, (await fetch(node.port, b"/ready")).status)
         for name in ("steady", "drained"):

@@ -193,26 +193,28 @@ class SharedStoreTests(KillCase):
         """Nodes that share a store send equal bytes for a URL, even after one of them is killed."""
         nodes = [await self.boot(), await self.boot()]
         targets = [target("good", form) for form in ("mp3", "opus", "flac", "wav", "peaks")]
-        asked = [
+        requests = [
             (path, await send(port, path))
             for path in targets
             for _ in range(2)
             for _, port in nodes
         ]
         bodies: dict[bytes, set[bytes]] = {path: set() for path in targets}
-        for path, client in asked:
+        for path, client in requests:
             response = await client.end()
             self.assertEqual((200, True), (response.status, response.complete))
             bodies[path].add(response.body)
         self.assertEqual([1] * len(targets), [len(each) for each in bodies.values()])
         (survivor, port), (dying, other) = nodes
         clients = [await send(other, target("good", form, "/gain:-3")) for form in ("mp3", "flac")]
-        stuck = await send(other, target("middle", "mp3"))
-        await until(lambda: stuck.response, "the headers")
-        beside = [await send(port, target("good", form, "/gain:-3")) for form in ("mp3", "flac")]
+        suspended_client = await send(other, target("middle", "mp3"))
+        await until(lambda: suspended_client.response, "the headers")
+        survivor_clients = [
+            await send(port, target("good", form, "/gain:-3")) for form in ("mp3", "flac")
+        ]
         dying.signal(signal.SIGKILL)
         await dying.end()
-        whole = [await client.end() for client in beside]
+        whole = [await client.end() for client in survivor_clients]
         self.assertEqual([True, True], [response.complete for response in whole])
         for client, response in zip(clients, whole, strict=True):
             await until(lambda client=client: client.closed, "the connection to break")
@@ -308,8 +310,8 @@ class HungDiskTests(ScriptedEncoderCase):
         await self.assert_whole(joined, b"COALESCED")
         await self.assert_serves(service.port, target("good", "mp3"))
         await until(lambda: len(self.messages(LogLevel.warn)) == 1, "the warning")
-        beside = await fetch(service.port, target("good", "flac"))
-        self.assertEqual((200, True), (beside.status, beside.complete))
+        other_response = await fetch(service.port, target("good", "flac"))
+        self.assertEqual((200, True), (other_response.status, other_response.complete))
         counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
         await service.stopService()
@@ -341,8 +343,8 @@ class HungDiskTests(ScriptedEncoderCase):
         await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
         await self.assert_serves(port, target("good", "mp3"))
         await until(lambda: self.messages(LogLevel.warn), "the warning")
-        beside = await fetch(port, target("good", "flac"))
-        self.assertEqual((200, True), (beside.status, beside.complete))
+        other_response = await fetch(port, target("good", "flac"))
+        self.assertEqual((200, True), (other_response.status, other_response.complete))
         freeze("--unfreeze")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         counted = counter_increases(before, await scrape(service.metrics_port))

@@ -247,9 +247,9 @@ class FailureTests(ScriptedEncoderCase):
         """Require exactly the log lines of the given ends, in any order."""
         expected = [end.access_log_line for end in ends]
         expected += [(end.level, end.line) for end in ends if end.line is not None]
-        for level, shape in expected:
-            found = [line for line in lines if line[0] == level and re.fullmatch(shape, line[1])]
-            self.assertTrue(found, f"{level} {shape} is not among {lines}")
+        for level, pattern in expected:
+            found = [line for line in lines if line[0] == level and re.fullmatch(pattern, line[1])]
+            self.assertTrue(found, f"{level} {pattern} is not among {lines}")
             lines.remove(found[0])
         self.assertEqual([], lines)
 
@@ -374,12 +374,12 @@ def mount(case: ServiceCase, *words: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or error
-        raise SkipTest(f"File systems cannot be mounted here: {said}") from error
-    where = words[-1]
+        reason = getattr(error, "stderr", "") or error
+        raise SkipTest(f"File systems cannot be mounted here: {reason}") from error
+    mount_point = words[-1]
 
     def unmount() -> None:
-        subprocess.run(["umount", "--lazy", where], check=True, timeout=PATIENCE)
+        subprocess.run(["umount", "--lazy", mount_point], check=True, timeout=PATIENCE)
 
     case.addCleanup(unmount)
 
