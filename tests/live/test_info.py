@@ -316,9 +316,9 @@ def riff_info(wav: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     def chunk(name: bytes, data: bytes) -> bytes:
         return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
 
-    listed = chunk(b"LIST", b"INFO" + b"".join(chunk(*pair) for pair in chunks))
+    list_chunk = chunk(b"LIST", b"INFO" + b"".join(chunk(*pair) for pair in chunks))
     at = wav.index(b"data")
-    body = wav[8:at] + listed + wav[at:]
+    body = wav[8:at] + list_chunk + wav[at:]
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
@@ -618,14 +618,14 @@ class ProbeTests(ServiceCase):
 
     async def test_client_that_leaves(self) -> None:
         """If the only client leaves, its probe is killed, and the probe slot is freed."""
-        stuck = self.bin / "stuck"
-        stuck.touch()
-        self.use_ffprobe(f"[ -e '{stuck}' ] && exec sleep 600")
+        hang_marker = self.bin / "stuck"
+        hang_marker.touch()
+        self.use_ffprobe(f"[ -e '{hang_marker}' ] && exec sleep 600")
         port = self.start(max_probe_concurrency=1).port
         client = await send(port, info("short.flac"))
         await until(self.probe_count, "the probe")
         self.assertEqual(429, (await fetch(port, info("long.flac"))).status)
-        stuck.unlink()
+        hang_marker.unlink()
         await client.leave()
         response = await until_admitted(port, info("long.flac"))
         self.assertEqual((200, "flac"), (response.status, response.document["format"]))

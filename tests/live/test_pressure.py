@@ -128,7 +128,7 @@ class QueueTests(StoppedEncoderCase):
         hit = target("good", "opus")
         tag = (await until_hit(port, hit))["etag"] or b""
         metrics = await node.metrics_port()
-        for where, path, method, headers, status in (
+        for listener_port, path, method, headers, status in (
             (port, hit, b"GET", {}, 200),
             (port, hit, b"GET", {"range": b"bytes=0-9"}, 206),
             (port, hit, b"HEAD", {}, 200),
@@ -143,7 +143,7 @@ class QueueTests(StoppedEncoderCase):
             took = []
             for _ in range(8):
                 since = reactor.seconds()
-                response = await fetch(where, path, method, **headers)
+                response = await fetch(listener_port, path, method, **headers)
                 took.append(reactor.seconds() - since)
                 self.assertEqual(status, response.status, path)
             self.assertLess(min(took), MAX_SECONDS_WITHOUT_SLOT, path)

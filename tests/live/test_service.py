@@ -427,10 +427,10 @@ class SourceTests(ServiceCase):
     async def test_unconfigured_sources(self) -> None:
         """Local sources require AP_LOCAL_ROOT, and bucket sources require credentials."""
         port = self.start(local_root=None, source_allowlist=("bucket", "127.0.0.1")).port
-        with socket.socket() as nobody:
+        with socket.socket() as unused:
             # Bound but not listening, so that no other program can take the port.
-            nobody.bind(("127.0.0.1", 0))
-            closed = nobody.getsockname()[1]
+            unused.bind(("127.0.0.1", 0))
+            closed = unused.getsockname()[1]
             for source, status, error in (
                 ("local://short.flac", 404, "not_found"),
                 ("s3://bucket/key", 500, "not_configured"),

@@ -266,11 +266,11 @@ class EnhanceTests(SynchronousTestCase):
         got = heard.channels[0][middle : middle + size]
         for at in (middle, len(whole) - size - 2000):
             got = heard.channels[0][at : at + size]
-            alike = {
+            correlations = {
                 lag: correlation(got, whole.channels[0][at + lag : at + lag + size])
                 for lag in (-2 * whole.rate // 80, -whole.rate // 80, -2, -1, 0, 1, 2, 240, 1102)
             }
-            self.assertEqual(max(alike, key=lambda lag: alike[lag]), 0, alike)
+            self.assertEqual(max(correlations, key=lambda lag: correlations[lag]), 0, correlations)
 
     def test_ahead_of_the_downmix(self) -> None:
         """``enhance`` processes each channel of the source, before the downmix (D51)."""
@@ -387,13 +387,13 @@ class ChannelTests(SynchronousTestCase):
         rate, hertz = 48000, (300, 500, 700, 50, 1100, 1300)
         source = write_wav(tone(rate, rate // 2, *hertz, amplitude=0.15), mask=0x3F)
         left, right = render_and_decode(source, PLAIN).channels
-        for side, near, far in (
+        for side, expected, unexpected in (
             (left, (300, 1100), (500, 1300)),
             (right, (500, 1300), (300, 1100)),
         ):
-            for frequency in near:
+            for frequency in expected:
                 self.assertGreater(strength(side, frequency, rate), -35, frequency)
-            for frequency in far:
+            for frequency in unexpected:
                 self.assertLess(strength(side, frequency, rate), -80, frequency)
             self.assertGreater(strength(side, 700, rate), -35)
         self.assertApproximates(strength(left, 700, rate), strength(right, 700, rate), 0.01)

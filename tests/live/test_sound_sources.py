@@ -92,8 +92,8 @@ class IdentityTests(SynchronousTestCase):
         )
         self.assertIn(b"Secret", source)
         self.assertEqual(len(describe(source)["streams"]), 2)
-        ours = {"major_brand", "minor_version", "compatible_brands"}
-        ours |= {"language", "handler_name", "vendor_id"}
+        allowed_tags = {"major_brand", "minor_version", "compatible_brands"}
+        allowed_tags |= {"language", "handler_name", "vendor_id"}
         for form, output in render_all(source, [f"f:{form}" for form in FORMS]).items():
             for word in (b"Secret", b"private", b"2001", b"Lavf5", b"Lavc5", b"PNG", b"JFIF"):
                 self.assertNotIn(word, output, form)
@@ -104,7 +104,9 @@ class IdentityTests(SynchronousTestCase):
             # The encoder tag in Ogg holds the codec's name, without a version.
             self.assertRegex(stream["tags"].pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
             for part in (found["format"], stream):
-                self.assertLessEqual({name.lower() for name in part.get("tags", {})}, ours, form)
+                self.assertLessEqual(
+                    {name.lower() for name in part.get("tags", {})}, allowed_tags, form
+                )
 
 
 class StreamSelectionTests(SynchronousTestCase):
@@ -236,12 +238,12 @@ class EmptyTests(SynchronousTestCase):
                 found = Probe("wav", "", None, False, sample_rate=rate, channels=channels)
                 options = parse_options(f"f:{form}/t:5{extra}")
                 source = write_wav(constant(rate, 1, *[0.5] * channels))
-                ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
-                most = max(most, len(ended.stdout))
-                if ended.code == 0:
-                    self.assertTrue(encoder.encoded_nothing(len(ended.stdout)), form)
+                completed = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
+                most = max(most, len(completed.stdout))
+                if completed.code == 0:
+                    self.assertTrue(encoder.encoded_nothing(len(completed.stdout)), form)
                 else:
-                    self.assertIn(b"Empty output", ended.stderr, form)
+                    self.assertIn(b"Empty output", completed.stderr, form)
             self.assertLessEqual(most, encoder.header_bytes, form)
             # `header_bytes` is close to the size of the largest header, because clients get nothing
             # until the output exceeds `header_bytes`.
@@ -372,13 +374,13 @@ class BrokenTests(SynchronousTestCase):
 
     def test_flipped_bytes(self) -> None:
         """A damaged file in any container is rendered or refused, and never gives a 500 (D13)."""
-        chance = random.Random(7)
+        rng = random.Random(7)
         for n, kind in enumerate(("wav", *KINDS)):
             broken = bytearray(sample(kind))
             for _ in range(3):
-                broken[chance.randrange(min(300, len(broken)))] = chance.randrange(256)
+                broken[rng.randrange(min(300, len(broken)))] = rng.randrange(256)
             for _ in range(20):
-                broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(8)
+                broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
             try:
                 render(bytes(broken), "f:flac/t:0.05" if n % 2 else "f:wav")
             except Refusal as refusal:
@@ -397,10 +399,10 @@ class ServerErrorTests(SynchronousTestCase):
                 "ffmpeg", local_input(), parse_options("f:wav"), probe(source)
             )
             with open("/dev/full", "wb") as full:
-                ended = run(words, source, full.fileno())
-            self.assertNotEqual(ended.code, 0)
-            self.assertIn(b"No space left on device", ended.stderr)
-            self.assertIs(classify(ended.stderr), None)
+                completed = run(words, source, full.fileno())
+            self.assertNotEqual(completed.code, 0)
+            self.assertIn(b"No space left on device", completed.stderr)
+            self.assertIs(classify(completed.stderr), None)
 
     def test_closed_descriptor(self) -> None:
         """A source descriptor that is not open is a server error (Errors, 500)."""
@@ -409,14 +411,14 @@ class ServerErrorTests(SynchronousTestCase):
             probe_arguments("ffprobe", gone),
             encoder_arguments("ffmpeg", gone, parse_options("f:wav"), probe(sample())),
         ):
-            ended = run(words, sample())
-            self.assertNotEqual(ended.code, 0)
-            self.assertIs(classify(ended.stderr), None, ended.stderr)
+            completed = run(words, sample())
+            self.assertNotEqual(completed.code, 0)
+            self.assertIs(classify(completed.stderr), None, completed.stderr)
 
     def test_missing_encoder(self) -> None:
         """An ffmpeg that lacks an encoder is a server error (D34)."""
         words = encoder_arguments("ffmpeg", local_input(), parse_options("f:mp3"), probe(sample()))
         words[words.index("libmp3lame")] = "libnothing"
-        ended = run(words, sample())
-        self.assertNotEqual(ended.code, 0)
-        self.assertIs(classify(ended.stderr), None, ended.stderr)
+        completed = run(words, sample())
+        self.assertNotEqual(completed.code, 0)
+        self.assertIs(classify(completed.stderr), None, completed.stderr)

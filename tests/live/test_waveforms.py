@@ -256,8 +256,8 @@ class ExactnessTests(SourceCase):
             self.assert_exact(waveform, frames, 300, name)
             if name in WRONG_LENGTH:
                 found = await deferToThread(probe, source)
-                believed = (found.duration or 0) * found.sample_rate
-                self.assertGreater(abs(believed - len(frames)), 1000, name)
+                probed_length = (found.duration or 0) * found.sample_rate
+                self.assertGreater(abs(probed_length - len(frames)), 1000, name)
 
         await gatherResults([Deferred.fromCoroutine(check(*source)) for source in sources])
 
