@@ -33,7 +33,7 @@ def alone(bench: Bench) -> Results:
         "start to listening",
         "s",
         target=0.4,
-        remark="of the process, including the start of Python",
+        remark="the time to listening begins with the process, so it includes the start of Python",
     )
     python = results.figure("idle service", "Python's own start, `python -c pass`", "s")
     for _ in range(bench.rounds + 1):
