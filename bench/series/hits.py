@@ -173,7 +173,7 @@ def large(bench: Bench) -> Results:
         "s/GB",
         target=1.35,
         peer="nginx",
-        reason="Python's own work for each turn of a connection is a seventh of this CPU time",
+        reason="Python's work each time that a connection can send is a seventh of this CPU time",
     )
     with (
         service(folder, small_service(bench, folder)) as ours,
