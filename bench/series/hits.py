@@ -173,7 +173,7 @@ def large(bench: Bench) -> Results:
         "s/GB",
         target=1.35,
         peer="nginx",
-        reason="Python's work each time that a connection can send is a seventh of this CPU time",
+        reason="a seventh of this CPU time is Python code that runs whenever a socket can send",
     )
     with (
         service(folder, small_service(bench, folder)) as ours,

@@ -23,7 +23,7 @@ from audioproxy.errors import (
 )
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
-from tests.media.test_diagnostics import CUT_SHORT, END_LOST, REMOTE, WHOLE
+from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors
 
@@ -379,7 +379,7 @@ class CutShortTests(EncoderCase):
     def test_whole(self) -> None:
         """Messages of ffmpeg about recovered connections or other faults do not fail a run."""
         for start in self.runs():
-            for stderr in (b"", *WHOLE):
+            for stderr in (b"", *COMPLETE_SOURCES):
                 running = start()
                 self.end(stderr)
                 self.successResultOf(running)
@@ -387,7 +387,7 @@ class CutShortTests(EncoderCase):
     def test_diagnostics(self) -> None:
         """A run that fails because of the connection is refused with the cause."""
         for start in self.runs():
-            for refusal, diagnostics in REMOTE.items():
+            for refusal, diagnostics in REMOTE_FAILURES.items():
                 for stderr in diagnostics:
                     running = start()
                     self.end(stderr, 1)

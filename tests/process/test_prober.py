@@ -23,7 +23,7 @@ from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
-from tests.media.test_diagnostics import CUT_SHORT, REMOTE, WHOLE
+from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.support.processes import FakeSpawner
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
@@ -280,7 +280,7 @@ class RemoteTests(ProberCase):
 
     def test_diagnostics(self) -> None:
         """A probe that fails because of the connection is refused with the cause."""
-        for refusal, diagnostics in REMOTE.items():
+        for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
                 self.spawner.last.write_stderr(stderr)
@@ -307,7 +307,7 @@ class RemoteTests(ProberCase):
 
     def test_whole(self) -> None:
         """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
-        for stderr in WHOLE:
+        for stderr in COMPLETE_SOURCES:
             probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
             self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
