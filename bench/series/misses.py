@@ -24,7 +24,7 @@ _SEEKS = {
     "mp3": "to seek exactly, ffmpeg reads every frame up to the start of the preview",
 }
 _HELD = {
-    "m4a": "its first fragment, a second long by contract, must be encoded first",
+    "m4a": "the first fragment of an m4a is one second long and must be encoded before it is sent",
     "opus": "two pages must be encoded first",
 }
 _OWN = "the project's own audio-only ffmpeg is not built (make ffmpeg)"

@@ -54,7 +54,7 @@ def write_report(outcome: Outcome) -> str:
         *_table(("Kind of request", "Requests"), kinds.items()),
         *_table(("Status", "Responses"), responses.items()),
         *_table(("X-Audio-Proxy", "Responses"), states.items()),
-        f"{cut} responses were broken off. Each has a known cause or is a problem of a check.",
+        f"{cut} responses were broken off. Each has a known cause, or makes a check above fail.",
         "",
         "## Conditions",
         "",
