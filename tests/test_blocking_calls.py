@@ -125,7 +125,7 @@ class OverdueTests(BlockingCallsCase):
     """Calls that end after their deadline, or never"""
 
     def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:
-        """Let a call pass its deadline."""
+        """Run a call, and require that it fails at its deadline."""
         running = self.run_call(work, seconds=10)
         self.clock.advance(10)
         self.failureResultOf(running, TimeoutError)

@@ -521,9 +521,9 @@ class NodeLossTests(ClusterCase):
         return nginx_clients
 
     async def resume(self, node: Node, held: list[Client]) -> None:
-        """Let a drained node complete its queued requests.
+        """Open the gate of a drained node, and require that its queued requests complete.
 
-        Require that the balancer then sends requests for the node's URLs to the node again.
+        Require also that the balancer then sends requests for the node's URLs to the node again.
         """
         await node.open_gate()
         for client, node_name in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):

@@ -57,7 +57,7 @@ class ConnectionCase(SynchronousTestCase):
         self.harness.connection_clock.advance(0)
 
     def finish(self, rest: bytes, data: bytes = b"sound") -> None:
-        """Let a render produce all of its output and end."""
+        """Write the whole output of a render, and end the render."""
         render = self.harness.render(rest)
         render.write_output(data)
         render.end()
