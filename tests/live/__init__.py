@@ -1,1 +1,0 @@
-"""Tests with a real ffmpeg, real files and real sockets."""
