@@ -24,7 +24,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 
 .DELETE_ON_ERROR:
 # Tests that need an S3 server.
-S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_cluster \
+S3_TESTS = tests.support.test_buckets tests.support.test_names tests.deploy.test_cluster \
     $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \

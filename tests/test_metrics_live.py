@@ -15,7 +15,6 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from audioproxy.service import BootError, ProxyService, make_resource, make_service
-from tests.live.test_service import scratch_files, until_hit
 from tests.support.service import (
     PROJECT,
     Client,
@@ -31,6 +30,7 @@ from tests.support.service import (
     until,
 )
 from tests.test_metrics import read
+from tests.test_service_live import scratch_files, until_hit
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
 LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"

@@ -11,7 +11,6 @@ from unittest import skipUnless
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
-from tests.live.test_service import scratch_files, until_hit
 from tests.support.service import (
     Client,
     Process,
@@ -26,6 +25,7 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.test_service_live import scratch_files, until_hit
 
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 

@@ -18,7 +18,7 @@ from bench.series.crowds import RENDERS
 from bench.series.hits import CONNECTIONS, small_service, stocked
 from bench.series.renders import rooted
 from bench.settings import Bench
-from tests.support.balancer import shipped
+from tests.deploy.balancer import shipped
 
 _COLD = 8
 _CLIENTS_OF_EACH = 4

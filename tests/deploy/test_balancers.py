@@ -1,4 +1,4 @@
-"""The configurations of HAProxy and nginx; `tests.live.test_cluster` runs nodes behind them."""
+"""The configurations of HAProxy and nginx; `tests.deploy.test_cluster` runs nodes behind them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
 from tests.support.authority import Authority, Certificate
-from tests.support.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
 from tests.support.service import PROJECT, fetch, signed
 
 NODES = {"one": 80, "two": 81}

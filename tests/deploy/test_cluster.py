@@ -18,8 +18,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
-from tests.live.test_ends import ScriptedEncoderCase, target, until_stopped
-from tests.support.balancer import NODE, Balancer, HAProxy, Nginx, balance, poll
+from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance, poll
+from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.service import (

@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 import audioproxy
 from audioproxy.config import VARIABLES, Config, load
 from audioproxy.service import make_resource
+from tests.deploy.balancer import installed
 from tests.deploy.promql import run_promtool
 from tests.deploy.test_container import environment as image_environment
-from tests.support.balancer import installed
 from tests.support.service import PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/compose"

@@ -21,7 +21,6 @@ from audioproxy.media.encoding import ENCODERS, measure_arguments
 from audioproxy.media.inputs import local_input, remote_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.process.ffmpeg_capabilities import LISTS
-from tests.live import test_info
 from tests.support.audio import (
     convert,
     convert_all,
@@ -34,6 +33,7 @@ from tests.support.audio import (
 )
 from tests.support.programs import FFMPEG, FFPROBE, OWN
 from tests.support.service import PROJECT
+from tests.web import test_info_live as test_info
 
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
@@ -71,7 +71,7 @@ COMPARED_OPTIONS = [
 ]
 
 #: Codecs that Debian's ffmpeg can encode and that sources may have, by the file name suffix of
-#: their container. `tests.live.test_info` has more files.
+#: their container. `tests.web.test_info_live` has more files.
 CODECS = {
     "wav": "adpcm_ima_wav adpcm_ms adpcm_swf adpcm_yamaha pcm_alaw pcm_mulaw pcm_f64le wmav1 mp2"
     " ac3 eac3 libmp3lame flac",

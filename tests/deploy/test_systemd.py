@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import service, tap
 from audioproxy.config import VARIABLES, Config, FileStore, load
-from tests.support.balancer import installed, shipped
+from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
 from tests.support.service import PROJECT
 

@@ -76,7 +76,7 @@ class IdentityTests(SynchronousTestCase):
     def test_same_bytes(self) -> None:
         """Every format gives the same bytes on every run, with every filter (D44).
 
-        `tests.live.test_service_processes` compares renders of every format between nodes.
+        `tests.test_service_processes_live` compares renders of every format between nodes.
         Rendering several outputs in one ffmpeg run gives the same bytes, which other tests rely on.
         """
         filters = "norm:ebu/enhance:voice/fade:0.05:0.05/gain:1"

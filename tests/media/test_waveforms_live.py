@@ -11,7 +11,6 @@ import numpy as np
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 
-from tests.live.test_service import scratch_files, until_hit
 from tests.support.audio import (
     Sound,
     constant,
@@ -48,6 +47,7 @@ from tests.support.waveforms import (
     parse_waveform,
     render_waveform,
 )
+from tests.test_service_live import scratch_files, until_hit
 
 SHORT = signed("/f:peaks/plain/local://short.flac")
 

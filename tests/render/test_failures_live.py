@@ -16,7 +16,6 @@ from typing import ClassVar
 from twisted.trial.unittest import SkipTest
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from tests.live.test_service import scratch_files, until_hit
 from tests.support.service import (
     PATIENCE,
     Client,
@@ -34,7 +33,8 @@ from tests.support.service import (
     signed,
     until,
 )
-from tests.test_tap import LINE
+from tests.test_service_live import scratch_files, until_hit
+from tests.test_tap_live import LINE
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
 # of that source. Other sources and other calls run the real ffmpeg. `write_64k` writes 64 KiB, and

@@ -8,8 +8,12 @@ import signal
 from typing import ClassVar
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from tests.live.test_ends import ScriptedEncoderCase, target, until_stopped, without_scrapes
-from tests.live.test_service import until_hit
+from tests.render.test_failures_live import (
+    ScriptedEncoderCase,
+    target,
+    until_stopped,
+    without_scrapes,
+)
 from tests.support.service import (
     Client,
     Process,
@@ -23,6 +27,7 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.test_service_live import until_hit
 
 # Maximum seconds for a request that needs neither a slot nor a child process. Tests compare the
 # fastest of several attempts, so that a busy machine does not fail them.

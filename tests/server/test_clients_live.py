@@ -11,7 +11,6 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tests.live.test_service import until_hit
 from tests.support.http import Response, read_response
 from tests.support.service import (
     PATIENCE,
@@ -28,6 +27,7 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.test_service_live import until_hit
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.media import inputs
 from audioproxy.service import ProxyService
-from tests.live.test_https_hosts import FakeResolver
-from tests.live.test_https_sources import (
+from tests.sources.test_https_hosts_live import FakeResolver
+from tests.sources.test_https_live import (
     CHUNKED,
     NO_RANGES,
     UNTIL_CLOSE,

@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from audioproxy.backends import BootError
 from audioproxy.service import make_service
-from tests.live.test_https_sources import HttpsCase, authority, certificate
+from tests.sources.test_https_live import HttpsCase, authority, certificate
 from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import File, Methods, PendingResponse, Redirect, Status, open_origin

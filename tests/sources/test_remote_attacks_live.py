@@ -19,7 +19,7 @@ from queue import Empty, Queue
 from threading import Thread
 from urllib.parse import quote, unquote
 
-from tests.live.test_attacks import (
+from tests.sources.test_local_attacks_live import (
     FFMPEG_VARIABLES,
     SECRETS,
     gather_limited,

@@ -21,12 +21,12 @@ from twisted.trial.unittest import SkipTest
 
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.service import ProxyService, make_service
-from tests.live.test_service import until_hit
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity, S3Server
 from tests.support.service import Process, ServiceCase, fetch, reactor, signed, until
+from tests.test_service_live import until_hit
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).

@@ -25,9 +25,7 @@ from audioproxy.render import registry as registry_module
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
-from tests.live.test_ends import ScriptedEncoderCase, mount, target, until_stopped
-from tests.live.test_service import scratch_files, until_hit
-from tests.live.test_service_processes import is_running
+from tests.render.test_failures_live import ScriptedEncoderCase, mount, target, until_stopped
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.service import (
@@ -41,6 +39,8 @@ from tests.support.service import (
     send,
     until,
 )
+from tests.test_service_live import scratch_files, until_hit
+from tests.test_service_processes_live import is_running
 
 # Python runs this code when it starts. The code kills the process in the middle of its first
 # write-back.
