@@ -16,12 +16,13 @@ from twisted.internet.defer import Deferred
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
+from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.rig import ATTACKED, LONG_RENDER, Rig
-from tests.soak.visits import ExpectedRequest, Visit
 from tests.support.service import PATIENCE
 
-Harm = Callable[[bytes, Random], bytes]
+Damage = Callable[[bytes, Random], bytes]
 
+_PAST = {"kill": "killed", "stop": "stopped for good", "pause": "stopped and continued"}
 _SOURCE = "fd/3"
 _LOOK = 0.01
 # Seconds to wait after a render was stored. Requests can then certainly no longer join it.
@@ -58,8 +59,7 @@ def _send(handle: int, number: int) -> bool:
 class ChildAttack:
     """Attack on one child process.
 
-    :ivar way: "kill" (SIGKILL), "stop" (SIGSTOP) or "pause" (SIGSTOP, then SIGCONT). A "stop"
-        becomes a "pause" while another "stop" is in progress.
+    :ivar way: "kill" (SIGKILL), "stop" (SIGSTOP) or "pause" (SIGSTOP, then SIGCONT).
     :ivar midway: whether the attack waits until the response has begun to arrive.
     """
 
@@ -70,13 +70,15 @@ class ChildAttack:
 
 CHILD_ATTACKS = [
     ChildAttack("ffmpeg", "kill", midway=True),
-    ChildAttack("ffmpeg", "stop", midway=True),
     ChildAttack("ffprobe", "kill"),
     ChildAttack("ffmpeg", "pause", midway=True),
     ChildAttack("ffmpeg", "kill"),
+    ChildAttack("ffprobe", "pause"),
+]
+CHILD_STOPS = [
+    ChildAttack("ffmpeg", "stop", midway=True),
     ChildAttack("ffprobe", "stop"),
     ChildAttack("ffmpeg", "stop"),
-    ChildAttack("ffprobe", "pause"),
 ]
 
 
@@ -86,7 +88,6 @@ class Attacks:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._child_attacks = cycle(CHILD_ATTACKS)
-        self._stopped = False
         self._version = 0
 
     async def attack(self, over: list[bool], chance: Random) -> None:
@@ -101,41 +102,57 @@ class Attacks:
                 return
             await act(self._rig, chance)
 
-    async def attack_child(self, _rig: Rig, chance: Random) -> None:
-        """Request a variant through a new link to its source, and attack a child process.
+    async def stop_children(self, over: list[bool], chance: Random) -> None:
+        """Stop one child after another for good until the run is over; the service has to end it.
 
-        The child that reads the link is killed, stopped or paused.
+        Only node A can show this, because it is never restarted.
+        """
+        for number, attack in enumerate(cycle(CHILD_STOPS)):
+            if over and number >= self._rig.parameters.stops:
+                return
+            while not await self._attack_child(self._rig.a, attack, chance):
+                # The node was busy, or the child ended before it was found.
+                await pause(_LINGER)
+
+    async def attack_child(self, _rig: Rig, chance: Random) -> None:
+        """Kill or pause the next child."""
+        attack = next(self._child_attacks)
+        await self._attack_child(self._rig.node(chance), attack, chance)
+
+    async def _attack_child(self, node: Node, attack: ChildAttack, chance: Random) -> bool:
+        """Request a variant through a new link to its source, and attack the child that reads it.
+
+        :returns: whether the attack was carried out.
         """
         rig = self._rig
-        attack = next(self._child_attacks)
-        # The service has to end a stopped child in time. Only node A can show this, because it is
-        # never restarted.
-        node = rig.a if attack.way == "stop" else rig.node(chance)
         options, source = LONG_RENDER if attack.midway else chance.choice(ATTACKED)
         name = rig.sounds.link(source)
-        request = rig.variant(options, source, name=name)
+        request = rig.variant(options, source, place=f"local://{name}")
         causes: set[str] = set()
         over: list[bool] = []
         attack_run = self._find_and_attack(node, attack, rig.sounds.path(name), causes, over)
         attacking = Deferred.fromCoroutine(attack_run)
         count = chance.choice([1, 1, 3])
-        await gather(*(rig.attend(node, request, "victim", causes=causes) for _ in range(count)))
+        await gather(
+            *(rig.request(node, request, "attacked render", causes=causes) for _ in range(count))
+        )
         over.append(True)
-        await attacking
+        attacked = await attacking
         # A second request must not be affected by the failure of the first.
         if causes and rig.a is node:
             await pause(chance.choice([0, 0.5]))
-            await rig.attend(node, request, "after a victim")
+            await rig.request(node, request, "after an attack")
         rig.sounds.unlink(name)
+        return attacked
 
     async def _find_and_attack(
         self, node: Node, attack: ChildAttack, source: Path, causes: set[str], over: list[bool]
-    ) -> None:
+    ) -> bool:
         handle = None
         life = node.process
         while handle is None:
             if over or not node.up or node.process is not life:
-                return
+                return False
             handle = find_child(node, attack.program, source)
             await pause(_LOOK)
 
@@ -146,34 +163,30 @@ class Attacks:
         try:
             if attack.midway:
                 await wait_for(begun, 60, _LOOK)
-            await self._carry_out(attack, handle, causes, over)
+            return await self._carry_out(attack, handle, causes, over)
         finally:
             os.close(handle)
 
     async def _carry_out(
         self, attack: ChildAttack, handle: int, causes: set[str], over: list[bool]
-    ) -> None:
+    ) -> bool:
+        """Attack a child; return False if it had already ended."""
         faults = self._rig.journal.faults
         kind = "encoder" if attack.program == "ffmpeg" else "probe"
-        if attack.way == "kill":
-            causes.add("child killed")
-            if _send(handle, signal.SIGKILL):
-                faults[f"child: {kind} killed"] += 1
-        elif attack.way == "stop" and not self._stopped:
-            self._stopped = True
-            causes.add("child stopped")
-            if _send(handle, signal.SIGSTOP):
-                faults[f"child: {kind} stopped for good"] += 1
-            await wait_for(lambda: over, 60)
-            self._stopped = False
-            if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
-                self._rig.journal.remarks.append(f"a stopped {kind} was not ended by the service")
-                _send(handle, signal.SIGKILL)
-        elif _send(handle, signal.SIGSTOP):
-            # No cause is recorded: the render has to wait for the child and then succeed.
-            faults[f"child: {kind} stopped and continued"] += 1
+        # A paused child is no cause: the render has to wait for it and then succeed.
+        if attack.way != "pause":
+            causes.add("child killed" if attack.way == "kill" else "child stopped")
+        sent = _send(handle, signal.SIGKILL if attack.way == "kill" else signal.SIGSTOP)
+        faults[f"child: {kind} {_PAST[attack.way]}"] += sent
+        if attack.way == "pause":
             await pause(0.4)
             _send(handle, signal.SIGCONT)
+        elif attack.way == "stop" and sent:
+            await wait_for(lambda: over, 60)
+            if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
+                self._rig.journal.errors.append(f"a stopped {kind} was not ended by the service")
+                _send(handle, signal.SIGKILL)
+        return sent
 
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
@@ -181,7 +194,7 @@ class Attacks:
         request = rig.variant(*chance.choice(rig.parameters.changing))
         over: list[bool] = []
         rewriting = Deferred.fromCoroutine(self._rewrite(request, over))
-        await rig.attend(rig.a, request, "changing source", causes={"source changed"})
+        await rig.request(rig.a, request, "changing source", causes={"source changed"})
         over.append(True)
         await rewriting
 
@@ -203,9 +216,9 @@ class Attacks:
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
         """Damage several stored variants in different ways; the service must not serve them."""
-        await gather(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
+        await gather(*(self._damage(name, damage, chance) for name, damage in DAMAGES))
 
-    async def _damage(self, name: str, harm: Harm, chance: Random) -> None:
+    async def _damage(self, name: str, damage: Damage, chance: Random) -> None:
         rig = self._rig
         request = random_variant(rig, chance, cold=True)
         path = rig.store / (request.key or "")[:2] / (request.key or "")
@@ -216,25 +229,25 @@ class Attacks:
         await pause(_LINGER)
         disturbed = rig.journal.disturbed
         try:
-            spoilt = harm(path.read_bytes(), chance)
+            damaged = damage(path.read_bytes(), chance)
             replacement = rig.base / "attic" / f"damaged-{request.key}"
-            replacement.write_bytes(spoilt)
+            replacement.write_bytes(damaged)
             # Replace the file atomically: a response that reads the old file can still read all of
             # it.
             os.replace(replacement, path)
         except FileNotFoundError:
             return  # the store was moved away or cleared
         rig.journal.faults[f"store: variant {name}"] += 1
-        visit = await rig.attend(rig.a, request, f"{name} variant")
-        if visit.state == "HIT" and disturbed == rig.journal.disturbed:
-            rig.journal.flag(visit, f"a variant that was {name} was served")
+        record = await rig.request(rig.a, request, f"variant {name}")
+        if record.state == "HIT" and disturbed == rig.journal.disturbed:
+            rig.journal.flag(record, f"a variant that was {name} was served")
 
 
 async def _stored(rig: Rig, request: ExpectedRequest) -> bool:
     """Request a variant until it is a HIT; return False after 20 requests without one."""
     for _ in range(20):
-        visit: Visit = await rig.attend(rig.a, request, "to be damaged")
-        if visit.state == "HIT":
+        record: RequestRecord = await rig.request(rig.a, request, "before damage")
+        if record.state == "HIT":
             return True
         await pause(0.1)
     return False
@@ -266,7 +279,7 @@ def _shortened(data: bytes, chance: Random) -> bytes:
     return data[chance.randrange(1, 400) :]
 
 
-DAMAGES: list[tuple[str, Harm]] = [
+DAMAGES: list[tuple[str, Damage]] = [
     ("truncated", _truncated),
     ("overwritten at its end", _overwritten),
     ("damaged in its record", _relabelled),

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import ClientConnection, half_closing, leaving, pause, read_to_end, stalling
+from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
-from tests.soak.visits import ExpectedRequest, ExpectedResponse, Visit
 
 _GARBAGE = [
     b"hello there, is this the service?\r\n\r\n",
@@ -26,7 +26,9 @@ async def leave_early(rig: Rig, chance: Random) -> None:
     """Leave before the response begins, or at its first bytes."""
     rig.journal.faults["client: left before the headers"] += 1
     behavior = leaving(chance.uniform(0, 0.15), 0, gently=chance.random() < 0.7)
-    await rig.attend(rig.node(chance), random_variant(rig, chance, cold=True), "leaver", behavior)
+    await rig.request(
+        rig.node(chance), random_variant(rig, chance, cold=True), "disconnect", behavior
+    )
 
 
 async def leave_midway(rig: Rig, chance: Random) -> None:
@@ -35,7 +37,7 @@ async def leave_midway(rig: Rig, chance: Random) -> None:
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(request.expected.bodies[0]) // 2)
     behavior = leaving(_GIVE_UP, size, gently=chance.random() < 0.5)
-    await rig.attend(rig.node(chance), request, "leaver", behavior)
+    await rig.request(rig.node(chance), request, "disconnect", behavior)
 
 
 async def leave_queue(rig: Rig, chance: Random) -> None:
@@ -44,7 +46,7 @@ async def leave_queue(rig: Rig, chance: Random) -> None:
     behaviors = [leaving(chance.uniform(0.3, 0.8), 0, gently=True) for _ in range(CAPACITY + 4)]
     await gather(
         *(
-            rig.attend(rig.a, random_variant(rig, chance, True), "queue leaver", m)
+            rig.request(rig.a, random_variant(rig, chance, True), "disconnect in the queue", m)
             for m in behaviors
         )
     )
@@ -55,60 +57,60 @@ async def stall(rig: Rig, chance: Random) -> None:
     rig.journal.faults["client: stalled for a while"] += 1
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(request.expected.bodies[0]) // 4)
-    await rig.attend(rig.a, request, "staller", stalling(size, chance.uniform(0.5, 4)))
+    await rig.request(rig.a, request, "stalled", stalling(size, chance.uniform(0.5, 4)))
 
 
 async def half_close(rig: Rig, chance: Random) -> None:
     """Half-close the connection soon after the request, if the response has not ended by then."""
     rig.journal.faults["client: half-closed"] += 1
     behavior = half_closing(chance.uniform(0, 0.3))
-    await rig.attend(
-        rig.a, random_variant(rig, chance, chance.random() < 0.5), "half-closer", behavior
+    await rig.request(
+        rig.a, random_variant(rig, chance, chance.random() < 0.5), "half-closed", behavior
     )
 
 
 async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
     """Send the headers in pieces; one client in three closes before the headers are complete."""
     request = random_variant(rig, chance, cold=False)
-    visit = rig.journal.begin("a", request, "dribbler")
+    record = rig.journal.begin("a", request, "slow headers")
     connection = await rig.connect(rig.a)
     if connection is None:
-        rig.journal.judge(visit, None)
+        rig.journal.judge(record, None)
         return
     rig.journal.faults["client: slow headers"] += 1
-    head = request.head(visit.request_id)
+    head = request.head(record.request_id)
     if chance.random() < 0.33:
-        visit.unsent, visit.certain = True, False
-        visit.causes.add("client left")
+        record.unsent, record.certain = True, False
+        record.causes.add("client left")
         head = head[: chance.randrange(len(head) - 2)]
     step = len(head) // 5 + 1
     for at in range(0, len(head), step):
         connection.write(head[at : at + step])
         await pause(chance.uniform(0.05, 0.4))
-    if visit.unsent:
+    if record.unsent:
         connection.close()
-    visit.hung = not await connection.read()
-    rig.journal.end(visit, connection)
+    record.hung = not await connection.read()
+    rig.journal.end(record, connection)
 
 
-async def _send(rig: Rig, data: bytes, kind: str, behavior: Any = read_to_end) -> Visit:
+async def _send(rig: Rig, data: bytes, kind: str, behavior: Any = read_to_end) -> RequestRecord:
     """Send bytes that are not a valid request; the response has to be a 400."""
     rig.journal.faults[f"client: {kind}"] += 1
     request = ExpectedRequest(b"", ExpectedResponse(frozenset({400})), "unknown")
-    visit = rig.journal.begin("a", request, kind)
+    record = rig.journal.begin("a", request, kind)
     connection = await rig.connect(rig.a)
     if connection is None:
-        rig.journal.judge(visit, None)
-        return visit
+        rig.journal.judge(record, None)
+        return record
     connection.write(data)
-    await behavior(connection, visit)
+    await behavior(connection, record)
     connection.reset()
     # The service generates the request id: it takes nothing from headers that it cannot parse.
-    visit.logged_as = ""
-    response = rig.journal.end(visit, connection)
+    record.logged_as = ""
+    response = rig.journal.end(record, connection)
     if response is not None:
-        visit.logged_as = (response["x-request-id"] or b"").decode()
-    return visit
+        record.logged_as = (response["x-request-id"] or b"").decode()
+    return record
 
 
 async def send_garbage(rig: Rig, chance: Random) -> None:
@@ -127,14 +129,14 @@ async def send_body(rig: Rig, chance: Random) -> None:
     rig.journal.faults["client: small body"] += 1
     request = random_variant(rig, chance, cold=False)
 
-    async def behave(connection: ClientConnection, visit: Visit) -> None:
+    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         connection.write(b"0123456789")
-        await read_to_end(connection, visit)
+        await read_to_end(connection, record)
 
     request = ExpectedRequest(
         request.target, request.expected, headers={b"Content-Length": b"10"}, key=request.key
     )
-    await rig.attend(rig.a, request, "small body", behave)
+    await rig.request(rig.a, request, "small body", behave)
 
 
 async def send_endless_body(rig: Rig, chance: Random) -> None:
@@ -146,15 +148,15 @@ async def send_endless_body(rig: Rig, chance: Random) -> None:
         request.target, request.expected, "unknown", headers=length, key=request.key
     )
 
-    async def behave(connection: ClientConnection, visit: Visit) -> None:
+    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         for _ in range(100):
             connection.write(b"x" * 16_384)
             await pause(0.02)
             if connection.closed is not None:
                 return
-        rig.journal.flag(visit, "the service kept reading an endless body")
+        rig.journal.flag(record, "the service kept reading an endless body")
 
-    await rig.attend(rig.a, request, "endless body", behave, {"body without end"})
+    await rig.request(rig.a, request, "endless body", behave, {"body without end"})
 
 
 class LastingClients:
@@ -164,7 +166,7 @@ class LastingClients:
         self._rig = rig
         self._idle: list[ClientConnection] = []
 
-    async def settle(self) -> None:
+    async def open(self) -> None:
         """Open the idle connections, and reopen those that were closed."""
         self._idle = [connection for connection in self._idle if connection.closed is None]
         missing = self._rig.parameters.idle - len(self._idle)
@@ -180,16 +182,16 @@ class LastingClients:
         await gather(*(self._stall(self._rig.variant(*kind), seconds) for kind in kinds))
 
     async def _stall(self, request: ExpectedRequest, seconds: float) -> None:
-        async def behave(connection: ClientConnection, visit: Visit) -> None:
+        async def behave(connection: ClientConnection, record: RequestRecord) -> None:
             await connection.wait(lambda: len(connection.received) > 1000)
             connection.pause()
             await pause(seconds)
-            visit.causes.add("client left")
+            record.causes.add("client left")
             connection.reset()
             connection.resume()
 
         self._rig.journal.faults["client: stalled for the whole run"] += 1
-        await self._rig.attend(self._rig.a, request, "stalled for the whole run", behave)
+        await self._rig.request(self._rig.a, request, "stalled for the whole run", behave)
 
     async def send_headers_slowly(self) -> None:
         """Send headers for more than a minute; the service has to close the connection."""
@@ -203,7 +205,7 @@ class LastingClients:
             if connection.closed is None:
                 await pause(1)
         if connection.closed is None:
-            self._rig.journal.remarks.append(
+            self._rig.journal.errors.append(
                 f"the service kept a connection open after {_SLOW_HEADER_SECONDS} s of headers"
             )
             connection.reset()

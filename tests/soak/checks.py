@@ -35,15 +35,15 @@ class Check:
 
 def check_answers(journal: Journal) -> Check:
     """Check that every response is right, or has a cause that explains its failure."""
-    wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.problems]
-    excused = sum(bool(visit.causes) for visit in journal.visits)
-    figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
+    wrong = [f"{what}: {record}" for record in journal.records for what in record.problems]
+    excused = sum(bool(record.causes) for record in journal.records)
+    figures = f"{len(journal.records)} requests, {journal.compared / 1e6:.1f} MB compared"
     return Check("responses", f"{figures}, {excused} requests allowed to fail", wrong)
 
 
-def check_remarks(journal: Journal) -> Check:
-    """Check that the journal has no remarks, which are errors that belong to no single request."""
-    return Check("remarks", f"{len(journal.remarks)} remarks", list(journal.remarks))
+def check_errors(journal: Journal) -> Check:
+    """Check that there are no errors that belong to no single request."""
+    return Check("other errors", f"{len(journal.errors)} errors", list(journal.errors))
 
 
 def check_log(journal: Journal, nodes: Iterable[Node], logged: list[Entry]) -> Check:
@@ -133,9 +133,9 @@ def _add_requests(
     check: Check, journal: Journal, node: Node, metrics: Metrics, logged: list[Entry]
 ) -> None:
     expected = Counter(families([entry for entry in logged if entry.endpoint not in QUIET]))
-    for visit in journal.at(node.name):
-        if visit.request.endpoint in QUIET and visit.status is not None:
-            expected[visit.request.endpoint, f"{visit.status // 100}xx"] += 1
+    for record in journal.at(node.name):
+        if record.request.endpoint in QUIET and record.status is not None:
+            expected[record.request.endpoint, f"{record.status // 100}xx"] += 1
     found: Counter[tuple[str, str]] = Counter()
     for labels, value in metrics.each("http_requests_total").items():
         named = dict(labels)
@@ -152,11 +152,15 @@ def _add_requests(
 
 
 def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[Entry]) -> None:
-    visits = {visit.request_id: visit for visit in journal.visits}
+    records = {record.request_id: record for record in journal.records}
     unsure = reached = hits = 0
     for entry in logged:
-        visit = visits.get(entry.request_id)
-        if visit is None or visit.request.method != b"GET" or not visit.request.expected.looks_up:
+        record = records.get(entry.request_id)
+        if (
+            record is None
+            or record.request.method != b"GET"
+            or not record.request.expected.reads_store
+        ):
             continue
         if entry.status == 304:
             continue
@@ -212,7 +216,7 @@ async def check_store(journal: Journal, store: Path) -> Check:
 
 
 def check_end(store: Path, codes: dict[str, int | None]) -> Check:
-    """Check that both nodes exit with status 0 and leave the scratch folder empty."""
+    """Check that all nodes exit with status 0 and leave the scratch folder empty."""
     wrong = [f"node {name} had the exit status {code}" for name, code in codes.items() if code != 0]
     scratch = store / ".scratch"
     left = os.listdir(scratch) if scratch.exists() else []

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.soak.visits import Visit
+from tests.soak.records import RequestRecord
 
 _LINE = re.compile(
     r"\S+ request_id=(?P<id>\S+) \[(?P<level>\w+)\] (?P<endpoint>\w+) (?P<status>\d+)"
@@ -47,8 +47,8 @@ def alarms(log: str) -> list[str]:
     return [line for line in log.splitlines() if _ALARMING.search(line)]
 
 
-def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
-    """Yield the differences between log and visits.
+def mismatches(records: list[RequestRecord], logged: list[Entry]) -> Iterator[str]:
+    """Yield the differences between log and records.
 
     A request that certainly arrived has exactly one line, and a request without complete headers
     has none. Requests of `QUIET` endpoints may have any number of lines.
@@ -56,20 +56,20 @@ def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
     lines = defaultdict(list)
     for entry in logged:
         lines[entry.request_id].append(entry)
-    for visit in visits:
-        name = visit.logged_as if visit.logged_as is not None else visit.request_id
+    for record in records:
+        name = record.logged_as if record.logged_as is not None else record.request_id
         own = lines.pop(name, [])
-        if visit.request.endpoint in QUIET:
+        if record.request.endpoint in QUIET:
             continue
-        least = 1 if visit.certain and not visit.unsent else 0
-        most = 0 if visit.unsent else 1
+        least = 1 if record.certain and not record.unsent else 0
+        most = 0 if record.unsent else 1
         if not least <= len(own) <= most:
-            yield f"{len(own)} log lines for {visit}"
+            yield f"{len(own)} log lines for {record}"
         for entry in own:
-            if entry.endpoint != visit.request.endpoint:
-                yield f"logged as {entry.endpoint}: {visit}"
-            if visit.status is not None and entry.status != visit.status:
-                yield f"logged with status {entry.status} instead of {visit.status}: {visit}"
+            if entry.endpoint != record.request.endpoint:
+                yield f"logged as {entry.endpoint}: {record}"
+            if record.status is not None and entry.status != record.status:
+                yield f"logged with status {entry.status} instead of {record.status}: {record}"
     for name in lines:
         yield f"a log line for a request that was never sent, {name}"
 

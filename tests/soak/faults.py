@@ -13,21 +13,21 @@ from twisted.internet.defer import Deferred
 from tests.soak.good_clients import random_variant
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import alive, encodes
+from tests.soak.records import RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig
-from tests.soak.visits import Visit
 
 # Attempts to store a variant after the store is back; an attempt may fail on a busy node.
 _TRIES = 6
 
 
-class Troubles:
+class Faults:
     """Faults of the store and of node B."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._away = rig.base / "store-away"
 
-    async def trouble_store(self, over: list[bool], chance: Random) -> None:
+    async def disturb_store(self, over: list[bool], chance: Random) -> None:
         """Take the store away and clear it, alternately, until the run is over."""
         way = 0
         while not over:
@@ -42,7 +42,7 @@ class Troubles:
             self._rig.journal.disturbed += 1
             await self._see_recovery(chance)
 
-    async def trouble_node(self, over: list[bool], chance: Random) -> None:
+    async def restart_node(self, over: list[bool], chance: Random) -> None:
         """Kill node B and drain it, alternately, until the run is over."""
         way = 0
         while not over:
@@ -60,10 +60,10 @@ class Troubles:
         """Kill node B, check that its children die with it, and start it again."""
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one encoder runs for a while.
-        (arriving,) = await self._have_arriving("doomed")
+        (arriving,) = await self._have_arriving("before SIGKILL")
         rig.journal.faults["node: kill -9"] += 1
-        for visit in rig.in_flight(node):
-            visit.causes.add("node killed")
+        for record in rig.in_flight(node):
+            record.causes.add("node killed")
         # Stop the encoders, so that only the parent-death signal ends them. Leave out children that
         # have not called ``exec`` yet: their parent-death signal is not set yet.
         orphans = [pid for pid in node.children() if encodes(pid)]
@@ -71,7 +71,7 @@ class Troubles:
             _signal(pid, signal.SIGSTOP)
         await node.kill()
         if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
-            rig.journal.remarks.append("children outlived a killed node")
+            rig.journal.errors.append("children outlived a killed node")
             for pid in orphans:
                 _signal(pid, signal.SIGKILL)
         await arriving
@@ -84,31 +84,31 @@ class Troubles:
         """
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one response is being sent.
-        (arriving,) = await self._have_arriving("drained")
+        (arriving,) = await self._have_arriving("before SIGTERM")
         rig.journal.faults["node: SIGTERM under load"] += 1
-        for visit in rig.in_flight(node):
-            if not visit.begun:
-                visit.causes.add("node drained")
+        for record in rig.in_flight(node):
+            if not record.begun:
+                record.causes.add("node drained")
         orphans = node.children()
         code = await node.stop(rig.parameters.timeout + 15)
         if code != 0:
-            rig.journal.remarks.append(f"node B had the exit status {code} after SIGTERM")
+            rig.journal.errors.append(f"node B had the exit status {code} after SIGTERM")
             await node.kill()
         if any(alive(pid) for pid in orphans):
-            rig.journal.remarks.append("children outlived a node that was stopped with SIGTERM")
+            rig.journal.errors.append("children outlived a node that was stopped with SIGTERM")
         await arriving
         await self._start()
 
-    async def _have_arriving(self, kind: str) -> list[Deferred[Visit]]:
+    async def _have_arriving(self, kind: str) -> list[Deferred[RequestRecord]]:
         rig = self._rig
-        coming = rig.attend(rig.b, rig.variant(*LONG_RENDER), kind)
+        coming = rig.request(rig.b, rig.variant(*LONG_RENDER), kind)
         arriving = Deferred.fromCoroutine(coming)
         await wait_for(lambda: self._arrives(kind), rig.parameters.timeout, 0.01)
         return [arriving]
 
     def _arrives(self, kind: str) -> bool:
-        visits = [visit for visit in self._rig.journal.running if visit.kind == kind]
-        return not visits or any(visit.begun for visit in visits)
+        records = [record for record in self._rig.journal.running if record.kind == kind]
+        return not records or any(record.begun for record in records)
 
     async def _start(self) -> None:
         await self._rig.restarts.acquire()
@@ -122,13 +122,11 @@ class Troubles:
         await rig.restarts.acquire()
         try:
             rig.journal.disturbed += 1
-            rig.journal.faults["store: away"] += 1
+            rig.journal.faults["store: moved away"] += 1
             os.rename(rig.store, self._away)
             await pause(seconds)
             if rig.store.exists():
-                rig.journal.remarks.append(
-                    "the service created a store while the real one was away"
-                )
+                rig.journal.errors.append("the service created a store while the real one was away")
                 shutil.rmtree(rig.store)
             os.rename(self._away, rig.store)
         finally:
@@ -147,15 +145,15 @@ class Troubles:
             request = random_variant(self._rig, chance, cold=True)
             statuses = set()
             for _ in range(3):
-                visit = await self._rig.attend(self._rig.a, request, "after store trouble")
-                if visit.state == "HIT":
+                record = await self._rig.request(self._rig.a, request, "after a store fault")
+                if record.state == "HIT":
                     return
-                statuses.add(visit.status)
+                statuses.add(record.status)
                 await pause(0.3)
             # A request that got no render slot stores nothing; it proves nothing about the store.
             rendered = rendered or statuses == {200}
         if rendered:
-            self._rig.journal.remarks.append("the store was back, but nothing was stored")
+            self._rig.journal.errors.append("the store was back, but nothing was stored")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -31,7 +31,7 @@ async def check_full_store(rig: Rig) -> Check:
         "AP_RENDER_TIMEOUT": str(rig.parameters.timeout),
     }
     (disk / "store").mkdir()
-    node = Node("c", rig.base, variables)
+    node = Node("d", rig.base, variables)
     try:
         await node.start()
         await _fill(rig, node, check)
@@ -50,25 +50,28 @@ async def check_full_store(rig: Rig) -> Check:
 
 
 async def _fill(rig: Rig, node: Node, check: Check) -> None:
-    first = len(rig.journal.visits)
+    first = len(rig.journal.records)
     filler = disk_filler(rig)
     rig.journal.faults["store: full"] += 1
     for kind in rig.parameters.short:
         await gather(
-            *(rig.attend(node, rig.variant(*kind), "full", causes={"store full"}) for _ in "ab")
+            *(
+                rig.request(node, rig.variant(*kind), "full store", causes={"store full"})
+                for _ in "ab"
+            )
         )
-    full = rig.journal.visits[first:]
+    full = rig.journal.records[first:]
     os.unlink(filler)
     request = rig.variant(*rig.parameters.short[0])
-    await rig.attend(node, request, "room again")
+    await rig.request(node, request, "store with space again")
     await pause(0.5)
-    again = await rig.attend(node, request, "room again")
+    again = await rig.request(node, request, "store with space again")
     if again.state != "HIT":
         check.problems.append("nothing was stored, although the store had room again")
     check.problems += [
-        f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.problems
+        f"{what}: {record}" for record in rig.journal.records[first:] for what in record.problems
     ]
-    statuses = [visit.status for visit in full]
+    statuses = [record.status for record in full]
     if set(statuses) != {200}:
         check.problems.append(f"statuses while the store was full: {set(statuses)}")
     check.figures = f"{len(full)} requests, {statuses.count(200)} of them answered"

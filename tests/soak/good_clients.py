@@ -12,9 +12,9 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from audioproxy import __version__
 from tests.soak.lines import leaving, read_to_end
+from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig
 from tests.soak.sounds import FILM, MISSING, NOISE, SPEECH, STUMP, TONE
-from tests.soak.visits import ExpectedRequest, ExpectedResponse, Visit
 from tests.support.http import Malformed, read_response
 from tests.support.service import signed
 
@@ -56,12 +56,12 @@ def random_variant(rig: Rig, chance: Random, cold: bool) -> ExpectedRequest:
 
 async def hit(rig: Rig, chance: Random) -> None:
     """Request a variant that is most likely stored."""
-    await rig.attend(rig.node(chance), random_variant(rig, chance, cold=False), "hit or miss")
+    await rig.request(rig.node(chance), random_variant(rig, chance, cold=False), "hit or miss")
 
 
 async def miss(rig: Rig, chance: Random) -> None:
     """Request a variant that was never requested before."""
-    await rig.attend(rig.node(chance), random_variant(rig, chance, cold=True), "miss")
+    await rig.request(rig.node(chance), random_variant(rig, chance, cold=True), "miss")
 
 
 async def join(rig: Rig, chance: Random) -> None:
@@ -72,38 +72,37 @@ async def join(rig: Rig, chance: Random) -> None:
     disturbed = rig.journal.disturbed
 
     def joining(*later: int) -> Any:
-        async def behave(connection: Any, visit: Visit) -> None:
+        async def behave(connection: Any, record: RequestRecord) -> None:
             if later:
                 await connection.wait(lambda: len(connection.received) > later[0])
-                follow = rig.attend(node, request, "join", joining(*later[1:]))
-                await gather(follow, read_to_end(connection, visit))
+                follow = rig.request(node, request, "join", joining(*later[1:]))
+                await gather(follow, read_to_end(connection, record))
             else:
-                await read_to_end(connection, visit)
+                await read_to_end(connection, record)
 
         return behave
 
-    first = len(rig.journal.visits)
+    first = len(rig.journal.records)
     await gather(
-        rig.attend(node, request, "join", joining(0, size // 2, size - 1)),
-        rig.attend(node, request, "join"),
-        rig.attend(node, request, "join", leaving(3, chance.randrange(size), gently=True)),
+        rig.request(node, request, "join", joining(0, size // 2, size - 1)),
+        rig.request(node, request, "join"),
+        rig.request(node, request, "join", leaving(3, chance.randrange(size), gently=True)),
     )
-    ours = [visit for visit in rig.journal.visits[first:] if visit.request is request]
-    misses = [visit for visit in ours if visit.state == "MISS"]
-    busy = any(visit.status == 429 for visit in ours)
+    ours = [record for record in rig.journal.records[first:] if record.request is request]
+    misses = [record for record in ours if record.state == "MISS"]
+    busy = any(record.status == 429 for record in ours)
     if len(misses) > 1 and not busy and disturbed == rig.journal.disturbed:
         rig.journal.flag(misses[-1], "one cache key was rendered twice at the same time")
 
 
-async def crowd(rig: Rig, chance: Random) -> None:
+async def burst(rig: Rig, chance: Random) -> None:
     """Send five requests for one short variant at once."""
     node, request = rig.node(chance), random_variant(rig, chance, cold=True)
-    await gather(*(rig.attend(node, request, "crowd") for _ in range(5)))
+    await gather(*(rig.request(node, request, "burst") for _ in range(5)))
 
 
-async def ranged(rig: Rig, chance: Random) -> None:
-    """Request a range of a variant that is most likely stored."""
-    request = random_variant(rig, chance, cold=False)
+def with_range(request: ExpectedRequest, chance: Random) -> ExpectedRequest:
+    """Return a copy of a request for a variant that requests some range of it."""
     size = len(request.expected.bodies[0])
     start = chance.randrange(size)
     stop = chance.randrange(start, size) + 1
@@ -117,33 +116,68 @@ async def ranged(rig: Rig, chance: Random) -> None:
     )
     expected = replace(request.expected, statuses=frozenset({200, 206 if byte_range else 416}))
     expected = replace(expected, byte_range=byte_range)
-    request = replace(request, expected=expected, headers={b"Range": spelled})
-    await rig.attend(rig.node(chance), request, "range")
+    return replace(request, expected=expected, headers={b"Range": spelled})
+
+
+def conditional_on(request: ExpectedRequest, _chance: Random) -> ExpectedRequest:
+    """Return a copy of a request for a variant whose If-None-Match has the right ETag."""
+    tag = (request.expected.etag or "").encode()
+    return status_only(request, 304, headers={b"If-None-Match": b'"other", ' + tag})
+
+
+async def ranged(rig: Rig, chance: Random) -> None:
+    """Request a range of a variant that is most likely stored."""
+    request = with_range(random_variant(rig, chance, cold=False), chance)
+    await rig.request(rig.node(chance), request, "range")
 
 
 async def head(rig: Rig, chance: Random) -> None:
     """Send a HEAD request."""
     request = random_variant(rig, chance, cold=chance.random() < 0.3)
-    await rig.attend(rig.node(chance), replace(request, method=b"HEAD"), "HEAD")
+    await rig.request(rig.node(chance), replace(request, method=b"HEAD"), "HEAD")
 
 
 async def conditional(rig: Rig, chance: Random) -> None:
-    """Send a conditional request whose If-None-Match contains the right ETag."""
-    request = random_variant(rig, chance, cold=chance.random() < 0.3)
-    tag = (request.expected.etag or "").encode()
-    request = status_only(request, 304, headers={b"If-None-Match": b'"other", ' + tag})
-    await rig.attend(rig.node(chance), request, "304")
+    """Send a conditional request."""
+    request = conditional_on(random_variant(rig, chance, cold=chance.random() < 0.3), chance)
+    await rig.request(rig.node(chance), request, "304")
+
+
+async def keep_alive(rig: Rig, chance: Random) -> None:
+    """Send requests one by one on a connection that stays open.
+
+    The fast path serves such requests, if they are for a small stored variant or return 304.
+    """
+    connection = await rig.connect(rig.a)
+    if connection is None:
+        return
+    plain = rig.variant(*rig.parameters.short[0], cold=False)
+    requests = [plain, plain, conditional_on(plain, chance), with_range(plain, chance), plain]
+    for request in requests:
+        record = rig.journal.begin("a", request, "keep-alive")
+        connection.received.clear()
+        connection.write(request.head(record.request_id, last=False))
+
+        def is_complete() -> bool:
+            response = connection.response
+            return response is not None and response.complete
+
+        record.hung = not await connection.wait(is_complete)
+        rig.journal.end(record, connection)
+        if connection.closed is not None:
+            return
+    connection.reset()
 
 
 async def info(rig: Rig, chance: Random) -> None:
     """Request the info document of a source."""
-    await rig.attend(rig.node(chance), rig.info(chance.choice([TONE, SPEECH])), "info")
+    await rig.request(rig.node(chance), rig.info(chance.choice([TONE, SPEECH])), "info")
 
 
 async def state(rig: Rig, chance: Random) -> None:
     """Request ``/health`` and ``/ready``."""
     for request in (HEALTH, READY):
-        await rig.attend(rig.node(chance), request, request.endpoint)
+        await rig.request(rig.node(chance), request, request.endpoint)
 
 
 def mistakes(rig: Rig) -> list[tuple[str, ExpectedRequest]]:
@@ -166,7 +200,7 @@ def mistakes(rig: Rig) -> list[tuple[str, ExpectedRequest]]:
                                                                    code="invalid_signature"))),
         ("bad option", refused(f"/f:mp3/q:99/plain/local://{TONE}", 422, "invalid_options")),
         ("expired", refused(f"/f:mp3/exp:{past}/plain/local://{TONE}", 410, "expired")),
-        ("t past the end", replace(late, expected=replace(late.expected, looks_up=True))),
+        ("t past the end", replace(late, expected=replace(late.expected, reads_store=True))),
         ("no such route", nowhere),
         ("unknown method", replace(nowhere, target=signed(f"/f:mp3/plain/local://{TONE}"),
                                    method=b"PUT")),
@@ -175,14 +209,14 @@ def mistakes(rig: Rig) -> list[tuple[str, ExpectedRequest]]:
 
 def _lookup(rest: str, status: int, code: str) -> ExpectedRequest:
     request = refused(rest, status, code)
-    return replace(request, expected=replace(request.expected, looks_up=True))
+    return replace(request, expected=replace(request.expected, reads_store=True))
 
 
 async def mistake(rig: Rig, chance: Random) -> None:
     """Send a request that the service refuses."""
     name, request = chance.choice(mistakes(rig))
     rig.journal.faults[f"input: {name}"] += 1
-    await rig.attend(rig.node(chance), request, f"refused: {name}")
+    await rig.request(rig.node(chance), request, f"refused: {name}")
 
 
 async def pipeline(rig: Rig, chance: Random) -> None:
@@ -197,21 +231,21 @@ async def pipeline(rig: Rig, chance: Random) -> None:
     chance.shuffle(requests)
     rig.journal.faults["client: pipelined requests"] += len(requests)
     connection = await rig.connect(rig.a)
-    visits = [rig.journal.begin("a", request, "pipelined") for request in requests]
+    records = [rig.journal.begin("a", request, "pipelined") for request in requests]
     if connection is not None:
-        last = visits[-1]
-        connection.write(b"".join(v.request.head(v.request_id, last=v is last) for v in visits))
+        last = records[-1]
+        connection.write(b"".join(v.request.head(v.request_id, last=v is last) for v in records))
         last.hung = not await connection.read()
         connection.reset()
     data = bytes(connection.received) if connection is not None else b""
-    for visit in visits:
+    for record in records:
         try:
-            response = read_response(data, visit.request.method)
+            response = read_response(data, record.request.method)
         except (Malformed, ValueError) as error:
-            rig.journal.flag(visit, f"not a valid HTTP response: {error}")
+            rig.journal.flag(record, f"not a valid HTTP response: {error}")
             response = None
         data = response.rest if response is not None else b""
-        rig.journal.judge(visit, response)
+        rig.journal.judge(record, response)
 
 
 #: Actions of well-behaved clients, and their relative frequencies.
@@ -219,10 +253,11 @@ WEIGHTED_ACTIONS = [
     (hit, 12),
     (miss, 8),
     (join, 1.5),
-    (crowd, 1.5),
+    (burst, 1.5),
     (ranged, 8),
     (head, 4),
     (conditional, 4),
+    (keep_alive, 4),
     (info, 4),
     (state, 3),
     (mistake, 6),

@@ -10,7 +10,7 @@ from twisted.internet.defer import TimeoutError as TooLate
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from tests.soak.visits import Visit
+from tests.soak.records import RequestRecord
 from tests.support.service import PATIENCE, Client, reactor
 
 
@@ -102,27 +102,27 @@ class ClientConnection(Client):
             waiter.callback(None)
 
 
-ClientBehavior = Callable[[ClientConnection, Visit], Awaitable[None]]
+ClientBehavior = Callable[[ClientConnection, RequestRecord], Awaitable[None]]
 
 
-async def read_to_end(connection: ClientConnection, visit: Visit) -> None:
+async def read_to_end(connection: ClientConnection, record: RequestRecord) -> None:
     """Read the response to its end."""
-    visit.hung = not await connection.read()
+    record.hung = not await connection.read()
 
 
 def leaving(seconds: float, size: int, gently: bool) -> ClientBehavior:
     """Return a behavior: leave after a time or a number of bytes, whichever comes first."""
 
-    async def behave(connection: ClientConnection, visit: Visit) -> None:
+    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         await connection.wait(lambda: len(connection.received) > size, seconds)
         if connection.closed is not None:
             return
-        visit.causes.add("client left")
+        record.causes.add("client left")
         if gently:
             connection.close()
         else:
             # After an abort, the request may never have reached the service.
-            visit.certain = bool(connection.received)
+            record.certain = bool(connection.received)
             connection.reset()
         await connection.wait(lambda: False, 5)
 
@@ -132,14 +132,14 @@ def leaving(seconds: float, size: int, gently: bool) -> ClientBehavior:
 def stalling(size: int, seconds: float) -> ClientBehavior:
     """Return a behavior: stop reading after a number of bytes, and continue after a time."""
 
-    async def behave(connection: ClientConnection, visit: Visit) -> None:
+    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         if not await connection.wait(lambda: len(connection.received) > size):
-            visit.hung = True
+            record.hung = True
             return
         connection.pause()
         await pause(seconds)
         connection.resume()
-        await read_to_end(connection, visit)
+        await read_to_end(connection, record)
 
     return behave
 
@@ -147,11 +147,11 @@ def stalling(size: int, seconds: float) -> ClientBehavior:
 def half_closing(seconds: float) -> ClientBehavior:
     """Return a behavior: half-close after a time; the service treats that as a client that left."""
 
-    async def behave(connection: ClientConnection, visit: Visit) -> None:
+    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         await connection.wait(lambda: False, seconds)
         if connection.closed is None:
-            visit.causes.add("client left")
+            record.causes.add("client left")
             connection.half_close()
-        await read_to_end(connection, visit)
+        await read_to_end(connection, record)
 
     return behave

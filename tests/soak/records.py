@@ -17,7 +17,7 @@ class ExpectedResponse:
     :ivar code: the error code of a refusal.
     :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
         requested.
-    :ivar looks_up: whether a GET reaches the store lookup.
+    :ivar reads_store: whether a GET reaches the store lookup.
     :ivar etag: ETag of every response that is not an error.
     """
 
@@ -27,7 +27,7 @@ class ExpectedResponse:
     code: str | None = None
     content_type: str | None = None
     byte_range: tuple[int, int] | None = None
-    looks_up: bool = False
+    reads_store: bool = False
     etag: str | None = None
 
 
@@ -59,40 +59,44 @@ class Excuse:
     """Differences from the expected response that one cause permits.
 
     :ivar errors: errors that may replace the expected response.
-    :ivar cuts: the response may be broken off.
-    :ivar mixes: the bytes of a broken-off body may differ from every reference.
-    :ivar silences: there may be no response at all.
+    :ivar may_break_off: the response may be broken off.
+    :ivar may_differ: the bytes of a broken-off body may differ from every reference.
+    :ivar may_be_missing: there may be no response at all.
     """
 
     errors: frozenset[Error] = frozenset()
-    cuts: bool = False
-    mixes: bool = False
-    silences: bool = False
+    may_break_off: bool = False
+    may_differ: bool = False
+    may_be_missing: bool = False
 
 
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
+_UNAVAILABLE = frozenset({(502, "upstream_unavailable")})
 _LATE = frozenset({(504, "render_timeout"), (504, "probe_timeout")})
 
 #: Excuses by cause. A cause is the name of a fault that was injected on purpose.
 EXCUSES = {
-    "client left": Excuse(cuts=True, silences=True),
-    "child killed": Excuse(_FAILED, cuts=True),
-    "child stopped": Excuse(_LATE, cuts=True),
-    "source changed": Excuse(_FAILED, cuts=True, mixes=True),
-    "store full": Excuse(frozenset({(500, "render_failed")}), cuts=True),
-    "node killed": Excuse(cuts=True, silences=True),
+    "client left": Excuse(may_break_off=True, may_be_missing=True),
+    "child killed": Excuse(_FAILED, may_break_off=True),
+    "child stopped": Excuse(_LATE, may_break_off=True),
+    "source changed": Excuse(_FAILED, may_break_off=True, may_differ=True),
+    "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
+    "store full": Excuse(frozenset({(500, "render_failed")}), may_break_off=True),
+    "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
-    "node drained": Excuse(frozenset({(500, "render_failed")}), cuts=True, silences=True),
+    "node drained": Excuse(
+        frozenset({(500, "render_failed")}), may_break_off=True, may_be_missing=True
+    ),
     "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
 
 
 @dataclass(eq=False)
-class Visit:
+class RequestRecord:
     """One request to one node, and its outcome.
 
     :ivar kind: what kind of request this is, for the report.
-    :ivar causes: names in `EXCUSES`; one set is shared by all visits that an attack affects.
+    :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
     :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
@@ -118,7 +122,7 @@ class Visit:
     problems: list[str] = field(default_factory=list)
 
     def excuses(self) -> list[Excuse]:
-        """Return the excuses for this visit."""
+        """Return the excuses for this record."""
         return [EXCUSES[cause] for cause in sorted(self.causes)]
 
     def __str__(self) -> str:

@@ -19,17 +19,17 @@ _VERSION_SECONDS = 10
 def write_report(outcome: Outcome) -> str:
     """Return the report."""
     rig, journal = outcome.rig, outcome.rig.journal
-    visits = journal.visits
-    kinds = Counter(visit.kind for visit in visits)
-    responses = Counter(str(visit.status or "none") for visit in visits)
-    states = Counter(visit.state for visit in visits if visit.state)
-    cut = sum(visit.status is not None and not visit.complete for visit in visits)
+    records = journal.records
+    kinds = Counter(record.kind for record in records)
+    responses = Counter(str(record.status or "none") for record in records)
+    states = Counter(record.state for record in records if record.state)
+    cut = sum(record.status is not None and not record.complete for record in records)
     health = sorted(journal.health) or [0.0]
     lines = [
         f"# Fault run: {'passed' if outcome.good else 'FAILED'}",
         "",
         f"{outcome.seconds:.0f} seconds of load with seed {rig.parameters.seed}:"
-        f" {len(visits)} requests, {len(visits) / max(1, outcome.seconds):.1f} a second,"
+        f" {len(records)} requests, {len(records) / max(1, outcome.seconds):.1f} a second,"
         f" {journal.compared / 1e6:.1f} MB of bodies compared byte by byte,"
         f" {sum(journal.faults.values())} faults."
         f" The slowest response of /health under load took {health[-1] * 1000:.0f} ms,"

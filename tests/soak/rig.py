@@ -16,8 +16,8 @@ from tests.soak import references
 from tests.soak.journal import Journal
 from tests.soak.lines import ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
+from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
-from tests.soak.visits import ExpectedRequest, ExpectedResponse, Visit
 from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
@@ -50,6 +50,7 @@ class RunParameters:
     :ivar clients: number of concurrent clients that choose their actions at random. Clients that
         cause one particular fault are not counted.
     :ivar idle: number of idle connections.
+    :ivar stops: number of children that are stopped for good, even if the load ends earlier.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
     """
@@ -60,6 +61,7 @@ class RunParameters:
     probe_timeout: int = 4
     clients: int = 14
     idle: int = 200
+    stops: int = 2
     short: Sequence[tuple[str, str]] = tuple(SHORT)
     changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
 
@@ -72,7 +74,7 @@ class RunParameters:
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than such a run.
-        return replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
+        return replace(short, stops=0, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
 
     @property
     def renders(self) -> Iterator[tuple[str, str]]:
@@ -84,12 +86,14 @@ class RunParameters:
 class Rig:
     """The nodes, sources, references and journal of a run.
 
+    :ivar environment: variables of nodes A and B.
     :ivar restarts: lock for restarts of a node and for taking the store away, because a node does
         not start without the store.
     """
 
     parameters: RunParameters
     base: Path
+    environment: dict[str, str]
     journal: Journal
     sounds: Sounds
     a: Node
@@ -113,7 +117,7 @@ class Rig:
             "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
         }
         nodes = [Node(name, base, environment) for name in "ab"]
-        rig = cls(parameters, base, Journal(parameters.timeout), sounds, *nodes)
+        rig = cls(parameters, base, environment, Journal(parameters.timeout), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
         for options, source in parameters.renders:
             rig.reference(options, source)
@@ -135,16 +139,16 @@ class Rig:
         return self.b if self.b.up and chance.random() < 0.3 else self.a
 
     def variant(
-        self, options: str, source: str, cold: bool = True, name: str | None = None
+        self, options: str, source: str, cold: bool = True, place: str | None = None
     ) -> ExpectedRequest:
         """Return a GET of a variant.
 
         :param cold: use a cache key that was never requested before.
-        :param name: another file name (a hard link) of the same source.
+        :param place: URL of another copy of the same source.
         """
         if cold:
             options += f"/cb:{next(self._busters)}"
-        rest = f"/{options}/plain/local://{name or source}"
+        rest = f"/{options}/plain/{place or f'local://{source}'}"
         key = key_of(rest.encode())
         expected = replace(self.reference(options.partition("/cb:")[0], source), etag=f'"{key}"')
         return ExpectedRequest(signed(rest), expected, key=key)
@@ -173,45 +177,45 @@ class Rig:
                 bodies.append(other.body)
             kind = made.options.content_type
             self._expected[where] = ExpectedResponse(
-                frozenset({200}), tuple(bodies), content_type=kind, looks_up=True
+                frozenset({200}), tuple(bodies), content_type=kind, reads_store=True
             )
         return self._expected[where]
 
-    async def attend(
+    async def request(
         self,
         node: Node,
         request: ExpectedRequest,
         kind: str,
         behavior: ClientBehavior = read_to_end,
         causes: set[str] | None = None,
-    ) -> Visit:
+    ) -> RequestRecord:
         """Make a request on a new connection and judge the response.
 
         :param behavior: what the client does after it has sent the request.
         :param causes: injected faults that may affect the response.
         """
-        visit = self.journal.begin(node.name, request, kind, causes)
+        record = self.journal.begin(node.name, request, kind, causes)
         connection = await self.connect(node, request.method)
         if connection is None:
-            visit.certain = False
-            self.journal.judge(visit, None)
-            return visit
-        await self.talk(connection, visit, behavior)
-        return visit
+            record.certain = False
+            self.journal.judge(record, None)
+            return record
+        await self.request_on(connection, record, behavior)
+        return record
 
-    async def talk(
-        self, connection: ClientConnection, visit: Visit, behavior: ClientBehavior
+    async def request_on(
+        self, connection: ClientConnection, record: RequestRecord, behavior: ClientBehavior
     ) -> None:
         """Make a request on an open connection and judge the response.
 
         :param behavior: what the client does after it has sent the request.
         """
-        connection.write(visit.request.head(visit.request_id))
-        connection.on_success_begun = lambda: setattr(visit, "begun", True)
-        await behavior(connection, visit)
+        connection.write(record.request.head(record.request_id))
+        connection.on_success_begun = lambda: setattr(record, "begun", True)
+        await behavior(connection, record)
         connection.reset()
         await connection.wait(lambda: False, 5)
-        self.journal.end(visit, connection)
+        self.journal.end(record, connection)
 
     async def connect(self, node: Node, method: bytes = b"GET") -> ClientConnection | None:
         """Open a connection; return None if the node accepts none."""
@@ -223,6 +227,6 @@ class Rig:
             return None
         return connection
 
-    def in_flight(self, node: Node) -> Iterable[Visit]:
-        """Return the visits to a node that have not ended."""
-        return [visit for visit in self.journal.running if visit.node == node.name]
+    def in_flight(self, node: Node) -> Iterable[RequestRecord]:
+        """Return the records to a node that have not ended."""
+        return [record for record in self.journal.running if record.node == node.name]

@@ -9,13 +9,14 @@ from random import Random
 from tests.soak import bad_clients, checks, good_clients
 from tests.soak.attacks import Attacks
 from tests.soak.bad_clients import LastingClients
+from tests.soak.bucket import BucketNode
 from tests.soak.checks import Check, Level
 from tests.soak.counters import entries
-from tests.soak.full import check_full_store
+from tests.soak.faults import Faults
+from tests.soak.full_store import check_full_store
 from tests.soak.lines import pause, wait_for
-from tests.soak.rehearsal import Rehearsal
 from tests.soak.rig import CAPACITY, Rig
-from tests.soak.troubles import Troubles
+from tests.soak.warm_up import WarmUp
 from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
@@ -52,6 +53,7 @@ class Run:
     def __init__(self, rig: Rig) -> None:
         self.outcome = Outcome(rig)
         self._rig = rig
+        self._bucket = BucketNode(rig)
         self._over: list[bool] = []
         self._peaks = {"descriptors": 0, "encoders": 0}
 
@@ -61,28 +63,28 @@ class Run:
         try:
             await rig.a.start()
             await rig.b.start()
-            rehearsal = Rehearsal(rig)
-            await rehearsal.run()
-            outcome.checks.append(
-                Check("rehearsal", "counters compared exactly", rehearsal.problems)
-            )
+            await self._bucket.start()
+            warm_up = WarmUp(rig)
+            await warm_up.run()
+            outcome.checks.append(Check("warm-up", "counters compared exactly", warm_up.problems))
             await self._quiet(None)
             before = Level.of(rig.a)
             started = reactor.seconds()
-            await self._storm()
+            await self._load()
             outcome.seconds = reactor.seconds() - started
             quiet = await self._quiet(before)
-            await self._look_back(before, quiet)
+            await self._check_end(before, quiet)
             if rig.parameters.seconds >= _MEDIUM_RUN:
                 outcome.checks.append(await check_full_store(rig))
         finally:
             await rig.a.kill()
             await rig.b.kill()
+            await self._bucket.stop()
         return outcome
 
-    async def _storm(self) -> None:
+    async def _load(self) -> None:
         rig = self._rig
-        attacks, troubles, lasting_clients = Attacks(rig), Troubles(rig), LastingClients(rig)
+        attacks, faults, lasting_clients = Attacks(rig), Faults(rig), LastingClients(rig)
         actions: list[tuple[Action, float]] = [
             *good_clients.WEIGHTED_ACTIONS,
             *bad_clients.WEIGHTED_ACTIONS,
@@ -90,15 +92,17 @@ class Run:
             (attacks.change, 1.5),
             (attacks.damage, 0.5),
         ]
-        await lasting_clients.settle()
+        await lasting_clients.open()
         seconds = rig.parameters.seconds
         tasks = [self._client(actions, number) for number in range(rig.parameters.clients)]
         tasks += [
             lasting_clients.stall(seconds),
             self._sample(lasting_clients),
-            troubles.trouble_store(self._over, rig.random("store")),
-            troubles.trouble_node(self._over, rig.random("node")),
+            faults.disturb_store(self._over, rig.random("store")),
+            faults.restart_node(self._over, rig.random("node")),
             attacks.attack(self._over, rig.random("attack")),
+            attacks.stop_children(self._over, rig.random("stop")),
+            self._bucket.load(self._over),
             self._end_after(seconds),
         ]
         if seconds >= _LONG_RUN:
@@ -124,9 +128,9 @@ class Run:
             peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
             peaks["encoders"] = max(peaks["encoders"], rig.a.encoders())
             request = reactor.seconds()
-            await rig.attend(rig.a, good_clients.HEALTH, "health under load")
+            await rig.request(rig.a, good_clients.HEALTH, "health under load")
             rig.journal.health.append(reactor.seconds() - request)
-            await lasting_clients.settle()
+            await lasting_clients.open()
             await pause(_SAMPLE_EVERY)
 
     async def _quiet(self, level: Level | None) -> bool:
@@ -144,7 +148,7 @@ class Run:
 
         return await wait_for(quiet, self._rig.parameters.timeout + 10, step=0.1)
 
-    async def _look_back(self, before: Level, quiet: bool) -> None:
+    async def _check_end(self, before: Level, quiet: bool) -> None:
         rig, outcome, journal = self._rig, self.outcome, self._rig.journal
         # Measure before the metrics are read, because reading them opens a connection.
         after = Level.of(rig.a)
@@ -158,15 +162,17 @@ class Run:
         # Wait for the last log lines, which arrive through a pipe.
         await pause(0.5)
         logged = entries(rig.a.log)
+        nodes = (rig.a, rig.b, self._bucket.node)
         outcome.checks += [
             checks.check_answers(journal),
-            checks.check_remarks(journal),
-            checks.check_log(journal, (rig.a, rig.b), logged),
+            checks.check_errors(journal),
+            checks.check_log(journal, nodes, logged),
             leaks,
             slots,
             checks.check_scratch(rig.store),
             checks.check_counters(journal, rig.a, metrics, logged),
             await checks.check_store(journal, rig.store),
+            await self._bucket.check(),
         ]
-        codes = {node.name: await node.stop(15) for node in (rig.a, rig.b)}
+        codes = {node.name: await node.stop(15) for node in nodes}
         outcome.checks.append(checks.check_end(rig.store, codes))

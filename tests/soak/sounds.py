@@ -53,7 +53,7 @@ class Sounds:
 
     def link(self, source: str) -> str:
         """Add a hard link to a source; return its name, which identifies the child reading it."""
-        name = f"victim-{next(self._numbers)}-{source}"
+        name = f"attacked-{next(self._numbers)}-{source}"
         os.link(self.root / source, self.root / name)
         return name
 

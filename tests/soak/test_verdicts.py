@@ -7,23 +7,23 @@ from dataclasses import replace
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.soak.counters import alarms, entries, mismatches
+from tests.soak.records import EXCUSES, ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.verdicts import problems
-from tests.soak.visits import EXCUSES, ExpectedRequest, ExpectedResponse, Visit
 from tests.support.http import Response
 
 BODY = bytes(range(200))
 WANTED = ExpectedResponse(
-    frozenset({200, 206}), (BODY,), content_type="audio/mpeg", looks_up=True, etag='"key"'
+    frozenset({200, 206}), (BODY,), content_type="audio/mpeg", reads_store=True, etag='"key"'
 )
 MISS = {b"x-audio-proxy": b"MISS", b"content-type": b"audio/mpeg", b"etag": b'"key"'}
 HIT = {**MISS, b"x-audio-proxy": b"HIT", b"accept-ranges": b"bytes", b"content-length": b"200"}
 ERROR = b'{"error": "%s", "message": "A message."}'
 
 
-def visit(*causes: str, **changes: object) -> Visit:
-    """Return a visit that expects `BODY`."""
+def record(*causes: str, **changes: object) -> RequestRecord:
+    """Return a record that expects `BODY`."""
     request = replace(ExpectedRequest(b"/x", WANTED), **changes)  # type: ignore[arg-type]
-    return Visit("a.1", "a", "test", request, set(causes))
+    return RequestRecord("a.1", "a", "test", request, set(causes))
 
 
 def response(
@@ -41,74 +41,74 @@ def response(
 class AnswerTests(SynchronousTestCase):
     """Verdicts on responses."""
 
-    def assert_good(self, made: Visit, got: Response | None) -> None:
+    def assert_good(self, made: RequestRecord, got: Response | None) -> None:
         """Assert that there are no problems."""
         self.assertEqual([], list(problems(made, got, 8)))
 
-    def assert_bad(self, words: str, made: Visit, got: Response | None) -> None:
+    def assert_bad(self, words: str, made: RequestRecord, got: Response | None) -> None:
         """Assert that a problem contains these words."""
         found = list(problems(made, got, 8))
         self.assertTrue(any(words in problem for problem in found), found)
 
     def test_right(self) -> None:
         """A complete, right body needs no cause, whether MISS or HIT."""
-        self.assert_good(visit(), response())
-        self.assert_good(visit(), response(headers=HIT))
+        self.assert_good(record(), response())
+        self.assert_good(record(), response(headers=HIT))
 
     def test_torn(self) -> None:
         """A truncated body that looks complete is wrong, whatever the cause."""
         for causes in ((), ("child killed",), ("client left",), ("source changed",)):
-            self.assert_bad("a complete body of 150", visit(*causes), response(body=BODY[:150]))
+            self.assert_bad("a complete body of 150", record(*causes), response(body=BODY[:150]))
 
     def test_wrong_byte(self) -> None:
         """One wrong byte is detected, and the problem names its position."""
         wrong = BODY[:77] + b"\0" + BODY[78:]
-        self.assert_bad("from byte 77 on", visit(), response(body=wrong))
+        self.assert_bad("from byte 77 on", record(), response(body=wrong))
         got = response(body=wrong[:100], complete=False)
-        self.assert_bad("from byte 77 on", visit("child killed"), got)
+        self.assert_bad("from byte 77 on", record("child killed"), got)
 
     def test_broken_off(self) -> None:
         """A response that is broken off needs a cause."""
         got = response(body=BODY[:9], complete=False)
-        self.assert_bad("broken off", visit(), got)
-        self.assert_good(visit("child killed"), got)
+        self.assert_bad("broken off", record(), got)
+        self.assert_good(record("child killed"), got)
 
     def test_mixture(self) -> None:
         """The bytes of a broken-off body may be wrong only if the source changed."""
         got = response(body=b"mixture", complete=False)
-        self.assert_good(visit("source changed"), got)
+        self.assert_good(record("source changed"), got)
         for cause in EXCUSES.keys() - {"source changed"}:
-            self.assert_bad("are wrong", visit(cause), got)
+            self.assert_bad("are wrong", record(cause), got)
 
     def test_silence(self) -> None:
         """A missing response needs a cause that permits it."""
-        self.assert_bad("no response", visit(), None)
-        self.assert_bad("no response", visit("child killed"), None)
-        self.assert_good(visit("node killed"), None)
+        self.assert_bad("no response", record(), None)
+        self.assert_bad("no response", record("child killed"), None)
+        self.assert_good(record("node killed"), None)
 
     def test_failure_without_cause(self) -> None:
         """A 504 without a cause, or with a cause that does not explain it, is wrong."""
         headers = {b"content-type": b"application/json"}
         late = response(504, ERROR % b"render_timeout", headers=headers)
-        self.assert_bad("unexpected 504", visit(), late)
-        self.assert_bad("unexpected 504", visit("child killed"), late)
-        self.assert_good(visit("child stopped"), late)
+        self.assert_bad("unexpected 504", record(), late)
+        self.assert_bad("unexpected 504", record("child killed"), late)
+        self.assert_good(record("child stopped"), late)
 
     def test_busy(self) -> None:
         """A 429 needs a Retry-After within bounds."""
         for value in (b"", b"0", b"9", b"soon"):
             got = response(429, ERROR % b"queue_full", headers={b"retry-after": value})
-            self.assert_bad("Retry-After", visit(), got)
+            self.assert_bad("Retry-After", record(), got)
         got = response(429, ERROR % b"queue_full", headers={b"retry-after": b"8"})
-        self.assert_good(visit(), got)
+        self.assert_good(record(), got)
 
     def test_wrong_stretch(self) -> None:
         """A 206 response has to contain the requested range."""
         request = replace(WANTED, byte_range=(10, 20))
         headers = {**HIT, b"content-range": b"bytes 10-19/200"}
-        self.assert_good(visit(expected=request), response(206, BODY[10:20], headers=headers))
+        self.assert_good(record(expected=request), response(206, BODY[10:20], headers=headers))
         got = response(206, BODY[11:21], headers=headers)
-        self.assert_bad("a complete body of 10", visit(expected=request), got)
+        self.assert_bad("a complete body of 10", record(expected=request), got)
 
     def test_wrong_headers(self) -> None:
         """Wrong ETag, Content-Type, request id, cache state and Content-Length are detected."""
@@ -119,11 +119,11 @@ class AnswerTests(SynchronousTestCase):
             ("X-Audio-Proxy", {b"x-audio-proxy": b"NONE"}),
             ("Content-Length", {b"content-length": b"200"}),
         ):
-            self.assert_bad(words, visit(), response(headers={**MISS, **changed}))
+            self.assert_bad(words, record(), response(headers={**MISS, **changed}))
 
     def test_wrong_refusal(self) -> None:
         """A refusal needs the right status, and an error document with the right code."""
-        made = visit(expected=ExpectedResponse(frozenset({404}), code="not_found"))
+        made = record(expected=ExpectedResponse(frozenset({404}), code="not_found"))
         self.assert_good(made, response(404, ERROR % b"not_found"))
         self.assert_bad("unexpected 415", made, response(415, ERROR % b"undecodable_source"))
         self.assert_bad("document says", made, response(404, ERROR % b"expired"))
@@ -131,7 +131,7 @@ class AnswerTests(SynchronousTestCase):
 
     def test_hung(self) -> None:
         """A response that does not end within the deadline is wrong."""
-        made = visit("client left")
+        made = record("client left")
         made.hung = True
         self.assert_bad("deadline", made, response(complete=False))
 
@@ -146,8 +146,8 @@ class LogTests(SynchronousTestCase):
     """Verdicts on the access log, which has one line for each request."""
 
     def problems(self, *lines: str, **changes: object) -> list[str]:
-        """Return the differences between the lines of a log and one visit."""
-        made = visit()
+        """Return the differences between the lines of a log and one record."""
+        made = record()
         made.status = 200
         for name, value in changes.items():
             setattr(made, name, value)

@@ -5,44 +5,44 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tests.soak.visits import Visit
+from tests.soak.records import RequestRecord
 from tests.support.http import Response
 
 _STATES = (b"MISS", b"COALESCED", b"HIT")
 
 
-def problems(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
+def problems(record: RequestRecord, response: Response | None, longest_wait: int) -> Iterator[str]:
     """Yield the problems of a response.
 
     :param response: the part that arrived; None if the headers did not arrive completely.
     :param longest_wait: the largest valid Retry-After, in seconds.
     """
-    if visit.hung:
+    if record.hung:
         yield "the response did not end within the deadline"
     if response is None:
-        if not any(excuse.silences for excuse in visit.excuses()):
+        if not any(excuse.may_be_missing for excuse in record.excuses()):
             yield "no response, without a cause"
         return
-    expected = visit.request.expected
+    expected = record.request.expected
     echo = response["x-request-id"] or b""
-    if visit.logged_as is None and echo != visit.request_id.encode():
+    if record.logged_as is None and echo != record.request_id.encode():
         yield f"the request id in the response is {echo!r}"
     if response["cache-control"] is None:
         yield "no Cache-Control"
-    if not response.complete and not any(excuse.cuts for excuse in visit.excuses()):
+    if not response.complete and not any(excuse.may_break_off for excuse in record.excuses()):
         yield f"a {response.status} was broken off after {len(response.body)} bytes without a cause"
     if response.status == 429:
         yield from _busy(response, longest_wait)
     elif response.status not in expected.statuses:
-        yield from _unwanted(visit, response)
-    elif visit.request.endpoint == "ready":
+        yield from _unwanted(record, response)
+    elif record.request.endpoint == "ready":
         return
     elif response.status >= 400:
         yield from _document_of(response, expected.code)
-    elif visit.request.endpoint == "render":
-        yield from _variant(visit, response)
-    elif response.complete and expected.document is not None and visit.request.method == b"GET":
-        yield from _document(visit, response)
+    elif record.request.endpoint == "render":
+        yield from _variant(record, response)
+    elif response.complete and expected.document is not None and record.request.method == b"GET":
+        yield from _document(record, response)
 
 
 def _busy(response: Response, longest_wait: int) -> Iterator[str]:
@@ -52,9 +52,9 @@ def _busy(response: Response, longest_wait: int) -> Iterator[str]:
         yield f"a 429 with Retry-After {after!r}"
 
 
-def _unwanted(visit: Visit, response: Response) -> Iterator[str]:
+def _unwanted(record: RequestRecord, response: Response) -> Iterator[str]:
     code = _error(response)
-    if (response.status, code) in {e for excuse in visit.excuses() for e in excuse.errors}:
+    if (response.status, code) in {e for excuse in record.excuses() for e in excuse.errors}:
         return
     yield f"an unexpected {response.status} {code or ''}".rstrip()
 
@@ -75,17 +75,17 @@ def _document_of(response: Response, code: str | None) -> Iterator[str]:
             yield f"a {response.status} whose document says {found!r}"
 
 
-def _document(visit: Visit, response: Response) -> Iterator[str]:
+def _document(record: RequestRecord, response: Response) -> Iterator[str]:
     try:
         document = json.loads(response.body)
     except ValueError:
         document = None
-    if document != visit.request.expected.document:
+    if document != record.request.expected.document:
         yield f"a wrong document, {response.body[:200]!r}"
 
 
-def _variant(visit: Visit, response: Response) -> Iterator[str]:
-    expected = visit.request.expected
+def _variant(record: RequestRecord, response: Response) -> Iterator[str]:
+    expected = record.request.expected
     if expected.etag is not None and response["etag"] != expected.etag.encode():
         yield f"the ETag is {response['etag']!r}"
     if response.status == 304:
@@ -97,7 +97,7 @@ def _variant(visit: Visit, response: Response) -> Iterator[str]:
         yield f"X-Audio-Proxy is {state!r}"
     elif (state == b"HIT") != (response["accept-ranges"] == b"bytes"):
         yield f"a {state.decode()} with Accept-Ranges {response['accept-ranges']!r}"
-    if visit.request.method == b"HEAD":
+    if record.request.method == b"HEAD":
         if state == b"HIT" and response["content-length"] not in _lengths(expected.bodies):
             yield f"HEAD says Content-Length {response['content-length']!r}"
         return
@@ -112,7 +112,7 @@ def _variant(visit: Visit, response: Response) -> Iterator[str]:
         ]
         if response["content-range"] not in ranges:
             yield f"Content-Range is {response['content-range']!r}"
-    yield from _body(visit, response, bodies)
+    yield from _body(record, response, bodies)
 
 
 def _bounds(byte_range: tuple[int, int]) -> tuple[int, int]:
@@ -123,13 +123,13 @@ def _lengths(bodies: tuple[bytes, ...]) -> set[bytes]:
     return {b"%d" % len(body) for body in bodies}
 
 
-def _body(visit: Visit, response: Response, bodies: tuple[bytes, ...]) -> Iterator[str]:
+def _body(record: RequestRecord, response: Response, bodies: tuple[bytes, ...]) -> Iterator[str]:
     body = response.body
     if response.complete:
         if body not in bodies:
             yield f"a complete body of {len(body)} bytes is wrong {_place(body, bodies)}"
     elif not any(right.startswith(body) for right in bodies) and not any(
-        excuse.mixes for excuse in visit.excuses()
+        excuse.may_differ for excuse in record.excuses()
     ):
         yield f"{len(body)} bytes of a body that was broken off are wrong {_place(body, bodies)}"
 

@@ -1,4 +1,4 @@
-"""Rehearsal: requests without other load, whose effects on the metrics are checked exactly."""
+"""WarmUp: requests without other load, whose effects on the metrics are checked exactly."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.soak.lines import leaving, wait_for
 from tests.soak.nodes import Metrics
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
-_LEAVERS = 5
+_DISCONNECTS = 5
 
 
-class Rehearsal:
+class WarmUp:
     """A few requests whose effects are known exactly."""
 
     def __init__(self, rig: Rig) -> None:
@@ -27,23 +27,23 @@ class Rehearsal:
         await self._leave_queue()
         # The first large response takes memory that stays allocated. This request is therefore a
         # part of the warm-up.
-        await self._rig.attend(self._rig.a, self._rig.variant(*LARGE, cold=False), "rehearsal")
+        await self._rig.request(self._rig.a, self._rig.variant(*LARGE, cold=False), "warm-up")
 
     async def _count(self) -> None:
         rig, node = self._rig, self._rig.a
         before = await node.metrics()
         for options, source in rig.parameters.short:
             request = rig.variant(options, source, cold=False)
-            await rig.attend(node, request, "rehearsal")
+            await rig.request(node, request, "warm-up")
             # The variant is stored after the response has ended.
             await wait_for(lambda request=request: self._is_stored(request.key), 5)
-            await rig.attend(node, request, "rehearsal")
-            await rig.attend(node, replace(request, method=b"HEAD"), "rehearsal")
+            await rig.request(node, request, "warm-up")
+            await rig.request(node, replace(request, method=b"HEAD"), "warm-up")
         refused = dict(mistakes(rig))
         for name in ("no audio at all", "bad option", "t past the end"):
-            await rig.attend(node, refused[name], "rehearsal")
+            await rig.request(node, refused[name], "warm-up")
         joined = rig.variant(*LONG_RENDER)
-        await gather(*(rig.attend(node, joined, "rehearsal") for _ in range(3)))
+        await gather(*(rig.request(node, joined, "warm-up") for _ in range(3)))
         states = Counter(v.state for v in rig.journal.at(node.name) if v.request.method == b"GET")
         count = len(rig.parameters.short)
         expected = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
@@ -61,21 +61,22 @@ class Rehearsal:
     async def _leave_queue(self) -> None:
         """Check that clients that leave while they wait for a slot also leave the queue."""
         rig, node = self._rig, self._rig.a
-        running = [
-            rig.attend(node, rig.variant(*LONG_RENDER), "rehearsal") for _ in range(CAPACITY)
-        ]
+        running = [rig.request(node, rig.variant(*LONG_RENDER), "warm-up") for _ in range(CAPACITY)]
 
         async def come_and_go() -> None:
             await wait_for(lambda: node.encoders() == CAPACITY, 5)
             stay = leaving(0.7, 0, gently=True)
-            first = len(rig.journal.visits)
+            first = len(rig.journal.records)
             short = rig.parameters.short[0]
             await gather(
-                *(rig.attend(node, rig.variant(*short), "queue", stay) for _ in range(_LEAVERS))
+                *(
+                    rig.request(node, rig.variant(*short), "queue", stay)
+                    for _ in range(_DISCONNECTS)
+                )
             )
-            left = sum("client left" in v.causes for v in rig.journal.visits[first:])
+            left = sum("client left" in v.causes for v in rig.journal.records[first:])
             queued = await self._queued()
-            if left == _LEAVERS and node.encoders() == CAPACITY and queued:
+            if left == _DISCONNECTS and node.encoders() == CAPACITY and queued:
                 self.problems.append(f"{queued} requests of clients that left still wait")
 
         await gather(*running, come_and_go())
@@ -84,10 +85,10 @@ class Rehearsal:
         connection = await self._rig.connect(self._rig.a)
         if connection is None:
             return -1
-        visit = self._rig.journal.begin("a", READY, "rehearsal")
-        connection.write(READY.head(visit.request_id))
+        record = self._rig.journal.begin("a", READY, "warm-up")
+        connection.write(READY.head(record.request_id))
         await connection.read()
-        response = self._rig.journal.end(visit, connection)
+        response = self._rig.journal.end(record, connection)
         return int(response.document["queued"]) if response is not None else -1
 
 
