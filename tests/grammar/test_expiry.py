@@ -17,33 +17,23 @@ class ExpiredTests(SynchronousTestCase):
     """`expired`"""
 
     def test_boundary(self) -> None:
-        """A URL is valid to the end of the second that ``exp`` names (D14)."""
-        for now, is_expired in (
-            (0.0, False),
-            (999.0, False),
-            (999.999, False),
-            (1000.0, False),
-            (1000.5, False),
-            (1000.999999, False),
-            (1001.0, True),
-            (1001.5, True),
-            (253_402_300_800.0, True),
+        """A URL is valid to the end of the second that ``exp`` names (D6, D14).
+
+        There is no leeway for clock skew (Request option exp, 2). A URL without ``exp`` never
+        expires (Authentication, 8).
+        """
+        for exp, now, is_expired in (
+            (1000, 0.0, False),
+            (1000, 1000.0, False),
+            (1000, 1000.999999, False),
+            (1000, 1001.0, True),
+            (1000, 253_402_300_800.0, True),
+            # The last second of the year 9999.
+            (253_402_300_799, 253_402_300_799.5, False),
+            (253_402_300_799, 253_402_300_800.0, True),
+            (None, 253_402_300_800.0, False),
         ):
-            self.assertIs(expired(1000, now), is_expired, now)
-
-    def test_no_leeway(self) -> None:
-        """Expiry has no leeway for clock skew (Request option exp, 2)."""
-        self.assertIs(expired(1_893_456_000, 1_893_456_000.999), False)
-        self.assertIs(expired(1_893_456_000, 1_893_456_001.0), True)
-
-    def test_without_exp(self) -> None:
-        """A URL without ``exp`` never expires (Authentication, 8)."""
-        self.assertIs(expired(None, 253_402_300_800.0), False)
-
-    def test_last_second(self) -> None:
-        """A URL with the largest ``exp`` expires after the last second of the year 9999 (D6)."""
-        self.assertIs(expired(253_402_300_799, 253_402_300_799.5), False)
-        self.assertIs(expired(253_402_300_799, 253_402_300_800.0), True)
+            self.assertIs(expired(exp, now), is_expired, (exp, now))
 
 
 class ClampTests(SynchronousTestCase):
@@ -52,29 +42,20 @@ class ClampTests(SynchronousTestCase):
     def test_clamp(self) -> None:
         """A lifetime is at most ``exp`` minus now in whole seconds (Request option exp, 3; D14).
 
-        It is 0 once ``exp`` is reached.
+        It is 0 once ``exp`` is reached, and unchanged without ``exp``.
         """
         for seconds, now, clamped in (
-            (300, 600.0, 300),
-            (300, 699.0, 300),
             (300, 700.0, 300),
             (300, 700.999, 300),
             (300, 701.0, 299),
-            (300, 999.0, 1),
             (300, 999.999, 1),
             (300, 1000.0, 0),
-            (300, 1000.999, 0),
-            (300, 1001.0, 0),
             (300, 5000.0, 0),
             (YEAR, 0.0, 1000),
             (0, 0.0, 0),
         ):
             self.assertEqual(clamp(seconds, 1000, now), clamped, (seconds, now))
-
-    def test_without_exp(self) -> None:
-        """Without ``exp``, lifetimes are unchanged (Request option exp, 3)."""
-        for seconds in (0, 300, YEAR):
-            self.assertEqual(clamp(seconds, None, 253_402_300_800.0), seconds)
+            self.assertEqual(clamp(seconds, None, now), seconds)
 
     @DETERMINISTIC
     @given(seconds=st.integers(0, YEAR), exp=st.none() | expiries(), now=MOMENTS)
