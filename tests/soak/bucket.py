@@ -52,7 +52,7 @@ class BucketNode:
         await self.node.start()
         # The first large response takes memory that stays allocated.
         await self._store(rig.variant(*LARGE, cold=False))
-        self._before = self._level()
+        self._before = await self._level_when_idle()
 
     async def stop(self) -> None:
         """Kill the node, and stop the server."""
@@ -67,12 +67,9 @@ class BucketNode:
 
     async def check(self) -> Check:
         """Check that the bucket has right variants only, and that the node holds nothing more."""
-        rig, node = self._rig, self.node
-        await wait_for(
-            lambda: not node.children() and self._is_empty(), rig.parameters.timeout + 10
-        )
-        after = self._level()
-        leaks = check_leaks(node, self._before, after, after.descriptors.total())
+        rig = self._rig
+        after = await self._level_when_idle()
+        leaks = check_leaks(self.node, self._before, after, after.descriptors.total())
         check = Check("bucket", problems=leaks.problems)
         keys = [key.decode() for key in self._server.keys(self._variants)]
         for key in keys:
@@ -83,12 +80,17 @@ class BucketNode:
         check.figures = f"{len(keys)} variants in the bucket, {outages} outages"
         return check
 
-    def _is_empty(self) -> bool:
-        return not any(self.node.temporary.iterdir())
-
-    def _level(self) -> Level:
+    async def _level_when_idle(self) -> Level:
         """Measure the node without its sockets: connections to the server stay open for reuse."""
-        level = Level.of(self.node)
+        node = self.node
+        temporary = str(node.temporary)
+
+        def is_idle() -> bool:
+            files = any(link.startswith(temporary) for link in node.descriptors())
+            return not files and not node.children()
+
+        await wait_for(is_idle, self._rig.parameters.timeout + 10, step=0.1)
+        level = Level.of(node)
         files = {k: n for k, n in level.descriptors.items() if not k.startswith("socket:")}
         return replace(level, descriptors=Counter(files))
 
