@@ -28,6 +28,13 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
+#: Python code before `TWISTD` that puts a bug into the service.
+INJECT = """\
+import os
+from tests.soak.bugs import inject
+inject(os.environ["SOAK_BUG"])
+"""
+
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -72,7 +79,8 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
+        program = f"{INJECT}{TWISTD}" if self._environment.get("SOAK_BUG") else TWISTD
+        command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self._base),

@@ -51,6 +51,7 @@ class RunParameters:
         cause one particular fault are not counted.
     :ivar idle: number of idle connections.
     :ivar stops: number of children that are stopped for good, even if the load ends earlier.
+    :ivar bug: name of a bug in `tests.soak.bugs` that the nodes get; empty for none.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
     """
@@ -62,15 +63,16 @@ class RunParameters:
     clients: int = 14
     idle: int = 200
     stops: int = 2
+    bug: str = ""
     short: Sequence[tuple[str, str]] = tuple(SHORT)
     changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
 
     @classmethod
-    def of(cls, seconds: float, seed: int) -> RunParameters:
+    def of(cls, seconds: float, seed: int, bug: str = "") -> RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
-            return cls(seconds, seed)
-        short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50)
+            return cls(seconds, seed, bug=bug)
+        short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50, bug=bug)
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than such a run.
@@ -115,6 +117,7 @@ class Rig:
             "AP_QUEUE_SIZE": str(QUEUE),
             "AP_RENDER_TIMEOUT": str(parameters.timeout),
             "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
+            "SOAK_BUG": parameters.bug,
         }
         nodes = [Node(name, base, environment) for name in "ab"]
         rig = cls(parameters, base, environment, Journal(parameters.timeout), sounds, *nodes)
