@@ -2,131 +2,77 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import __version__
-from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import disk_space as disk_space_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.disk_space import filesystem_of
+from audioproxy.cli.checks.machine import (
+    check_certificates,
+    check_local_sources,
+    check_open_files,
+    check_temporary_files,
+)
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
-from audioproxy.cli.checks.settings import load_usable
+from audioproxy.cli.checks.settings import UsableSettings, load_usable
+from audioproxy.cli.checks.stores import check_folder
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
-from audioproxy.process.ffmpeg_capabilities import LISTS
 from tests.cli.command import SECRETS, command
-from tests.support.authority import Authority
-from tests.support.checks import run_checks, single_result
-from tests.support.origins import open_origin
-from tests.support.servers import free_port
-from tests.support.service import ServiceCase
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
+PETABYTE = 10**15
 
 
-class DoctorCase(ServiceCase):
-    """Machine and settings without problems, with local sources and a file store."""
+class SettingsTests(SynchronousTestCase):
+    """The function `load_usable`."""
 
     def setUp(self) -> None:
-        super().setUp()
-        self.add("a.wav", b"RIFF")
+        self.folder = str(Path(self.mktemp()).resolve())
+        os.mkdir(self.folder)
+        self.environment = {
+            **SECRETS,
+            "AP_LOCAL_ROOT": self.folder,
+            "AP_VARIANT_STORE": f"file://{self.folder}",
+            "AP_SERVE_MODE": "proxy",
+        }
 
-    async def run_checks(self, ffmpeg: bool = False, **variables: str) -> list[CheckResult]:
-        """Return the results of the checks, with these additional variables."""
-        return await run_checks(self, self.environment(**variables), ffmpeg)
-
-    async def result_for(self, what: str, **variables: str) -> CheckResult:
-        """Return the result of one check."""
-        return single_result(await self.run_checks(**variables), what)
-
-    async def assert_only_problem(
-        self, verdict: Verdict, what: str, words: str, **variables: str
-    ) -> None:
-        """Require this verdict and text for one check, and good results of all others."""
-        results = await self.run_checks(**variables)
-        found = single_result(results, what)
-        self.assertIs(verdict, found.verdict, found.line)
-        self.assertRegex(found.text, words)
-        others = [result for result in results if result.verdict is not GOOD]
-        self.assertEqual([found], others)
-
-
-class SettingsTests(DoctorCase):
-    """Problems of the settings, which do not prevent the other checks."""
-
-    async def test_good(self) -> None:
-        """`doctor` checks settings, sources, store, disk space, open files and both ports."""
-        results = await self.run_checks()
-        self.assertEqual({GOOD}, {result.verdict for result in results})
-        self.assertEqual(
-            "audioproxy settings open_files ffmpeg setpriv local_sources variant_store"
-            " temporary_files AP_PORT AP_METRICS_PORT",
-            " ".join(result.check.replace(" ", "_") for result in results),
-        )
-        self.assertEqual([], os.listdir(self.store))
-
-    async def test_common_mistakes(self) -> None:
+    def test_common_mistakes(self) -> None:
         """Each common mistake gets one line with the setting and what is required."""
-        for what, words, variables in (
-            ("AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
-            ("AP_KEY", "missing beside AP_SALT", {"AP_KEY": ""}),
-            ("AP_SERVE_MODE", "AP_VARIANT_STORE", {"AP_SERVE_MODE": "redirect"}),
-            ("AP_SERVE_MODE", r"redirect \(the default\)", {"AP_SERVE_MODE": ""}),
-            ("AP_LOCAL_ROOT", "is not a directory", {"AP_LOCAL_ROOT": "/nowhere"}),
-            ("AP_PORT", "a whole number", {"AP_PORT": "many"}),
-            ("AP_METRICS_BIND", "an address of this machine", {"AP_METRICS_BIND": "192.0.2.1"}),
-            ("sources", "set AP_LOCAL_ROOT for", {"AP_LOCAL_ROOT": ""}),
+        for verdict, what, words, variables in (
+            (BAD, "AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
+            (BAD, "AP_KEY", "missing beside AP_SALT", {"AP_KEY": ""}),
+            (BAD, "AP_SERVE_MODE", "AP_VARIANT_STORE", {"AP_SERVE_MODE": "redirect"}),
+            (BAD, "AP_SERVE_MODE", r"redirect \(the default\)", {"AP_SERVE_MODE": ""}),
+            (BAD, "AP_LOCAL_ROOT", "is not a directory", {"AP_LOCAL_ROOT": "/nowhere"}),
+            (BAD, "AP_PORT", "a whole number", {"AP_PORT": "many"}),
+            (BAD, "sources", "set AP_LOCAL_ROOT for", {"AP_LOCAL_ROOT": ""}),
+            (NOTE, "AP_QEUE_SIZE", "nearest known name is AP_QUEUE_SIZE", {"AP_QEUE_SIZE": "9"}),
         ):
-            if what == "AP_METRICS_BIND":
-                variables["AP_METRICS_PORT"] = str(free_port())
-            await self.assert_only_problem(BAD, what, words, **variables)
+            results = load_usable({**self.environment, **variables}).results
+            (found,) = (result for result in results if result.verdict is not GOOD)
+            self.assertEqual((verdict, what), (found.verdict, found.check))
+            self.assertRegex(found.text, words)
+        (found,) = load_usable(self.environment).results
+        self.assertEqual((GOOD, "settings"), (found.verdict, found.check))
 
-    async def test_typo(self) -> None:
-        """A misspelled setting is reported with the nearest known one."""
-        words = "unknown, so it is ignored; the nearest known name is AP_QUEUE_SIZE"
-        await self.assert_only_problem(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
-
-    async def test_store_missing(self) -> None:
-        """A missing file store is reported by its setting, and its checks are skipped."""
-        results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
-        self.assertIn("is not a directory", single_result(results, "AP_VARIANT_STORE").text)
-        self.assertIs(NOTE, single_result(results, "variant store").verdict)
-
-    async def test_no_store(self) -> None:
-        """A service without a variant store gets a note that every request renders."""
-        found = await self.result_for("variant store", AP_VARIANT_STORE="", AP_SERVE_MODE="")
-        self.assertEqual((NOTE, True), (found.verdict, "every request renders" in found.text))
-
-    async def test_build_errors(self) -> None:
-        """Errors raised while the service is built are reported, and the other checks run."""
-        results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
-        self.assertIn("no certificates could be read", single_result(results, "SSL_CERT_FILE").text)
-        self.assertIs(GOOD, single_result(results, "variant store").verdict)
-
-    def test_load_usable(self) -> None:
-        """`load_usable` drops refused settings and keeps all others."""
-        store = {"AP_VARIANT_STORE": f"file://{self.store}"}
+    def test_usable_settings(self) -> None:
+        """Refused settings are dropped, and all others are kept."""
+        store = {"AP_VARIANT_STORE": f"file://{self.folder}"}
+        in_folder = Config(
+            allow_insecure=True, serve_mode="proxy", variant_store=FileStore(self.folder)
+        )
         for environment, config, refused in (
             ({}, Config(allow_insecure=True), set()),
-            (
-                {**store, "AP_PORT": "x"},
-                Config(
-                    allow_insecure=True,
-                    serve_mode="proxy",
-                    variant_store=FileStore(str(self.store)),
-                ),
-                {"AP_PORT", "AP_SERVE_MODE"},
-            ),
+            ({**store, "AP_PORT": "x"}, in_folder, {"AP_PORT", "AP_SERVE_MODE"}),
             (
                 {"AP_VARIANT_STORE": "s3://bucket", "AWS_REGION": "x", "AP_QUEUE_SIZE": "7"},
                 Config(allow_insecure=True, queue_size=7),
@@ -143,198 +89,105 @@ class SettingsTests(DoctorCase):
             self.assertIn(BAD, [result.verdict for result in settings.results])
 
 
-class MachineTests(DoctorCase):
+class WritableStore:
+    """Variant store that can be written."""
+
+    async def check_writable(self) -> None:
+        """Return, as for a store that works."""
+
+
+class MachineTests(SynchronousTestCase):
     """Checks of the machine on which the service runs."""
 
-    async def test_no_programs(self) -> None:
-        """Without ffmpeg or setpriv, the result names the package to install."""
-        results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
-        ffmpeg, setpriv = single_result(results, "ffmpeg"), single_result(results, "setpriv")
-        self.assertEqual((BAD, NOTE), (ffmpeg.verdict, setpriv.verdict))
-        self.assertRegex(ffmpeg.text, "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg")
-        self.assertRegex(setpriv.text, "apt-get install util-linux")
+    def setUp(self) -> None:
+        # The real function raises the descriptor limit of the whole test process.
+        self.patch(machine_module, "raise_descriptor_limit", lambda: None)
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
 
-    async def test_incomplete_ffmpeg(self) -> None:
-        """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""
-        folder = Path(self.mktemp()).resolve()
-        folder.mkdir()
-        names = [name for _, _, needed in LISTS for name in needed]
-        for listed, verdict, words in (
-            (names, GOOD, "ffmpeg and .+ffprobe 7.1-test, with everything"),
-            (names[1:], BAD, f"lacks the encoder {names[0]}; a complete ffmpeg"),
-        ):
-            for program in ("ffmpeg", "ffprobe"):
-                script = folder / program
-                lines = "\n".join(f" A....D {name} what it does" for name in listed)
-                script.write_text(
-                    "#!/bin/sh\n"
-                    f"case $* in *-version) echo '{program} version 7.1-test of somebody';;\n"
-                    f"*) echo '{lines}';; esac\n"
-                )
-                script.chmod(0o755)
-            results = await self.run_checks(ffmpeg=True, PATH=str(folder))
-            found = single_result(results, "ffmpeg")
-            self.assertIs(verdict, found.verdict, found.line)
-            self.assertRegex(found.text, words)
+    def results(self, check: AsyncIterator[CheckResult]) -> list[CheckResult]:
+        """Return the results of a check."""
 
-    async def test_ports(self) -> None:
-        """A port in use is good if an audioproxy uses it for the same setting, otherwise bad."""
-        running = self.start()
-        ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
-        results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
-        found = single_result(results, "AP_PORT")
-        self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
-        found = single_result(results, "AP_METRICS_PORT")
-        self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
-        # Each port is used by the service's other listener.
-        results = await self.run_checks(
-            AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
-        )
-        for name in ports:
-            found = single_result(results, name)
-            self.assertEqual(BAD, found.verdict, found.line)
-            self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free port")
+        async def collect() -> list[CheckResult]:
+            return [result async for result in check]
 
-    async def test_free_ports(self) -> None:
-        """The check of a free port leaves it free."""
-        ports = {"AP_PORT": str(free_port()), "AP_METRICS_PORT": str(free_port())}
-        for _ in range(2):
-            results = await self.run_checks(**ports)
-            for name, port in ports.items():
-                self.assertEqual(good(name, f"{port} is free"), single_result(results, name))
+        return self.successResultOf(Deferred.fromCoroutine(collect()))
 
-    async def test_no_permission(self) -> None:
-        """A port that requires root is reported with the capability that permits it."""
+    def assert_result(
+        self, check: AsyncIterator[CheckResult], verdict: Verdict, words: str
+    ) -> None:
+        """Require a single result with this verdict and text."""
+        (found,) = self.results(check)
+        self.assertIs(verdict, found.verdict, found.line)
+        self.assertRegex(found.text, words)
 
-        def refuse(*arguments: Any) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        self.patch(machine_module.Listener, "open", refuse)
-        found = await self.result_for("AP_PORT", AP_PORT="80")
-        self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
-
-    async def test_open_files(self) -> None:
+    def test_open_files(self) -> None:
         """A low limit of open files gets a note, and an unusable limit gets an error.
 
         Both messages name what fixes the limit.
         """
-        for limit, verdict in (
-            (100_000, GOOD),
-            (resource.RLIM_INFINITY, GOOD),
-            (1000, NOTE),
-            (280, BAD),
+        config = Config(allow_insecure=True, max_concurrency=2)
+        fix = "LimitNOFILE=16384 .*ulimit -Hn 16384"
+        for limit, verdict, words in (
+            (100_000, GOOD, "^100000 at most"),
+            (resource.RLIM_INFINITY, GOOD, "^without limit"),
+            (1000, NOTE, fix),
+            (280, BAD, fix),
         ):
             self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
-            found = await self.result_for("open files", AP_MAX_CONCURRENCY="2")
-            self.assertIs(verdict, found.verdict, found.line)
-            if verdict is not GOOD:
-                self.assertRegex(found.text, "LimitNOFILE=16384 .*ulimit -Hn 16384")
+            self.assert_result(check_open_files(config), verdict, words)
 
-    async def test_disk_space(self) -> None:
+    def test_local_sources(self) -> None:
+        """An empty AP_LOCAL_ROOT gets a note."""
+        config = Config(allow_insecure=True, local_root=str(self.folder))
+        self.assert_result(check_local_sources(config), NOTE, "it is empty")
+        (self.folder / "a.wav").touch()
+        self.assert_result(
+            check_local_sources(config), GOOD, rf"^{self.folder} \(\w+\) can be read"
+        )
+
+    def test_disk_space(self) -> None:
         """`doctor` compares the maximum disk use of renders with the space that is free."""
-        terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
-        await self.assert_only_problem(
-            NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; free some", **terabytes
+        config = Config(allow_insecure=True, max_variant_bytes=PETABYTE, max_concurrency=2)
+        checking: Any = check_folder(config, str(self.folder), WritableStore())  # type: ignore[arg-type]
+        found = self.successResultOf(Deferred.fromCoroutine(checking))
+        self.assertEqual((NOTE, "variant store"), (found.verdict, found.check))
+        self.assertRegex(found.text, "2 renders at a time .+ may take 2000 TB; free some")
+        words = "2000 TB; free some space, set TMPDIR"
+        self.assert_result(check_temporary_files(config), NOTE, words)
+        config = Config(
+            allow_insecure=True,
+            variant_store=FileStore(str(self.folder)),
+            source_allowlist=("*",),
+            max_src_bytes=PETABYTE,
+            max_concurrency=2,
         )
-        found = await self.result_for(
-            "temporary files", AP_VARIANT_STORE="", AP_SERVE_MODE="", **terabytes
-        )
-        self.assertEqual(NOTE, found.verdict)
-        self.assertRegex(found.text, "2000 TB; free some space, set TMPDIR")
-        sources = {"AP_SOURCE_ALLOWLIST": "*", "AP_MAX_SRC_BYTES": str(10**15)}
-        found = await self.result_for("temporary files", AP_MAX_VARIANT_BYTES="1", **sources)
-        self.assertRegex(found.text, "https sources of AP_MAX_SRC_BYTES")
+        words = "with https sources of AP_MAX_SRC_BYTES, may take 2000 TB"
+        self.assert_result(check_temporary_files(config), NOTE, words)
 
-    async def test_temporary_files(self) -> None:
-        """An unusable TMPDIR is reported with the folder that is used instead."""
+    def test_temporary_files(self) -> None:
+        """An unusable TMPDIR is reported with the folder that is used instead, or as an error."""
+        config = Config(allow_insecure=True, max_variant_bytes=1)
+        self.patch(os, "environ", {"TMPDIR": "/nowhere"})
         self.patch(tempfile, "tempdir", None)
-        results = await self.run_checks(TMPDIR="/nowhere")
-        first, second = [each for each in results if each.check == "temporary files"]
+        first, second = self.results(check_temporary_files(config))
         self.assertEqual((NOTE, GOOD), (first.verdict, second.verdict))
         self.assertRegex(first.text, "TMPDIR is /nowhere, which is not writable, so /.* is used")
-
-    async def test_no_temporary_files(self) -> None:
-        """`doctor` reports an error if no folder can hold temporary files."""
         self.patch(tempfile, "tempdir", "/nowhere")
-        await self.assert_only_problem(BAD, "temporary files", "set TMPDIR to a writable directory")
+        words = "set TMPDIR to a writable directory"
+        self.assert_result(check_temporary_files(config), BAD, words)
 
-    async def test_certificates(self) -> None:
-        """The bundle that verifies https sources is named."""
-        bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
-        found = await self.result_for("certificates", AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
-        self.assertEqual((GOOD, True), (found.verdict, bundle in found.text))
-
-    async def test_cleartext_store(self) -> None:
-        """A cleartext connection to a store gets a note, unless it is local."""
-        origin = open_origin(self)
-        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
-        credentials = dict.fromkeys(names, "x")
-        for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
-            endpoint = f"http://{host}:{origin.port}"
-            results = await self.run_checks(**credentials, AP_S3_ENDPOINT=endpoint)
-            found = single_result(results, "way to sources")
-            self.assertIs(verdict, found.verdict, found.line)
-
-    async def test_empty_local_root(self) -> None:
-        """An empty AP_LOCAL_ROOT gets a note."""
-        (self.root / "a.wav").unlink()
-        await self.assert_only_problem(NOTE, "local sources", "it is empty")
-
-    async def test_crash(self) -> None:
-        """A check that raises is reported as an error and does not stop the others."""
-
-        async def crash(*arguments: Any) -> AsyncIterator[CheckResult]:
-            raise RuntimeError("oh")
-            yield
-
-        self.patch(doctor_module, "check_temporary_files", crash)
-        await self.assert_only_problem(BAD, "temporary files", r"RuntimeError\('oh'\)")
-
-
-class ProgramTests(ServiceCase):
-    """`doctor` in a process of its own."""
-
-    def run_doctor(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "audioproxy.cli.main", "doctor", *words],
-            env=self.environment(**variables),
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-
-    def test_good(self) -> None:
-        """Without problems `doctor` marks each line with ok, and exits with 0."""
-        self.add("a.wav", b"RIFF")
-        ended = self.run_doctor()
-        *lines, blank, last = ended.stdout.splitlines()
-        self.assertEqual((0, "", "", "All is well."), (ended.returncode, ended.stderr, blank, last))
-        self.assertEqual({"ok  "}, {line[:4] for line in lines})
-        self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
-
-    def test_bad(self) -> None:
-        """With --json `doctor` prints one document without secrets; on problems it exits with 1."""
-        file = Path(self.mktemp())
-        secret = "a-secret-that-nobody-may-see"
-        file.write_text(
-            f"AP_KEY=0011\nAP_VARIANT_STORE=s3://bucket\nAP_SERVE_MODE=redirect\nAWS_REGION=x\n"
-            f"AP_S3_ENDPOINT=http://127.0.0.1:{free_port()}\nTMPDIR={self.root}\n"
-            f"AWS_ACCESS_KEY_ID=x\nAWS_SECRET_ACCESS_KEY={secret}\n"
-        )
-        ended = self.run_doctor("--json", "--env-file", str(file))
-        self.assertEqual((1, ""), (ended.returncode, ended.stderr))
-        document = json.loads(ended.stdout)
-        verdicts = {check["check"]: check["verdict"] for check in document["checks"]}
-        self.assertIs(False, document["ok"])
-        self.assertEqual(
-            ("bad", "note", "bad", "good"),
-            tuple(
-                verdicts[what] for what in ("AP_KEY", "AP_SERVE_MODE", "variant store", "ffmpeg")
-            ),
-        )
-        self.assertIn(str(self.root), ended.stdout)
-        self.assertNotIn(secret, ended.stdout)
+    def test_certificates(self) -> None:
+        """The bundle that verifies https sources is named; without such sources, none is needed."""
+        bundle = str(self.folder / "ca.pem")
+        self.patch(os, "environ", {"SSL_CERT_FILE": bundle})
+        without = UsableSettings(Config(allow_insecure=True), frozenset(), ())
+        self.assertEqual([], self.results(check_certificates(None, without)))
+        config = Config(allow_insecure=True, source_allowlist=("*",))
+        settings = UsableSettings(config, frozenset(), ())
+        self.assert_result(check_certificates(None, settings), BAD, f"{bundle} cannot be read")
+        Path(bundle).touch()
+        self.assert_result(check_certificates(None, settings), GOOD, f"against {bundle}")
 
 
 class OutputTests(SynchronousTestCase):
@@ -343,7 +196,7 @@ class OutputTests(SynchronousTestCase):
     def test_misuse(self) -> None:
         """A usage error of `doctor` exits with 2."""
         for words in (("--jsn",), ("--env-file", "/nowhere")):
-            self.assertEqual(2, command("doctor", *words, environment=SECRETS).status)
+            self.assertEqual(2, command("doctor", *words).status)
 
     def test_line(self) -> None:
         """A result is a single line, even if a path contains control characters."""
@@ -351,14 +204,12 @@ class OutputTests(SynchronousTestCase):
 
     def test_summary(self) -> None:
         """The last line counts the problems that keep the service from working."""
+        ok, odd, wrong = good("a", ""), note("b", ""), bad("c", "")
         for results, words in (
-            ([good("a", "")], "All is well."),
-            (
-                [good("a", ""), note("b", "")],
-                "The service can work. Check the lines marked --.",
-            ),
-            ([bad("a", ""), note("b", "")], "1 problem would prevent the service from working."),
-            ([bad("a", ""), bad("b", "")], "2 problems would prevent the service from working."),
+            ([ok], "All is well."),
+            ([ok, odd], "The service can work. Check the lines marked --."),
+            ([wrong, odd], "1 problem would prevent the service from working."),
+            ([wrong, wrong], "2 problems would prevent the service from working."),
         ):
             self.assertEqual(words, summarize(results))
 
@@ -374,7 +225,7 @@ class OutputTests(SynchronousTestCase):
             (1_234_567, "1.23 MB"),
             (999_600_000, "1 GB"),
             (2_000_000_000, "2 GB"),
-            (5 * 10**15, "5000 TB"),
+            (5 * PETABYTE, "5000 TB"),
         ):
             self.assertEqual(words, format_bytes(count))
         self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
@@ -392,12 +243,7 @@ class OutputTests(SynchronousTestCase):
             "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
         )
         self.patch(disk_space_module, "_MOUNTS", table)
-        for path, kind in (
-            ("/srv/a b/c", "xfs"),
-            ("/srv/x", "tmpfs"),
-            ("/srvx", "ext4"),
-            ("/", "ext4"),
-        ):
-            self.assertEqual(kind, filesystem_of(path), path)
+        kinds = {"/srv/a b/c": "xfs", "/srv/x": "tmpfs", "/srvx": "ext4", "/": "ext4"}
+        self.assertEqual(kinds, {path: filesystem_of(path) for path in kinds})
         table.unlink()
         self.assertEqual("filesystem unknown", filesystem_of("/"))

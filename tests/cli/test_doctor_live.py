@@ -1,22 +1,227 @@
-"""`audioproxy doctor` with a real bucket: what it checks, and how it reports a wrong clock."""
+"""`audioproxy doctor` with real programs, ports and buckets, and in a process of its own."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from botocore import auth
 from botocore.compat import get_current_datetime
 
-from audioproxy.cli.checks.results import CheckResult, Verdict
+from audioproxy import __version__
+from audioproxy.cli import doctor as doctor_module
+from audioproxy.cli.checks import machine as machine_module
+from audioproxy.cli.checks.results import CheckResult, Verdict, good
+from audioproxy.process.ffmpeg_capabilities import LISTS
 from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
 from tests.support.checks import run_checks, single_result
 from tests.support.origins import open_origin
 from tests.support.remote import ABORTED, PASS, RemoteCase, is_signed_url
 from tests.support.servers import free_port
-from tests.support.service import reactor
+from tests.support.service import ServiceCase, reactor
+
+GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
+
+
+class DoctorCase(ServiceCase):
+    """Machine and settings without problems, with local sources and a file store."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("a.wav", b"RIFF")
+
+    async def run_checks(self, ffmpeg: bool = False, **variables: str) -> list[CheckResult]:
+        """Return the results of the checks, with these additional variables."""
+        return await run_checks(self, self.environment(**variables), ffmpeg)
+
+    def assert_result(
+        self, results: list[CheckResult], what: str, verdict: Verdict, words: str
+    ) -> None:
+        """Require this verdict and text for one check."""
+        found = single_result(results, what)
+        self.assertIs(verdict, found.verdict, found.line)
+        self.assertRegex(found.text, words)
+
+
+class AllChecksTests(DoctorCase):
+    """All checks, of which none prevents the others."""
+
+    async def test_good(self) -> None:
+        """`doctor` checks settings, sources, store, disk space, open files and both ports."""
+        results = await self.run_checks()
+        self.assertEqual({GOOD}, {result.verdict for result in results})
+        self.assertEqual(
+            "audioproxy settings open_files ffmpeg setpriv local_sources variant_store"
+            " temporary_files AP_PORT AP_METRICS_PORT",
+            " ".join(result.check.replace(" ", "_") for result in results),
+        )
+        self.assertEqual([], os.listdir(self.store))
+
+    async def test_problems(self) -> None:
+        """A refused setting or certificate is reported, and the checks without it run.
+
+        A service without a variant store gets a note that every request renders.
+        """
+        results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
+        self.assert_result(results, "AP_VARIANT_STORE", BAD, "is not a directory")
+        self.assert_result(results, "variant store", NOTE, "AP_VARIANT_STORE is refused")
+        results = await self.run_checks(AP_VARIANT_STORE="", AP_SERVE_MODE="")
+        self.assert_result(results, "variant store", NOTE, "every request renders")
+        results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
+        self.assert_result(results, "SSL_CERT_FILE", BAD, "no certificates could be read")
+        self.assert_result(results, "variant store", GOOD, "is writable")
+        self.assertNotIn("certificates", [result.check for result in results])
+
+    async def test_crash(self) -> None:
+        """A check that raises is reported as an error and does not stop the others."""
+
+        async def crash(*arguments: Any) -> AsyncIterator[CheckResult]:
+            raise RuntimeError("oh")
+            yield
+
+        self.patch(doctor_module, "check_temporary_files", crash)
+        results = await self.run_checks()
+        self.assert_result(results, "temporary files", BAD, r"RuntimeError\('oh'\)")
+        others = [result.check for result in results if result.verdict is not GOOD]
+        self.assertEqual(["temporary files"], others)
+        self.assertEqual("AP_METRICS_PORT", results[-1].check)
+
+    async def test_certificates(self) -> None:
+        """The bundle that verifies https sources is named."""
+        bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
+        results = await self.run_checks(AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
+        self.assert_result(results, "certificates", GOOD, bundle)
+
+    async def test_cleartext_store(self) -> None:
+        """A cleartext connection to a store gets a note, unless it is local."""
+        origin = open_origin(self)
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+        for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
+            store = {**dict.fromkeys(names, "x"), "AP_S3_ENDPOINT": f"http://{host}:{origin.port}"}
+            self.assert_result(await self.run_checks(**store), "way to sources", verdict, ".")
+
+
+class ProgramsTests(DoctorCase):
+    """Checks of ffmpeg, ffprobe and setpriv."""
+
+    async def test_no_programs(self) -> None:
+        """Without ffmpeg or setpriv, the result names the package to install."""
+        results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
+        words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
+        self.assert_result(results, "ffmpeg", BAD, words)
+        self.assert_result(results, "setpriv", NOTE, "apt-get install util-linux")
+
+    async def test_incomplete_ffmpeg(self) -> None:
+        """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        names = [name for _, _, needed in LISTS for name in needed]
+        for listed, verdict, words in (
+            (names, GOOD, "ffmpeg and .+ffprobe 7.1-test, with everything"),
+            (names[1:], BAD, f"lacks the encoder {names[0]}; a complete ffmpeg"),
+        ):
+            for program in ("ffmpeg", "ffprobe"):
+                script = folder / program
+                lines = "\n".join(f" A....D {name} what it does" for name in listed)
+                script.write_text(
+                    "#!/bin/sh\n"
+                    f"case $* in *-version) echo '{program} version 7.1-test of somebody';;\n"
+                    f"*) echo '{lines}';; esac\n"
+                )
+                script.chmod(0o755)
+            results = await self.run_checks(ffmpeg=True, PATH=str(folder))
+            self.assert_result(results, "ffmpeg", verdict, words)
+
+
+class PortsTests(DoctorCase):
+    """Checks of the ports."""
+
+    async def test_taken(self) -> None:
+        """A port in use is good if an audioproxy uses it for the same setting, otherwise bad."""
+        running = self.start()
+        port, metrics_port = str(running.port), str(running.metrics_port)
+        results = await self.run_checks(AP_PORT=port, AP_METRICS_PORT=metrics_port)
+        self.assert_result(results, "AP_PORT", GOOD, f"audioproxy {re.escape(__version__)}")
+        self.assert_result(results, "AP_METRICS_PORT", GOOD, "an audioproxy")
+        # Each port is used by the service's other listener.
+        results = await self.run_checks(AP_PORT=metrics_port, AP_METRICS_PORT=port)
+        for name in ("AP_PORT", "AP_METRICS_PORT"):
+            words = rf"taken by another program .*; set {name} to a free port"
+            self.assert_result(results, name, BAD, words)
+
+    async def test_free(self) -> None:
+        """The check of a free port leaves it free."""
+        ports = {"AP_PORT": str(free_port()), "AP_METRICS_PORT": str(free_port())}
+        for _ in range(2):
+            results = await self.run_checks(**ports)
+            for name, port in ports.items():
+                self.assertEqual(good(name, f"{port} is free"), single_result(results, name))
+
+    async def test_unusable(self) -> None:
+        """An address of another machine, and a port that requires root, are reported."""
+        results = await self.run_checks(
+            AP_METRICS_BIND="192.0.2.1", AP_METRICS_PORT=str(free_port())
+        )
+        self.assert_result(results, "AP_METRICS_BIND", BAD, "an address of this machine")
+
+        def refuse(*arguments: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        self.patch(machine_module.Listener, "open", refuse)
+        results = await self.run_checks(AP_PORT="80")
+        self.assert_result(results, "AP_PORT", BAD, "CAP_NET_BIND_SERVICE")
+
+
+class ProgramTests(ServiceCase):
+    """`doctor` in a process of its own."""
+
+    def run_doctor(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "audioproxy.cli.main", "doctor", *words],
+            env=self.environment(**variables),
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+
+    def test_good(self) -> None:
+        """Without problems `doctor` marks each line with ok, and exits with 0."""
+        self.add("a.wav", b"RIFF")
+        ended = self.run_doctor()
+        *lines, blank, last = ended.stdout.splitlines()
+        self.assertEqual((0, "", "", "All is well."), (ended.returncode, ended.stderr, blank, last))
+        self.assertEqual({"ok  "}, {line[:4] for line in lines})
+        self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
+
+    def test_bad(self) -> None:
+        """With --json `doctor` prints one document without secrets; on problems it exits with 1."""
+        file = Path(self.mktemp())
+        secret = "a-secret-that-nobody-may-see"
+        file.write_text(
+            f"AP_KEY=0011\nAP_VARIANT_STORE=s3://bucket\nAP_SERVE_MODE=redirect\nAWS_REGION=x\n"
+            f"AP_S3_ENDPOINT=http://127.0.0.1:{free_port()}\nTMPDIR={self.root}\n"
+            f"AWS_ACCESS_KEY_ID=x\nAWS_SECRET_ACCESS_KEY={secret}\n"
+        )
+        ended = self.run_doctor("--json", "--env-file", str(file))
+        self.assertEqual((1, ""), (ended.returncode, ended.stderr))
+        document = json.loads(ended.stdout)
+        verdicts = {check["check"]: check["verdict"] for check in document["checks"]}
+        self.assertIs(False, document["ok"])
+        self.assertEqual(
+            ["bad", "note", "bad", "good"],
+            [verdicts[what] for what in ("AP_KEY", "AP_SERVE_MODE", "variant store", "ffmpeg")],
+        )
+        self.assertIn(str(self.root), ended.stdout)
+        self.assertNotIn(secret, ended.stdout)
 
 
 class BucketCase(RemoteCase):
@@ -57,13 +262,13 @@ class GoodBucketTests(BucketCase):
         A correct clock passes too.
         """
         results = await self.run_checks()
-        self.assertNotIn(Verdict.BAD, [result.verdict for result in results])
+        self.assertNotIn(BAD, [result.verdict for result in results])
         self.assert_verdicts(
             results,
-            variant_store=Verdict.GOOD,
-            presigned_URLs=Verdict.GOOD,
-            way_to_the_store=Verdict.GOOD,
-            clock=Verdict.GOOD,
+            variant_store=GOOD,
+            presigned_URLs=GOOD,
+            way_to_the_store=GOOD,
+            clock=GOOD,
         )
         self.assertIn(f"s3://{self.variants} at ", single_result(results, "variant store").text)
         self.assertEqual([], self.stored())
@@ -77,9 +282,9 @@ class GoodBucketTests(BucketCase):
             "AP_VARIANT_S3_REGION": self.server.region,
             "AWS_ACCESS_KEY_ID": nobody.access_key,
         }
-        for secret, verdict in ((nobody.secret_key, Verdict.GOOD), ("x" * 40, Verdict.BAD)):
+        for secret, verdict in ((nobody.secret_key, GOOD), ("x" * 40, BAD)):
             results = await self.run_checks(**separate_credentials, AWS_SECRET_ACCESS_KEY=secret)
-            self.assert_verdicts(results, variant_store=Verdict.GOOD, bucket_sources=verdict)
+            self.assert_verdicts(results, variant_store=GOOD, bucket_sources=verdict)
         self.assertIn("SignatureDoesNotMatch", single_result(results, "bucket sources").text)
 
 
@@ -105,9 +310,9 @@ class RefusedTests(BucketCase):
             results = await self.run_checks(**variables)
             self.assert_verdicts(
                 results,
-                variant_store=Verdict.BAD,
-                presigned_URLs=Verdict.NOTE,
-                temporary_files=Verdict.GOOD,
+                variant_store=BAD,
+                presigned_URLs=NOTE,
+                temporary_files=GOOD,
             )
             text = single_result(results, "variant store").text
             self.assertRegex(text, rf"\AAP_VARIANT_STORE: .*{cause}.*; .*{required}.* required\Z")
@@ -117,9 +322,9 @@ class RefusedTests(BucketCase):
         relay = self.relay()
         relay.rule = lambda request: ABORTED if is_signed_url(request) else PASS
         endpoint = f"http://127.0.0.1:{relay.port}"
-        for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
+        for mode, verdict in (("redirect", BAD), ("proxy", NOTE)):
             results = await self.run_checks(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)
-            self.assert_verdicts(results, variant_store=Verdict.GOOD, presigned_URLs=verdict)
+            self.assert_verdicts(results, variant_store=GOOD, presigned_URLs=verdict)
         self.assertEqual([], self.stored())
 
     async def test_certificates(self) -> None:
@@ -132,10 +337,10 @@ class RefusedTests(BucketCase):
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
         results = await self.run_checks(**endpoint)
         self.assertIn("AP_S3_CA_BUNDLE", single_result(results, "variant store").text)
-        self.assert_verdicts(results, way_to_the_store=Verdict.NOTE)
+        self.assert_verdicts(results, way_to_the_store=NOTE)
         results = await self.run_checks(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
         way = single_result(results, "way to the store")
-        self.assertEqual((Verdict.GOOD, True), (way.verdict, str(authority.bundle) in way.text))
+        self.assertEqual((GOOD, True), (way.verdict, str(authority.bundle) in way.text))
 
 
 class ClockTests(BucketCase):
@@ -147,7 +352,7 @@ class ClockTests(BucketCase):
         """If the store refuses a wrong clock, `doctor` and the boot error report the offset."""
         self.shift_clock(1203)
         results = await self.run_checks()
-        self.assert_verdicts(results, variant_store=Verdict.BAD, clock=Verdict.BAD)
+        self.assert_verdicts(results, variant_store=BAD, clock=BAD)
         self.assertRegex(
             single_result(results, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}"
         )
@@ -164,12 +369,12 @@ class ClockTests(BucketCase):
 
         A presigned URL that is expired by the store's clock is reported as an error.
         """
-        for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
+        for seconds, verdict in ((60, NOTE), (-400, BAD)):
             self.shift_clock(seconds)
             results = await self.run_checks()
-            self.assert_verdicts(results, variant_store=Verdict.GOOD, clock=verdict)
+            self.assert_verdicts(results, variant_store=GOOD, clock=verdict)
         # The presigned URL is valid for 300 seconds, which have passed by the store's clock.
-        self.assert_verdicts(results, presigned_URLs=Verdict.BAD)
+        self.assert_verdicts(results, presigned_URLs=BAD)
         text = single_result(results, "clock").text
         self.assertTrue(re.search("(399|400|401) s behind the store's", text), text)
         self.assertEqual([], self.stored())

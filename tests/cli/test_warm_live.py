@@ -1,0 +1,133 @@
+"""`audioproxy warm` against a real service, and in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+from twisted.internet.defer import Deferred
+
+from audioproxy.cli import warm as warm_module
+from audioproxy.cli.fetcher import Fetcher
+from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
+from audioproxy.http_client.ca_bundles import ClientsByBundle
+from tests.support.authority import Authority
+from tests.support.origins import STALL, File, Status, open_origin
+from tests.support.remote import until_hit
+from tests.support.service import (
+    PROJECT,
+    Process,
+    ServiceCase,
+    reactor,
+    short_flac,
+    signed,
+    until,
+)
+
+
+class ServiceTests(ServiceCase):
+    """`warm` against the real service."""
+
+    async def warm(self, port: int, *paths: bytes) -> WarmProgress:
+        """Fetch these paths."""
+        client = ClientsByBundle(reactor, None).client()
+        self.printed: list[str] = []
+        self.patch(warm_module, "print_errors", self.printed.append)
+        progress = WarmProgress(tqdm(disable=True), reactor.seconds)
+        fetcher = Fetcher(client, reactor, 30, 3, progress.add_bytes)
+        urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
+        try:
+            await fetch_all(read_urls(urls, None, None), fetcher, progress, 2)  # type: ignore[arg-type]
+        finally:
+            await client.close()
+        return progress
+
+    async def test_rendered_and_stored(self) -> None:
+        """`warm` renders and stores missing variants, and does not render stored ones again."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
+        first = await self.warm(port, path, info)
+        hit = await until_hit(port, path)
+        self.assertRegex(first.summary(), r"\A2 URLs in .+: 1 rendered, 1 not a variant; \S+ kB\Z")
+        self.assertLess(len(hit.body), first.received)
+        second = await self.warm(port, path)
+        self.assertIn("1 stored already;", second.summary())
+        self.assertEqual((len(hit.body), []), (second.received, self.printed))
+
+    async def test_refusals(self) -> None:
+        """`warm` prints the service's message for each refusal, without the URL's signature."""
+        paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
+        progress = await self.warm(self.start().port, *paths)
+        self.assertEqual(2, progress.failed)
+        missing, options = sorted(self.printed)
+        self.assertTrue(missing.startswith("f:mp3/plain/local://nothing: 404 not_found: "), missing)
+        self.assertTrue(options.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), options)
+
+
+class ProgramTests(ServiceCase):
+    """`warm` in a process of its own."""
+
+    def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
+        """Start the command; a cleanup kills it."""
+        process = Process()
+        command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
+        if terminal:
+            # On a terminal without a size no progress bar is shown.
+            script = 'stty rows 24 cols 80 && exec "$@"'
+            command_line = ["/bin/sh", "-c", script, "sh", *command_line]
+        program = command_line[0]
+        reactor.spawnProcess(process, program, command_line, env=environment, usePTY=terminal)
+
+        async def kill() -> None:
+            process.signal(9)
+            await process.end()
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
+        return process
+
+    async def test_list(self) -> None:
+        """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""
+        authority = Authority(Path(self.mktemp()).resolve())
+        origin = open_origin(self, authority.issue("localhost"))
+        good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
+        truncated = origin.put("/s/plain/b", File(b"x" * 5000, framing="chunked", sent=1000))
+        process = self.warm("--quiet", "-", SSL_CERT_FILE=str(authority.bundle))
+        process.transport.write(f"# a list\n\n{good}\n{truncated}\n".encode())
+        process.transport.closeStdin()
+        self.assertEqual(1, await process.end(), process.stderr)
+        self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
+        self.assertRegex(
+            process.stderr, r"\Aaudioproxy: plain/b: ended early after 1000 bytes \(.+\)\n\Z"
+        )
+
+    async def test_interrupted(self) -> None:
+        """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""
+        origin = open_origin(self)
+        done = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        stalled = origin.put("/s/plain/b", STALL)
+        # The second process also waits for further lines of standard input.
+        for words, lines, summary in (
+            (("-c", "1", done, stalled), "", "1 URL in [0-9.]+ s: 1 stored already; 0 B"),
+            (("-",), f"{stalled}\n", "0 URLs in [0-9.]+ s"),
+        ):
+            seen = len(origin.requests_for("/s/plain/b"))
+            process = self.warm(*words)
+            process.transport.write(lines.encode())
+            await until(lambda seen=seen: len(origin.requests_for("/s/plain/b")) > seen, "both")
+            process.signal(2)
+            self.assertEqual((130, ""), (await process.end(), process.stderr))
+            self.assertRegex(process.stdout, rf"\Astopped: {summary}\n\Z")
+
+    async def test_progress(self) -> None:
+        """`warm` shows a progress bar on a terminal, but not with --quiet."""
+        origin = open_origin(self)
+        url = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        for words, shown in (((), True), (("--quiet",), False)):
+            process = self.warm(*words, url, terminal=True)
+            self.assertEqual(0, await process.end(), process.stdout)
+            self.assertEqual(shown, "0/1" in process.stdout, process.stdout)
+            self.assertIn("1 URL in ", process.stdout)
