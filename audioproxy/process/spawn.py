@@ -66,7 +66,7 @@ class Launcher:
     session_prefix: tuple[str, ...] = ()
     on_spawn_failure: Callable[[], object] = lambda: None
 
-    def launch(
+    def launch(  # noqa: PLR0913 - most callers name one or two of the options
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
