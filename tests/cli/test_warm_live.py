@@ -116,7 +116,8 @@ class ProgramTests(ServiceCase):
         ):
             seen = len(origin.requests_for("/s/plain/b"))
             process = self.warm(*words)
-            process.transport.write(lines.encode())
+            if lines:
+                process.transport.write(lines.encode())
             await until(lambda seen=seen: len(origin.requests_for("/s/plain/b")) > seen, "both")
             process.signal(2)
             self.assertEqual((130, ""), (await process.end(), process.stderr))

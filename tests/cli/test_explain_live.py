@@ -1,0 +1,70 @@
+"""`audioproxy explain` with a probe of the source, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.urls import Signer, Variant
+from tests.cli.command import SECRETS
+from tests.support.audio import read_wav
+from tests.support.service import PROJECT, short_flac
+
+SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
+
+
+class SourceTests(SynchronousTestCase):
+    """Explanations that include a probe of the source."""
+
+    def setUp(self) -> None:
+        root = Path(self.mktemp()).resolve()
+        root.mkdir()
+        (root / "a b.flac").write_bytes(short_flac().read_bytes())
+        self.settings = {
+            **SECRETS,
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PROJECT),
+            "AP_LOCAL_ROOT": str(root),
+            "TMPDIR": str(root),
+        }
+
+    def explain(self, status: int, url: str) -> dict[str, Any]:
+        """Run the command in a process, require its status, and return its document."""
+        program = [sys.executable, "-m", "audioproxy.cli.main", "explain", "--json", url]
+        ended = subprocess.run(program, env=self.settings, capture_output=True, check=False)
+        self.assertEqual((status, b""), (ended.returncode, ended.stderr))
+        document: dict[str, Any] = json.loads(ended.stdout)
+        return document
+
+    def test_commands_run(self) -> None:
+        """A shell can run the ffmpeg command that `explain` shows without changes."""
+        url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
+        parts = self.explain(0, url)
+        self.assertTrue(parts["read as"].startswith("flac in flac, 44100 Hz"), parts["read as"])
+        self.assertNotIn("assumed", parts)
+        ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)
+        self.assertEqual(8820, len(read_wav(ran.stdout)))
+
+    def test_refusals(self) -> None:
+        """If a URL is refused because of its source, `explain` shows the status and the reason.
+
+        A source above AP_MAX_SRC_BYTES is refused with 413.
+        """
+        good = SIGNER.url("local://a b.flac")
+        for url, limit, words in (
+            (SIGNER.url("local://missing"), "", "404 not_found: [Errno 2] No such file"),
+            (
+                SIGNER.url("local://a b.flac", Variant(t=500)),
+                "",
+                '422 invalid_options: "t:500" is not accepted',
+            ),
+            (good, "10", "413 source_too_large: The source has"),
+        ):
+            self.settings["AP_MAX_SRC_BYTES"] = limit
+            self.assertIn(words, self.explain(4, url)["refused"])

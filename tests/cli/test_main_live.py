@@ -1,0 +1,124 @@
+"""The ``audioproxy`` program: imports, output errors, shell completion, and its reactor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.cli.command import SECRETS, command
+from tests.support.service import PROJECT
+
+#: Environment of the program. PYTHONPATH makes it import this source tree, not an installed
+#: package.
+ENVIRONMENT = {**SECRETS, "PYTHONPATH": str(PROJECT)}
+PROGRAM = Path(sys.executable).with_name("audioproxy")
+
+# The signal arrives before the first await, when `run` has no Deferred yet that it could cancel.
+INTERRUPTED = """
+import os, signal
+from twisted.internet.defer import Deferred
+from audioproxy.cli.reactor import run
+
+async def work(reactor):
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await Deferred()
+    finally:
+        print("ended")
+
+try:
+    run(work)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+FAILED = """
+from audioproxy.cli.reactor import run
+
+async def work(reactor):
+    raise ValueError("no such thing")
+
+try:
+    run(work)
+except ValueError as error:
+    print(error)
+"""
+
+
+class ProgramTests(SynchronousTestCase):
+    """The ``audioproxy`` program in a process of its own."""
+
+    def run_program(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.run(words, env=ENVIRONMENT, check=False, text=True, **streams)  # type: ignore[call-overload, no-any-return]
+
+    def test_no_twisted_imports(self) -> None:
+        """`sign` and `verify` import neither Twisted nor other libraries of the service."""
+        for words in (["sign", "local://a"], ["verify", command("sign", "local://a").out.strip()]):
+            code = (
+                f"import sys; from audioproxy.cli.main import main; status = main({words!r});"
+                "libraries = ('twisted', 'treq', 'numpy', 'botocore', 'audioproxy.service');"
+                "sys.exit(status or any(name in sys.modules for name in libraries))"
+            )
+            ended = self.run_program(sys.executable, "-c", code)
+            self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+
+    def test_unwritable_output(self) -> None:
+        """A closed output pipe ends the command with status 1 and without a traceback.
+
+        A full disk is reported in one line.
+        """
+        readable, writable = os.pipe()
+        os.close(readable)
+        with open(writable, "wb") as pipe:
+            sources = "local://a\n" * 10_000
+            ended = self.run_program(PROGRAM, "sign", "-", input=sources, stdout=pipe)
+        self.assertEqual((1, ""), (ended.returncode, ended.stderr))
+        with open("/dev/full", "wb") as full:
+            ended = self.run_program(PROGRAM, "completion", "bash", stdout=full)
+        self.assertEqual(1, ended.returncode)
+        self.assertRegex(ended.stderr, r"\Aaudioproxy: .*No space left on device.*\n\Z")
+
+    def test_no_streams(self) -> None:
+        """A closed standard output is reported in one line, with status 2.
+
+        The same applies to a closed standard input, if ``-`` tells the command to read it.
+        """
+        for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
+            ended = self.run_program("sh", "-c", f'"$0" sign - {redirection}', PROGRAM)
+            self.assertEqual(2, ended.returncode, redirection)
+            self.assertIn(words, ended.stderr)
+            self.assertEqual(1, ended.stderr.count("\n"))
+
+    def test_bash(self) -> None:
+        """bash completes a command, and an option of a command."""
+        bash = shutil.which("bash")
+        if bash is None:
+            raise SkipTest("there is no bash on this machine")
+        script = command("completion", "bash").out
+        for words, expected in (
+            (("audioproxy", "exp"), "explain"),
+            (("audioproxy", "sign", "--exp"), "--expires-in"),
+        ):
+            shell_command = (
+                f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
+                "_shtab_audioproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
+            )
+            ended = self.run_program(bash, "--norc", "-c", shell_command)
+            self.assertIn(expected, ended.stdout.split(), ended.stderr)
+
+    def test_reactor(self) -> None:
+        """A signal before the first await cancels the work of `run`, and its cleanup runs.
+
+        An exception of the work is raised to the caller and not logged.
+        """
+        for code, output in ((INTERRUPTED, "ended\ninterrupted\n"), (FAILED, "no such thing\n")):
+            ended = self.run_program(sys.executable, "-c", code, timeout=60)
+            self.assertEqual((0, output, ""), (ended.returncode, ended.stdout, ended.stderr))
