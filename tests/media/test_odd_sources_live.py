@@ -87,26 +87,22 @@ class IdentityTests(SynchronousTestCase):
     def test_no_metadata(self) -> None:
         """Outputs contain no tags, dates, pictures, chapters or encoder versions (D44)."""
         tagged = "-metadata title=Secret -metadata date=2001-02-03 -metadata comment=private"
-        source = convert(
-            sample(), *f"{PICTURE} -disposition:v attached_pic {tagged}".split(), name="a.mp3"
-        )
+        words = f"{PICTURE} -disposition:v attached_pic {tagged}"
+        source = convert(sample(), words, name="a.mp3")
         self.assertIn(b"Secret", source)
-        self.assertEqual(len(describe(source)["streams"]), 2)
+        self.assertIn(b"PNG", source)
         allowed_tags = {"major_brand", "minor_version", "compatible_brands"}
         allowed_tags |= {"language", "handler_name", "vendor_id"}
         for form, output in render_all(source, [f"f:{form}" for form in FORMS]).items():
             for word in (b"Secret", b"private", b"2001", b"Lavf5", b"Lavc5", b"PNG", b"JFIF"):
                 self.assertNotIn(word, output, form)
             found = describe(output)
-            self.assertEqual([stream["codec_type"] for stream in found["streams"]], ["audio"])
             (stream,) = found["streams"]
-            stream.setdefault("tags", {})
+            self.assertEqual(stream["codec_type"], "audio")
+            tags = {**found["format"].get("tags", {}), **stream.get("tags", {})}
             # The encoder tag in Ogg holds the codec's name, without a version.
-            self.assertRegex(stream["tags"].pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
-            for part in (found["format"], stream):
-                self.assertLessEqual(
-                    {name.lower() for name in part.get("tags", {})}, allowed_tags, form
-                )
+            self.assertRegex(tags.pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
+            self.assertLessEqual({name.lower() for name in tags}, allowed_tags, form)
 
 
 class StreamSelectionTests(SynchronousTestCase):
@@ -121,8 +117,7 @@ class StreamSelectionTests(SynchronousTestCase):
         cover = f"-map {words} -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
         names = ("a.mp3", "a.flac", "a.m4a")
         for name, source in convert_all(sample(), dict.fromkeys(names, cover), picture).items():
-            streams = describe(source)["streams"]
-            self.assertEqual({s["codec_type"] for s in streams}, {"audio", "video"}, name)
+            self.assertIn(b"\xff\xd8\xff", source, name)
             self.assertEqual(render_and_decode(source, "f:wav/bd:32f"), decode(source), name)
 
     def test_first_of_two(self) -> None:
@@ -130,8 +125,7 @@ class StreamSelectionTests(SynchronousTestCase):
         low, high = (write_wav(tone(44100, 8820, hertz)) for hertz in (440, 3000))
         path = Path(self.mktemp())
         path.write_bytes(high)
-        both = convert(low, *f"-i {path.resolve()} -map 0:a -map 1:a".split(), name="a.mka")
-        self.assertEqual(len(describe(both)["streams"]), 2)
+        both = convert(low, f"-i {path.resolve()} -map 0:a -map 1:a", name="a.mka")
         (heard,) = render_and_decode(both, "f:wav").channels
         self.assertGreater(strength(heard, 440, 44100), -10)
         self.assertLess(strength(heard, 3000, 44100), -60)
@@ -156,20 +150,10 @@ class CombinationTests(SynchronousTestCase):
     """Combinations of options and sources."""
 
     def test_combinations(self) -> None:
-        """Combinations of options and sources give audio, or are refused with 415 or 422 (D13)."""
-        sources = [
-            write_wav(noise(8000, 1600)),
-            write_wav(noise(22050, 3000, 2), "24"),
-            write_wav(noise(44100, 4410, 2), "32f"),
-            write_wav(silence(48000, 4800, 2)),
-            write_wav(noise(48000, 2400, 6), mask=0x3F),
-            write_wav(noise(96000, 9600, 2), "24"),
-            write_wav(noise(192000, 9600)),
-            write_wav(noise(44100, 100, 2)),
-            write_wav(constant(44100, 1, 0.5)),
-            sample("mp3"),
-            sample("opus"),
-        ]
+        """Combinations of options and sources give audio (D13).
+
+        Only sources of a few samples may be refused, with 415 or 422.
+        """
         extras = [
             "",
             "/ch:1/gain:60",
@@ -177,51 +161,63 @@ class CombinationTests(SynchronousTestCase):
             "/enhance:voice/t:0:0.05",
             "/t:0.01/fade:1:5/enhance:voice/norm:ebu:-70:-9:1",
         ]
-        refused = []
-        for n, source in enumerate(sources):
-            for m, form in enumerate(FORMS):
-                if (n + m) % 4:
-                    continue
-                text = f"f:{form}{extras[(n + m) // 4 % len(extras)]}"
-                try:
-                    # `render` raises NothingDecoded if the output is only a header.
-                    render(source, text)
-                except (InvalidOptions, UndecodableSource):
-                    refused.append((n, text))
-                    # Source 8 is a single sample, which is too few for some filters. A trim from
-                    # 0.01 s starts past the end of the shortest sources.
-                    self.assertTrue(n == 8 or "/t:0.01" in text, text)
-        self.assertLess(len(refused), 5, refused)
-
-    def test_bounds_of_bitrates(self) -> None:
-        """The encoder accepts the lowest and highest bit rate that validation accepts (D6, D13)."""
-        for form, rate, channels, rates in (
-            ("ogg", 8000, 1, (32, 42)),
-            ("ogg", 8000, 2, (32, 84)),
-            ("ogg", 44100, 1, (32, 240)),
-            ("ogg", 44100, 2, (45, 500)),
-            ("opus", 48000, 1, (6, 256)),
-            ("opus", 48000, 2, (6, 510)),
-            ("aac", 7350, 1, (8, 512)),
-            ("mp3", 8000, 2, (8, 320)),
+        for n, source in enumerate(
+            (
+                write_wav(noise(8000, 1600)),
+                write_wav(noise(22050, 3000, 2), "24"),
+                write_wav(noise(44100, 4410, 2), "32f"),
+                write_wav(silence(48000, 4800, 2)),
+                write_wav(noise(48000, 2400, 6), mask=0x3F),
+                write_wav(noise(96000, 9600, 2), "24"),
+                write_wav(noise(192000, 9600)),
+                write_wav(noise(44100, 100, 2)),
+                write_wav(constant(44100, 1, 0.5)),
+                sample("mp3"),
+                sample("opus"),
+            )
         ):
-            source = write_wav(noise(rate, rate // 10, channels))
-            texts = [f"f:{form}/br:{kbps}" for kbps in rates]
-            for text, output in render_all(source, texts).items():
-                self.assertTrue(output, (text, rate))
+            texts = [
+                f"f:{form}{extras[(n + m) // 4 % len(extras)]}"
+                for m, form in enumerate(FORMS)
+                if (n + m) % 4 == 0
+            ]
+            if len(source) > 1000:
+                render_all(source, texts)
+                continue
+            for text in texts:
+                try:
+                    self.assertTrue(render(source, text))
+                except (InvalidOptions, UndecodableSource):
+                    # A single sample is too few for some filters. A trim from 0.01 s starts past
+                    # the end.
+                    self.assertTrue(n == 8 or "/t:0.01" in text, text)
 
-    def test_qualities(self) -> None:
-        """Every format with ``q`` renders with its lowest and highest value at a low rate.
+    def test_bounds(self) -> None:
+        """The encoder accepts the extremes of bit rate and quality (D6, D13).
 
-        Ogg also renders with its highest value at a high rate (D13).
+        Ogg also renders with its highest quality at a high rate.
         """
-        source = write_wav(noise(1000, 200))
+        stereo = write_wav(noise(48000, 4800, 2))
+        texts = [
+            f"f:{form}/sr:{rate}/ch:{channels}/br:{kbps}"
+            for form, rate, channels, rates in (
+                ("ogg", 8000, 1, (32, 42)),
+                ("ogg", 8000, 2, (32, 84)),
+                ("ogg", 44100, 1, (32, 240)),
+                ("ogg", 44100, 2, (45, 500)),
+                ("opus", 48000, 1, (6, 256)),
+                ("opus", 48000, 2, (6, 510)),
+                ("aac", 7350, 1, (8, 512)),
+                ("mp3", 8000, 2, (8, 320)),
+            )
+            for kbps in rates
+        ]
         bounds = [(form, FORMATS[form].q or ()) for form in FORMS]
-        texts = [f"f:{form}/q:{value}" for form, values in bounds for value in values]
-        self.assertGreater(len(texts), 6)
-        for text, output in render_all(source, texts).items():
-            self.assertTrue(output, text)
-        self.assertTrue(render(write_wav(noise(200_000, 9000)), "f:ogg/q:10"))
+        qualities = [f"f:{form}/q:{value}" for form, values in bounds for value in values]
+        self.assertGreater(len(qualities), 6)
+        render_all(stereo, texts)
+        render_all(write_wav(noise(1000, 200)), qualities)
+        render(write_wav(noise(200_000, 9000)), "f:ogg/q:10")
 
 
 class EmptyTests(SynchronousTestCase):
@@ -229,44 +225,36 @@ class EmptyTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """A render without audio gives a header at most, and is detected as empty (D11)."""
+        source = write_wav(constant(96000, 1, 0.5, 0.5))
+        found = Probe("wav", "", None, False, sample_rate=96000, channels=2)
         for form, encoder in ENCODERS.items():
-            most = 0
-            for rate, channels, extra in (
-                (44100, 2, "/q:10" if form == "ogg" else ""),
-                (96000, 2, "/bd:24" if FORMATS[form].depths else ""),
-            ):
-                found = Probe("wav", "", None, False, sample_rate=rate, channels=channels)
-                options = parse_options(f"f:{form}/t:5{extra}")
-                source = write_wav(constant(rate, 1, *[0.5] * channels))
-                completed = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
-                most = max(most, len(completed.stdout))
-                if completed.code == 0:
-                    self.assertTrue(encoder.encoded_nothing(len(completed.stdout)), form)
-                else:
-                    self.assertIn(b"Empty output", completed.stderr, form)
-            self.assertLessEqual(most, encoder.header_bytes, form)
-            # `header_bytes` is close to the size of the largest header, because clients get nothing
-            # until the output exceeds `header_bytes`.
-            self.assertLessEqual(encoder.header_bytes, most * 1.25, form)
-
-    def test_one_sample(self) -> None:
-        """A source of one sample is rendered in every format, and not refused as empty (D13)."""
-        source = write_wav(constant(48000, 1, 0.5))
-        for form in FORMS:
-            self.assertTrue(render(source, f"f:{form}"), form)
+            options = parse_options(f"f:{form}/t:5{'/bd:24' if FORMATS[form].depths else ''}")
+            completed = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
+            size = len(completed.stdout)
+            if completed.code == 0:
+                self.assertTrue(encoder.encoded_nothing(size), form)
+            else:
+                self.assertIn(b"Empty output", completed.stderr, form)
+            # These options give the largest headers. `header_bytes` is close to their size, because
+            # clients get nothing until the output exceeds `header_bytes`.
+            self.assertTrue(size <= encoder.header_bytes <= size * 1.25, (form, size))
 
     def test_shortest(self) -> None:
-        """The shortest trim at the lowest rate gives at least one sample in any format (D13)."""
+        """One sample of source or of output is enough for any format, at any rate (D13)."""
+        texts = [f"f:{form}" for form in FORMS]
+        self.assertTrue(all(render_all(write_wav(constant(48000, 1, 0.5)), texts).values()))
         lossless = (("wav", 8000, 0.002), ("wav", 1000, 0.001), ("flac", 8000, 0.001))
-        for form, rate, seconds in lossless:
-            for start in ("0", "0.1", "0.198"):
-                heard = render_and_decode(sample(), f"f:{form}/sr:{rate}/t:{start}:{seconds}")
-                self.assertEqual((rate, round(rate * seconds)), (heard.rate, len(heard)), form)
-        for text in ("f:mp3/sr:22050", "f:ogg/sr:1000", "f:aac/sr:7350", "f:m4a/sr:7350", "f:opus"):
-            for kind in ("wav", "mp3"):
-                self.assertGreaterEqual(
-                    len(render_and_decode(sample(kind), f"{text}/t:0.1:0.001")), 1, text
-                )
+        exact = {
+            f"f:{form}/sr:{rate}/t:{start}:{seconds}": (rate, round(rate * seconds))
+            for form, rate, seconds in lossless
+            for start in ("0", "0.1", "0.198")
+        }
+        forms = ("mp3/sr:22050", "ogg/sr:1000", "aac/sr:7350", "m4a/sr:7350", "opus")
+        lossy = [f"f:{form}/t:0.1:0.001" for form in forms]
+        for text, heard in render_and_decode_all(sample(), exact).items():
+            self.assertEqual(exact[text], (heard.rate, len(heard)), text)
+        for text, heard in render_and_decode_all(sample("mp3"), lossy).items():
+            self.assertGreaterEqual(len(heard), 1, text)
         # Five samples at 44.1 kHz give one sample at 8 kHz, even without a trim.
         brief = write_wav(constant(44100, 5, 0.5))
         self.assertEqual(1, len(render_and_decode(brief, "f:wav/sr:8000")))
@@ -279,25 +267,43 @@ class EmptyTests(SynchronousTestCase):
             self.assertGreater(len(heard), 20_000, text)
 
     def test_past_the_end(self) -> None:
-        """A trim past the end of any source is refused with the source's duration (D11)."""
-        for kind in ("wav", "mp3", "adts", "matroska"):
-            for start in ("0.3", "5"):
-                error = self.assertRaises(InvalidOptions, render, sample(kind), f"f:flac/t:{start}")
-                self.assertIn(f'"t:{start}"', error.message)
-                self.assertIn(" seconds", error.message)
+        """A trim past the end of any source is refused with the source's duration (D11).
+
+        A start in the padding that Opus and MP3 files end with is past the end, too.
+        """
+        stated, exact = r"0\.2\d*", r"0\.2"
+        for kind, start, seconds in (
+            ("wav", "0.2", exact),
+            ("mp3", "0.201", exact),
+            ("mp3", "0.3", stated),
+            ("opus", "0.201", exact),
+            ("opus", "5", stated),
+            ("adts", "0.3", stated),
+            ("matroska", "5", exact),
+        ):
+            error = self.assertRaises(InvalidOptions, render, sample(kind), f"f:flac/t:{start}")
+            self.assertRegex(
+                error.message,
+                rf'^"t:{start}" is not accepted: it starts at or past the end of the source,'
+                rf" which is {seconds} seconds\.$",
+                kind,
+            )
 
 
 class BrokenTests(SynchronousTestCase):
     """Sources that are not audio, or are damaged."""
 
-    def assert_refused(self, source: bytes, what: object) -> None:
-        """Require a 415 for a source."""
-        error = self.assertRaises(UndecodableSource, render, source, "f:wav")
-        self.assertEqual(error.status, 415, what)
+    def test_refused(self) -> None:
+        """A source that is no audio that ffmpeg can decode returns 415 (Errors, 415).
 
-    def test_not_audio(self) -> None:
-        """A source without audio returns 415 (Errors, 415)."""
+        Such are files without audio, files that name other files, of which none is read (D43),
+        files that end in or right after their header, audio in an unknown codec, and headers with
+        an impossible channel count or sample rate (D13).
+        """
         junk = random.Random(1).randbytes
+        wav, path = sample(), Path(self.mktemp()).resolve()
+        path.write_bytes(wav)
+        whole = sample("m4a")
         for what, source in {
             "nothing": b"",
             "text": b"These are words and not sounds.\n" * 60,
@@ -305,90 +311,70 @@ class BrokenTests(SynchronousTestCase):
             "zip": b"PK\x03\x04\x14\0\0\0\x08\0" + junk(5000),
             "zeros": bytes(20_000),
             "ID3 alone": b"ID3\x03\0\0\0\0\0\x0a" + bytes(10),
+            "HLS": b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n%b\n#EXT-X-ENDLIST\n",
+            "concatenation": b"ffconcat version 1.0\nfile %b\n",
+            "SDP": b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\na=control:%b\n",
+            **{
+                f"{size} bytes of {kind}": sample(kind)[:size]
+                for kind, size in (("wav", 44), ("wav", 20), ("flac", 42), ("m4a", 40), ("mp3", 20))
+            },
+            "no samples": write_wav(silence(44100, 0)),
+            # The index is at the end.
+            "truncated m4a": whole[: len(whole) * 6 // 10],
+            "unknown codec": sample("alac").replace(b"alac", b"xyzq"),
+            "unknown tag": wav[:20] + b"\x77\x77" + wav[22:],
+            **{
+                f"{claim!r} at {at}": wav[:at] + claim + wav[at + len(claim) :]
+                for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, b"\xff\xff\xff\x7f"))
+            },
         }.items():
-            self.assert_refused(source, what)
-
-    def test_other_files(self) -> None:
-        """A playlist returns 415, and none of its files is read (D43)."""
-        path = Path(self.mktemp()).resolve()
-        path.write_bytes(sample())
-        for source in (
-            f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{path}\n#EXT-X-ENDLIST\n",
-            f"ffconcat version 1.0\nfile {path}\n",
-            f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\na=control:{path}\n",
-        ):
-            self.assert_refused(source.encode(), source)
+            source = source.replace(b"%b", str(path).encode())
+            error = self.assertRaises(Refusal, render, source, "f:wav")
+            self.assertIsInstance(error, UndecodableSource, what)
+            self.assertEqual(error.status, 415, what)
 
     def test_picture(self) -> None:
         """A picture returns 415, as video_source or undecodable_source depending on ffprobe."""
-        picture = convert(sample(), *PICTURE.replace("-map 0:a", "").split(), name="a.jpg")
+        picture = convert(sample(), PICTURE.replace("-map 0:a", ""), name="a.jpg")
         error = self.assertRaises(Refusal, render, picture, "f:mp3")
         self.assertEqual(error.status, 415)
 
-    def test_no_samples(self) -> None:
-        """A file that ends in or right after its header returns 415 (Errors, 415)."""
-        for kind, size in (("wav", 44), ("wav", 20), ("flac", 42), ("m4a", 40), ("mp3", 20)):
-            self.assert_refused(sample(kind)[:size], (kind, size))
-        self.assert_refused(write_wav(silence(44100, 0)), "no samples")
-
-    def test_unknown_codec(self) -> None:
-        """Audio in an unknown codec returns 415 (Errors, 415)."""
-        self.assert_refused(sample("alac").replace(b"alac", b"xyzq"), "alac")
-        strange = sample()
-        self.assert_refused(strange[:20] + b"\x77\x77" + strange[22:], "wav tag")
-
     def test_truncated(self) -> None:
-        """A truncated file is rendered as far as it decodes, or returns 415 (Errors, 415)."""
-        for kind, rendered in (
-            ("wav", True),
-            ("flac", True),
-            ("mp3", True),
-            ("adts", True),
-            ("aiff", True),
-            ("matroska", True),
-            # The index is at the end.
-            ("m4a", False),
-        ):
+        """A truncated file is rendered as far as it decodes (Errors, 415)."""
+        for kind in ("wav", "flac", "mp3", "adts", "aiff", "matroska"):
             whole = sample(kind)
             part = whole[: len(whole) * 6 // 10]
-            if rendered:
-                self.assertTrue(0 < len(render_and_decode(part, "f:wav")) < 8820, kind)
-            else:
-                self.assert_refused(part, kind)
+            self.assertTrue(0 < len(render_and_decode(part, "f:wav")) < 8820, kind)
 
-    def test_garbage(self) -> None:
-        """Garbage after an intact header is decoded or returns 415, never 500."""
-        junk = random.Random(2).randbytes(9000)
-        for kind in ("flac", "ogg", "m4a", "wavpack", "alac"):
-            try:
-                render(sample(kind)[:600] + junk, "f:wav")
-            except UndecodableSource:
-                continue
-
-    def test_absurd_headers(self) -> None:
-        """A header with an impossible channel count or sample rate returns 415 (D13)."""
-        wav = sample()
-        for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, b"\xff\xff\xff\x7f")):
-            broken = wav[:at] + claim + wav[at + len(claim) :]
-            self.assert_refused(broken, claim)
-
-    def test_flipped_bytes(self) -> None:
+    def test_damaged(self) -> None:
         """A damaged file in any container is rendered or refused, and never gives a 500 (D13)."""
         rng = random.Random(7)
+        damaged = {}
         for n, kind in enumerate(("wav", *KINDS)):
             broken = bytearray(sample(kind))
             for _ in range(3):
                 broken[rng.randrange(min(300, len(broken)))] = rng.randrange(256)
             for _ in range(20):
                 broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+            damaged[kind] = bytes(broken), "f:flac/t:0.05" if n % 2 else "f:wav"
+        for kind in ("flac", "ogg", "m4a", "wavpack", "alac"):
+            damaged[f"header of {kind}"] = sample(kind)[:600] + rng.randbytes(9000), "f:wav"
+        for what, (source, text) in damaged.items():
             try:
-                render(bytes(broken), "f:flac/t:0.05" if n % 2 else "f:wav")
+                render(source, text)
             except Refusal as refusal:
-                self.assertIn(refusal.status, (415, 422), (kind, refusal.message))
+                self.assertIn(refusal.status, (415, 422), (what, refusal.message))
 
 
 class ServerErrorTests(SynchronousTestCase):
     """Failures that are not the source's fault."""
+
+    def assert_not_the_source(self, words: list[str], source: bytes, **streams: int) -> bytes:
+        """Require that a command fails, and that its source is not to blame; return stderr."""
+        completed = run(words, source, **streams)
+        self.assertNotEqual(completed.code, 0)
+        self.assertIs(classify(completed.stderr), None, completed.stderr)
+        return completed.stderr
 
     def test_full_disk(self) -> None:
         """A full disk is a server error, even with a damaged source (Errors, 500)."""
@@ -399,26 +385,18 @@ class ServerErrorTests(SynchronousTestCase):
                 "ffmpeg", local_input(), parse_options("f:wav"), probe(source)
             )
             with open("/dev/full", "wb") as full:
-                completed = run(words, source, full.fileno())
-            self.assertNotEqual(completed.code, 0)
-            self.assertIn(b"No space left on device", completed.stderr)
-            self.assertIs(classify(completed.stderr), None)
+                stderr = self.assert_not_the_source(words, source, stdout=full.fileno())
+            self.assertIn(b"No space left on device", stderr)
 
-    def test_closed_descriptor(self) -> None:
-        """A source descriptor that is not open is a server error (Errors, 500)."""
+    def test_broken_installation(self) -> None:
+        """A closed descriptor or a missing encoder is a server error (Errors, 500; D34)."""
         gone = Input("file:/dev/fd/77", ("file",))
+        options, found = parse_options("f:mp3"), probe(sample())
+        lacking = encoder_arguments("ffmpeg", local_input(), options, found)
+        lacking[lacking.index("libmp3lame")] = "libnothing"
         for words in (
             probe_arguments("ffprobe", gone),
-            encoder_arguments("ffmpeg", gone, parse_options("f:wav"), probe(sample())),
+            encoder_arguments("ffmpeg", gone, options, found),
+            lacking,
         ):
-            completed = run(words, sample())
-            self.assertNotEqual(completed.code, 0)
-            self.assertIs(classify(completed.stderr), None, completed.stderr)
-
-    def test_missing_encoder(self) -> None:
-        """An ffmpeg that lacks an encoder is a server error (D34)."""
-        words = encoder_arguments("ffmpeg", local_input(), parse_options("f:mp3"), probe(sample()))
-        words[words.index("libmp3lame")] = "libnothing"
-        completed = run(words, sample())
-        self.assertNotEqual(completed.code, 0)
-        self.assertIs(classify(completed.stderr), None, completed.stderr)
+            self.assert_not_the_source(words, sample())

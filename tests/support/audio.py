@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import random
 import re
 import struct
 import subprocess
 import tempfile
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
-from audioproxy.media.filters import may_need_length
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.trim import needs_measuring
@@ -47,8 +45,10 @@ _PATIENCE = 120
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 _LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
-_INPUT = ["-i", "file:/dev/fd/3"]
+# Floats hold 24 bits exactly.
 _FLOATS = "-c:a pcm_f32le -f wav"
+
+Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,26 @@ class RunResult:
     stderr: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sound:
-    """Samples as one array per channel; full scale is 1."""
+    """Samples with one row per channel; full scale is 1."""
 
     rate: int
-    channels: tuple[array[float], ...]
+    channels: Samples
 
     def __len__(self) -> int:
-        return len(self.channels[0])
+        return self.channels.shape[1]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sound)
+            and self.rate == other.rate
+            and np.array_equal(self.channels, other.channels)
+        )
 
     def part(self, start: int, end: int | None = None) -> Sound:
         """Return the samples from ``start`` to ``end``."""
-        return Sound(self.rate, tuple(channel[start:end] for channel in self.channels))
+        return Sound(self.rate, self.channels[:, start:end])
 
 
 # Runs
@@ -120,67 +127,60 @@ def probe(source: bytes) -> Probe:
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
 
 
-def examine(source: bytes, options: VariantOptions) -> Probe:
-    """Probe a source; measure its duration if the options require a measured one."""
-    found = probe(source)
-    return measure(source, found) if needs_measuring(options, found) else found
-
-
-def measure(source: bytes, found: Probe) -> Probe:
-    """Measure the duration of a source by decoding it."""
+@cache
+def measure(source: bytes) -> Probe:
+    """Probe a source, and measure its duration by decoding it."""
     ended = run(measure_arguments("ffmpeg", local_input()), source)
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return found.with_decoded_duration(Decimal(int(times[-1])) / 10**6)
+    return probe(source).with_decoded_duration(Decimal(int(times[-1])) / 10**6)
 
 
 def render(source: bytes, text: str) -> bytes:
     """Render a source and return the output's bytes, or raise the refusal."""
-    options = parse_options(text)
-    found = examine(source, options)
-    command = encoder_arguments("ffmpeg", local_input(), options, found)
-    try:
-        return _encode(command, source, options)
-    except NothingDecoded:
-        if not may_need_length(options, found):
-            raise
-        measured = measure(source, found)
-        again = encoder_arguments("ffmpeg", local_input(), options, measured)
-        if again == command:
-            raise
-        return _encode(again, source, options)
-
-
-def _encode(command: Sequence[str], source: bytes, options: VariantOptions) -> bytes:
-    ended = run(command, source)
-    refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
-    if ended.code == 0 and ENCODERS[options.f].encoded_nothing(len(ended.stdout)):
-        refusal = NothingDecoded
-    if refusal is None:
-        return ended.stdout
-    raise refusal(repr(ended.stderr[-2000:]))
+    return render_all(source, [text])[text]
 
 
 def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> dict[str, bytes]:
-    """Render a source in several ways with one process; the outputs equal those of `render`.
+    """Render a source in several ways with one process, or raise the refusal of one of them."""
+    commands = {}
+    for text in texts:
+        options, found = parse_options(text), probe(source)
+        found = measure(source) if needs_measuring(options, found) else found
+        commands[text] = encoder_arguments(ffmpeg, local_input(), options, found)
+    try:
+        return _encode(source, commands)
+    except NothingDecoded:
+        if len(commands) > 1:
+            return {text: render_all(source, [text], ffmpeg)[text] for text in commands}
+        # The service, too, renders again once it knows the length of the source.
+        again = encoder_arguments(ffmpeg, local_input(), options, measure(source))
+        if again == commands[text]:
+            raise
+        return _encode(source, {text: again})
 
-    None of the renders may be refused.
-    """
+
+def _encode(source: bytes, commands: Mapping[str, list[str]]) -> dict[str, bytes]:
+    """Run command lines as one process; raise NothingDecoded if any output has no audio."""
     words: list[str] = []
     with ExitStack() as stack:
-        spools = {text: _open_spool(stack) for text in texts}
-        for text, spool in spools.items():
-            options = parse_options(text)
-            found = examine(source, options)
-            command = encoder_arguments(ffmpeg, local_input(), options, found)
+        spools = {text: _open_spool(stack) for text in commands}
+        for text, command in commands.items():
             behind = command.index("-i") + 2
             words = words or command[:behind]
             assert words[:behind] == command[:behind], f"{text} needs other input options"
-            words += [*command[behind:-1], f"pipe:{spool}"]
+            words += [*command[behind:-1], f"pipe:{spools[text]}"]
+        # Of several outputs, `empty_output` detects only that all are empty.
+        words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         ended = run(words, source, more=[*spools.values()])
-        assert ended.code == 0, ended.stderr
-        return {text: os.pread(spool, os.stat(spool).st_size, 0) for text, spool in spools.items()}
+        outputs = {t: os.pread(spool, os.stat(spool).st_size, 0) for t, spool in spools.items()}
+    refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
+    if any(ENCODERS[parse_options(t).f].encoded_nothing(len(outputs[t])) for t in outputs):
+        refusal = refusal or NothingDecoded
+    if refusal is None:
+        return outputs
+    raise refusal(repr(ended.stderr[-2000:]))
 
 
 def _open_spool(stack: ExitStack) -> int:
@@ -193,57 +193,43 @@ def _open_spool(stack: ExitStack) -> int:
 
 def render_and_decode(source: bytes, text: str) -> Sound:
     """Render a source and decode the output."""
-    return decode(render(source, text), *_input_format(text))
+    return render_and_decode_all(source, [text])[text]
 
 
 def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
     """Render a source in several ways and decode the outputs."""
     outputs = render_all(source, texts)
     packed = {text: output for text, output in outputs.items() if output[:4] != b"RIFF"}
-    decoded = {text: read_wav(outputs[text]) for text in outputs.keys() - packed.keys()}
+    decoded = {text: read_wav(outputs[text]) for text in outputs if text not in packed}
     if packed:
         words, decoding = [*_OPEN], []
         with tempfile.TemporaryDirectory() as folder:
             for number, (text, output) in enumerate(packed.items()):
                 path = Path(folder, str(number))
                 path.write_bytes(output)
-                words += [*_input_format(text), "-i", str(path)]
+                # One or two frames are too few to detect these formats.
+                form = parse_options(text).f
+                words += ["-f", form] if form in ("aac", "mp3") else []
+                words += ["-i", str(path)]
                 decoding += ["-map", f"{number}:a:0", *_FLOATS.split(), f"{path}.wav"]
             ended = run(words + decoding)
             assert ended.code == 0, ended.stderr
             for number, text in enumerate(packed):
                 decoded[text] = read_wav(Path(folder, f"{number}.wav").read_bytes())
-    return decoded
-
-
-def _input_format(text: str) -> tuple[str, ...]:
-    """Return ffmpeg options that name the format: one or two frames are too few to detect it."""
-    form = parse_options(text).f
-    return ("-f", form) if form in ("aac", "mp3") else ()
+    return {text: decoded[text] for text in outputs}
 
 
 @cache
-def decode(source: bytes, *words: str) -> Sound:
-    """Decode the first audio stream of any file to floats, which hold 24 bits exactly.
-
-    :param words: ffmpeg options ahead of the input.
-    """
-    if source[:4] == b"RIFF":
-        # A wav file needs no ffmpeg, which takes long to start.
-        return read_wav(source)
-    ended = run([*_OPEN, *words, *_INPUT, "-map", "0:a:0", *_FLOATS.split(), "-"], source)
-    assert ended.code == 0, ended.stderr
-    return read_wav(ended.stdout)
+def decode(source: bytes) -> Sound:
+    """Decode the first audio stream of any file."""
+    # A wav file needs no ffmpeg, which takes long to start.
+    wav = source[:4] == b"RIFF"
+    return read_wav(source if wav else convert(source, "-map", "0:a:0", *_FLOATS.split()))
 
 
 def convert(source: bytes, *words: str, name: str = "out") -> bytes:
     """Convert a source with ffmpeg into a seekable file and return the content of the file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, name)
-        ended = run([*_OPEN, *_INPUT, *words, path], source)
-        assert ended.code == 0, ended.stderr
-        with open(path, "rb") as file:
-            return file.read()
+    return convert_all(source, {name: " ".join(words)})[name]
 
 
 def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict[str, bytes]:
@@ -256,16 +242,9 @@ def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: os.path.join(folder, name) for name in forms}
         outputs = [word for name in forms for word in (*forms[name].split(), paths[name])]
-        ended = run([*_OPEN, *_INPUT, *more.split(), *outputs], source)
+        ended = run([*_OPEN, "-i", "file:/dev/fd/3", *more.split(), *outputs], source)
         assert ended.code == 0, ended.stderr
         return {name: Path(path).read_bytes() for name, path in paths.items()}
-
-
-def synthesize(graph: str) -> bytes:
-    """Return a wav file with the output of an ffmpeg filter graph, such as colored noise."""
-    ended = run([*_OPEN, "-f", "lavfi", "-i", graph, "-bitexact", "-f", "wav", "-"])
-    assert ended.code == 0, ended.stderr
-    return ended.stdout
 
 
 def describe(source: bytes) -> dict[str, Any]:
@@ -288,7 +267,7 @@ def loudness(source: bytes) -> float:
 def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes:
     """Return a wav file of a sound; ``depth`` is 8, 16, 24, 32 or 32f."""
     width, count = int(depth.rstrip("f")) // 8, len(sound.channels)
-    frames = np.array(sound.channels, np.float32).T
+    frames = sound.channels.T
     if depth == "32f":
         data = frames.tobytes()
     else:
@@ -338,8 +317,7 @@ def read_wav(file: bytes) -> Sound:
         left = np.zeros((len(body) // width, 4), np.uint8)
         left[:, 4 - width :] = np.frombuffer(body, np.uint8).reshape(-1, width)
         samples = left.view("<i4")[:, 0].astype(np.float32) / 2**31
-    frames = array("f", samples.astype(np.float32).tobytes())
-    return Sound(rate, tuple(frames[channel::count] for channel in range(count)))
+    return Sound(rate, samples.astype(np.float32).reshape(-1, count).T)
 
 
 # Sounds
@@ -347,45 +325,34 @@ def read_wav(file: bytes) -> Sound:
 
 def silence(rate: int, length: int, channels: int = 1) -> Sound:
     """Return digital silence."""
-    return Sound(rate, tuple(array("f", bytes(4 * length)) for _ in range(channels)))
+    return constant(rate, length, *[0] * channels)
 
 
 def constant(rate: int, length: int, *values: float) -> Sound:
     """Return a sound with one constant value per channel."""
-    return Sound(rate, tuple(array("f", [value]) * length for value in values))
+    return Sound(rate, np.array(values, np.float32)[:, None].repeat(length, axis=1))
 
 
 def tone(rate: int, length: int, *hertz: float, amplitude: float = 0.5) -> Sound:
     """Return a sound with one sine per channel."""
-    return Sound(
-        rate,
-        tuple(
-            array("f", (amplitude * math.sin(2 * math.pi * f * n / rate) for n in range(length)))
-            for f in hertz
-        ),
-    )
+    turns = np.outer(hertz, np.arange(length)) / rate
+    return Sound(rate, (amplitude * np.sin(2 * np.pi * turns)).astype(np.float32))
 
 
 def noise(
     rate: int, length: int, channels: int = 1, amplitude: float = 0.25, seed: int = 1
 ) -> Sound:
     """Return pseudorandom noise, which does not repeat."""
-    chance, scale = random.Random(seed), amplitude / 32768
-    return Sound(
-        rate,
-        tuple(
-            array("f", [value * scale for value in array("h", chance.randbytes(2 * length))])
-            for _ in range(channels)
-        ),
-    )
+    values = np.frombuffer(random.Random(seed).randbytes(2 * length * channels), "<i2")
+    samples = (values * (amplitude / 32768)).astype(np.float32)
+    return Sound(rate, samples.reshape(channels, length))
 
 
 def mix(*sounds: Sound) -> Sound:
     """Return the sum of sounds of equal length."""
-    return Sound(
-        sounds[0].rate,
-        tuple(
-            array("f", map(sum, zip(*parts, strict=True)))
-            for parts in zip(*(sound.channels for sound in sounds), strict=True)
-        ),
-    )
+    return Sound(sounds[0].rate, np.sum([sound.channels for sound in sounds], axis=0))
+
+
+def join(*sounds: Sound) -> Sound:
+    """Return the channels of sounds of equal length as one sound."""
+    return Sound(sounds[0].rate, np.concatenate([sound.channels for sound in sounds]))

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from operator import mul
+import numpy as np
+from numpy.typing import ArrayLike
 
 
-def level(samples: Sequence[float]) -> float:
+def level(samples: ArrayLike) -> float:
     """Return the RMS level in dB of full scale, -inf for silence."""
-    power = math.fsum(map(mul, samples, samples)) / len(samples)
-    return 10 * math.log10(power) if power else -math.inf
+    with np.errstate(divide="ignore"):
+        return float(10 * np.log10(np.mean(np.square(samples, dtype=float))))
 
 
-def peak(samples: Iterable[float]) -> float:
-    """Return the greatest absolute sample in dB of full scale."""
-    highest = max(map(abs, samples))
-    return 20 * math.log10(highest) if highest else -math.inf
+def peak(samples: ArrayLike) -> float:
+    """Return the greatest absolute sample in dB of full scale, -inf for silence."""
+    with np.errstate(divide="ignore"):
+        return float(20 * np.log10(np.abs(samples).max()))
 
 
-def strength(samples: Sequence[float], hertz: float, rate: int) -> float:
+def strength(samples: ArrayLike, hertz: float, rate: int) -> float:
     """Return the level of a sine at one frequency, in dB of a full-scale sine."""
-    turn = 2 * math.pi * hertz / rate
-    real = math.fsum(value * math.cos(turn * n) for n, value in enumerate(samples))
-    imaginary = math.fsum(value * math.sin(turn * n) for n, value in enumerate(samples))
-    return 20 * math.log10(2 * math.hypot(real, imaginary) / len(samples) + 1e-12)
+    turns = hertz / rate * np.arange(np.size(samples))
+    share = np.mean(np.asarray(samples) * np.exp(2j * np.pi * turns))
+    return float(20 * np.log10(2 * abs(share) + 1e-12))
 
 
-def correlation(samples: Sequence[float], others: Sequence[float]) -> float:
+def correlation(samples: ArrayLike, others: ArrayLike) -> float:
     """Return the correlation of two sounds of equal length: 1 if they differ at most in volume."""
-    power = math.fsum(map(mul, samples, samples)) * math.fsum(map(mul, others, others))
-    return math.fsum(map(mul, samples, others)) / math.sqrt(power) if power else 0.0
+    one, other = np.asarray(samples, float), np.asarray(others, float)
+    power = float(one @ one * (other @ other))
+    return float(one @ other / np.sqrt(power)) if power else 0.0
