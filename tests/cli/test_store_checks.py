@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,12 @@ from botocore import auth
 
 from audioproxy.cli.checks.results import CheckResult, Verdict, good, note
 from audioproxy.cli.checks.settings import UsableSettings
-from audioproxy.cli.checks.stores import check_bucket, check_bucket_sources, check_stores
+from audioproxy.cli.checks.stores import (
+    check_bucket,
+    check_bucket_sources,
+    check_clock,
+    check_stores,
+)
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.scratch_files import AnonymousSpace
@@ -113,13 +118,23 @@ class BucketTests(StoreCase):
                 self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_unwritable(self) -> None:
-        """An unusable bucket is reported with the message that the service would give at boot."""
-        results = self.check(reply(404, error("NoSuchBucket")))
-        result = single_result(results, "variant store")
-        self.assertIs(Verdict.BAD, result.verdict)
-        self.assertRegex(result.text, r"\AAP_VARIANT_STORE: writing an .* a bucket that exists ")
-        skipped = note("presigned URLs", "not checked, since the store cannot be used")
-        self.assertEqual(skipped, single_result(results, "presigned URLs"))
+        """An unusable bucket is reported with the message that the service would give at boot.
+
+        The message names the cause and the requirement.
+        """
+        for code, required, *responses in (
+            ("unreachable", "that can be reached"),
+            ("NoSuchBucket", "a bucket that exists", reply(404, error("NoSuchBucket"))),
+            ("AccessDenied", "credentials that may write", reply(403, error("AccessDenied"))),
+        ):
+            self.network.unknown = set() if responses else {"s3.test"}
+            results = self.check(*responses)
+            result = single_result(results, "variant store")
+            self.assertIs(Verdict.BAD, result.verdict)
+            words = rf"\AAP_VARIANT_STORE: writing an .*{code}.*; .*{required}.* required\Z"
+            self.assertRegex(result.text, words)
+            skipped = note("presigned URLs", "not checked, since the store cannot be used")
+            self.assertEqual(skipped, single_result(results, "presigned URLs"))
 
 
 class SourceTests(StoreCase):
@@ -159,14 +174,33 @@ class SourceTests(StoreCase):
             self.assertIn(f"{failure} (status {status}, {code}); ", result.text)
             self.assertTrue(result.text.endswith("are required"), result.text)
 
-    def test_clock(self) -> None:
-        """If the store refuses the clock skew, the result says that a correct clock is required."""
+        # A wrong clock is a cause of its own.
         result = self.check(reply(403, error("RequestTimeTooSkewed")))
         self.assertIn("a correct clock is required", result.text)
 
+    def test_encryption(self) -> None:
+        """A cleartext connection to a store gets a note, unless it is local."""
+        for host, verdict in (
+            ("127.0.0.1", Verdict.GOOD),
+            ("localhost", Verdict.GOOD),
+            ("s3.test", Verdict.NOTE),
+        ):
+            settings = replace(SETTINGS, endpoint=f"http://{host}")
+            sources = S3Sources(ObjectStore(settings, self.client), None, 300)
+            checking = check_bucket_sources(self.config(source_s3=settings), sources)
+            found = single_result(self.results(checking, reply(200)), "way to sources")
+            self.assertIs(verdict, found.verdict, found.line)
+
 
 class ClockTests(StoreCase):
-    """Clock check of `check_stores`."""
+    """The function `check_clock`, and its use in `check_stores`."""
+
+    def test_verdicts(self) -> None:
+        """A clock offset of more than 5 seconds is a note, and of more than 300 an error."""
+        offsets = {5: "GOOD", -5: "GOOD", 6: "NOTE", -300: "NOTE", 300: "NOTE", 301: "BAD"}
+        offsets[-400] = "BAD"
+        self.assertEqual(offsets, {ahead: check_clock(ahead).verdict.name for ahead in offsets})
+        self.assertIn("400 s behind the store's", check_clock(-400).text)
 
     def test_clock_offset(self) -> None:
         """The clock is compared with a store's Date header, even in an error response."""
@@ -181,11 +215,8 @@ class ClockTests(StoreCase):
             settings = UsableSettings(self.config(), frozenset(), ())
             checking = check_stores(self.network, settings, proxy)  # type: ignore[arg-type]
             self.assertEqual(ahead, single_result(self.results(checking, refusal), "clock"))
-
-    def test_no_date(self) -> None:
-        """Without a Date header there is no result for the clock."""
-        settings = UsableSettings(self.config(), frozenset(), ())
-        proxy: Any = ServiceStores(store=self.variants)
+        # Without a Date header there is no result for the clock.
         refusal = reply(404, error("NoSuchBucket"))
-        results = self.results(check_stores(self.network, settings, proxy), refusal)
+        checking = check_stores(self.network, settings, ServiceStores(store=self.variants))  # type: ignore[arg-type]
+        results = self.results(checking, refusal)
         self.assertNotIn("clock", [result.check for result in results])
