@@ -27,8 +27,13 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 S3_TESTS = tests.support.test_buckets tests.support.test_names tests.deploy.test_cluster \
     $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
+# Tests without child processes and running servers.
+QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
+    $(foreach folder,bench browser deploy examples fuzz soak,! -path 'tests/$(folder)/*')))
+
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
-    check lint format types docs coverage test test-ceph test-ffmpeg soak guards bench wrk fuzz container screenshots clean
+    check lint format types docs coverage test quick test-deploy test-ceph \
+    test-ffmpeg soak guards bench wrk fuzz container screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -46,7 +51,15 @@ check: lint types docs coverage test ## run every check that a change has to pas
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=3 processes
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
 	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
-	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
+	    status=$$?; tools/slowest-tests build/trial; exit $$status
+
+quick: dev ## run the tests that need no program and no server, for every save
+	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
+
+test-deploy: system-ffmpeg dev haproxy nginx systemd promtool ## run the tests of deploy/
+	AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
+	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
@@ -67,6 +80,7 @@ bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installe
 lint: dev ## run ruff (lint, format) and import-linter (layers)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --config tests/quick.toml $(QUICK_FILES)
 	$(BIN)/lint-imports --cache-dir build/import-linter
 
 format: dev ## fix what ruff can fix: lint and format
