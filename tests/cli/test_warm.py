@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -170,21 +170,6 @@ class FetchTests(ClientCase):
             self.assertEqual(shown, redact_url(url))
 
 
-class FakeProgressBar:
-    """Progress bar that shows nothing."""
-
-    def set_postfix_str(self, text: str, refresh: bool) -> None:
-        """Do nothing."""
-
-    def update(self) -> None:
-        """Do nothing."""
-
-    @staticmethod
-    def external_write_mode(file: Any) -> nullcontext[None]:
-        """Return a context in which other output to the terminal is allowed."""
-        return nullcontext()
-
-
 class BlockedFetcher:
     """Fetcher whose fetches wait for the test."""
 
@@ -206,7 +191,7 @@ class FetchAllTests(SynchronousTestCase):
         self.fetcher = BlockedFetcher()
         self.printed: list[str] = []
         self.patch(warm_module, "print_errors", self.printed.append)
-        self.progress = WarmProgress(FakeProgressBar(), lambda: 0.0)
+        self.progress = WarmProgress(tqdm(disable=True), lambda: 0.0)
         self.read = 0
 
     async def numbers(self, count: int) -> AsyncIterator[str]:
@@ -232,6 +217,7 @@ class FetchAllTests(SynchronousTestCase):
 
     def test_all(self) -> None:
         """`fetch_all` ends when all URLs are fetched, even if fewer than ``concurrency``."""
+        self.assertEqual("0 URLs in 0.0 s", self.progress.summary())
         for count in (0, 1, 3, 7):
             fetching = self.begin(count)
             for _ in range(count):
