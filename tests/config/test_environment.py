@@ -5,37 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.config import (
-    VARIABLES,
-    BucketStore,
-    Config,
-    ConfigError,
-    FileStore,
-    S3Config,
-    load,
-)
+from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, S3Config, load
 from audioproxy.config.values import bucket, parse_origin
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import S3Source, read_source
 from tests.support.strategies import DETERMINISTIC
 
+
+def variables(text: str) -> dict[str, str]:
+    """Return environment variables that are written ``NAME=value``, separated by blanks."""
+    return dict(word.split("=", 1) for word in text.split())
+
+
 KEY, SALT = "a1" * 32, "5a17"
 SIGNED = {"AP_KEY": KEY, "AP_SALT": SALT}
-SHARED = {
-    "AWS_ACCESS_KEY_ID": "shared-id",
-    "AWS_SECRET_ACCESS_KEY": "shared-secret",
-    "AWS_REGION": "eu-west-1",
-}
-OWN = {
-    "AP_VARIANT_S3_ACCESS_KEY_ID": "own-id",
-    "AP_VARIANT_S3_SECRET_ACCESS_KEY": "own-secret",
-    "AP_VARIANT_S3_REGION": "us-east-2",
-}
+SHARED = variables(
+    "AWS_ACCESS_KEY_ID=shared-id AWS_SECRET_ACCESS_KEY=shared-secret AWS_REGION=eu-west-1"
+)
+OWN = variables(
+    "AP_VARIANT_S3_ACCESS_KEY_ID=own-id AP_VARIANT_S3_SECRET_ACCESS_KEY=own-secret"
+    " AP_VARIANT_S3_REGION=us-east-2"
+)
 KNOWN = sorted(VARIABLES)
 
 #: Ends of the messages that refuse a key or a salt.
@@ -94,16 +90,12 @@ class ConfigCase(SynchronousTestCase):
         os.mkdir(path)
         return path
 
-    def deny_access(self, path: str, *modes: int) -> None:
-        """Patch `os.access` to deny these modes of a path.
-
-        The real function grants root every read and write.
-        """
+    def deny_access(self, path: str, denied: int) -> None:
+        """Patch `os.access`, which grants root everything, to deny a mode of a path."""
         granted = os.access
 
         def access(requested: str, mode: int) -> bool:
-            denied = requested == path and any(mode & forbidden for forbidden in modes)
-            return not denied and granted(requested, mode)
+            return not (requested == path and mode & denied) and granted(requested, mode)
 
         self.patch(os, "access", access)
 
@@ -115,36 +107,20 @@ class DefaultsTests(ConfigCase):
         """A key and a salt suffice, and all other settings have their default (Limits; D30)."""
         affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
         cpus = len(affinity(0))
+        s3 = S3Config(None, "virtual", None, None, None, None, None)
+        defaults: dict[str, Any] = (
+            {"source_s3": s3, "variant_s3": s3}
+            | {"allow_insecure": False, "port": 4000, "local_root": None, "variant_store": None}
+            | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
+            | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
+            | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
+            | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
+            | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
+        )
+        secrets = {"key": bytes.fromhex(KEY), "salt": bytes.fromhex(SALT)}
         config, warnings = load(SIGNED)
         self.assertEqual((), warnings)
-        self.assertEqual(
-            config,
-            Config(
-                key=bytes.fromhex(KEY),
-                salt=bytes.fromhex(SALT),
-                allow_insecure=False,
-                port=4000,
-                local_root=None,
-                variant_store=None,
-                serve_mode="redirect",
-                presign_ttl=300,
-                source_s3=S3Config(None, "virtual", None, None, None, None, None),
-                variant_s3=S3Config(None, "virtual", None, None, None, None, None),
-                source_allowlist=None,
-                allow_origin=None,
-                log_level="info",
-                metrics_bind="127.0.0.1",
-                metrics_port=9568,
-                max_src_bytes=2_000_000_000,
-                max_variant_bytes=2_000_000_000,
-                max_concurrency=cpus,
-                max_probe_concurrency=4 * cpus,
-                queue_size=32,
-                ready_queue_threshold=16,
-                render_timeout=300,
-                probe_timeout=10,
-            ),
-        )
+        self.assertEqual(config, Config(**secrets, **defaults))
 
     def test_in_code(self) -> None:
         """A Config built in code has the same defaults as one from the environment."""
@@ -192,8 +168,8 @@ class DefaultsTests(ConfigCase):
             ("probe_timeout", 0.5, "AP_RENDER_TIMEOUT=1"),
             ("probe_timeout", 59, "AP_RENDER_TIMEOUT=60 AP_PROBE_TIMEOUT=59"),
         ):
-            variables = dict(setting.split("=") for setting in settings.split())
-            self.assertEqual(getattr(self.config(**variables), field), value, settings)
+            config = self.config(**variables(settings))
+            self.assertEqual(getattr(config, field), value, settings)
 
 
 class ScalarTests(ConfigCase):
@@ -482,26 +458,26 @@ class ObjectStoreTests(ConfigCase):
         The variant store uses AP_S3_ENDPOINT and AP_S3_ADDRESSING by default. With its own
         endpoint, it ignores AP_S3_ADDRESSING. (Deployment configuration)
         """
-        own = "VARIANT_S3_ENDPOINT=http://own"
+        own = "AP_VARIANT_S3_ENDPOINT=http://own"
         for source, variant, settings in (
             ("None virtual", "None virtual", ""),
-            ("None path", "None path", "S3_ADDRESSING=path"),
-            ("shared path", "shared path", "S3_ENDPOINT=http://shared"),
+            ("None path", "None path", "AP_S3_ADDRESSING=path"),
+            ("shared path", "shared path", "AP_S3_ENDPOINT=http://shared"),
             (
                 "shared virtual",
                 "shared virtual",
-                "S3_ENDPOINT=http://shared S3_ADDRESSING=virtual",
+                "AP_S3_ENDPOINT=http://shared AP_S3_ADDRESSING=virtual",
             ),
             (
                 "shared path",
                 "shared virtual",
-                "S3_ENDPOINT=http://shared VARIANT_S3_ADDRESSING=virtual",
+                "AP_S3_ENDPOINT=http://shared AP_VARIANT_S3_ADDRESSING=virtual",
             ),
             ("None virtual", "own path", own),
-            ("None virtual", "own path", f"{own} S3_ADDRESSING=virtual"),
-            ("None virtual", "own virtual", f"{own} VARIANT_S3_ADDRESSING=virtual"),
+            ("None virtual", "own path", f"{own} AP_S3_ADDRESSING=virtual"),
+            ("None virtual", "own virtual", f"{own} AP_VARIANT_S3_ADDRESSING=virtual"),
         ):
-            config = self.config(**dict(f"AP_{each}".split("=") for each in settings.split()))
+            config = self.config(**variables(settings))
             for store, wanted in ((config.source_s3, source), (config.variant_s3, variant)):
                 endpoint = str(store.endpoint).removeprefix("http://")
                 self.assertEqual(f"{endpoint} {store.addressing}", wanted, settings)
@@ -558,22 +534,18 @@ class ObjectStoreTests(ConfigCase):
         A variant store with its own credentials never uses the shared session token, and sources
         never use the variant store's own credentials.
         """
-        shared = S3Config(
-            access_key_id="shared-id",
-            secret_access_key="shared-secret",
-            session_token="shared-token",
-            region="eu-west-1",
-        )
-        own = S3Config(access_key_id="own-id", secret_access_key="own-secret", region="us-east-2")
+        endpoint = (None, "virtual", None)
+        shared = S3Config(*endpoint, "shared-id", "shared-secret", "token", "eu-west-1")
+        own = S3Config(*endpoint, "own-id", "own-secret", None, "us-east-2")
         own_token = {"AP_VARIANT_S3_SESSION_TOKEN": "own-token"}
-        aws = {**SHARED, "AWS_SESSION_TOKEN": "shared-token"}
-        for variables, source, variant in (
+        aws = {**SHARED, "AWS_SESSION_TOKEN": "token"}
+        for environ, source, variant in (
             (aws, shared, shared),
             (aws | OWN, shared, own),
             (aws | OWN | own_token, shared, replace(own, session_token="own-token")),
             (OWN, S3Config(), own),
         ):
-            config = self.config(**variables)
+            config = self.config(**environ)
             self.assertEqual((config.source_s3, config.variant_s3), (source, variant))
             self.assertEqual(config.source_s3.configured, source is shared)
             self.assertTrue(config.variant_s3.configured)
@@ -643,7 +615,7 @@ class OriginTests(ConfigCase):
 
     def test_not_canonical(self) -> None:
         """A non-canonical origin is refused with its faults and the canonical spelling."""
-        https = "https://a.example"
+        https, unusual = "https://a.example", "an address in an unusual spelling"
         for canonical, faults, *texts in (
             (https, "a trailing slash", f"{https}/"),
             (https, "a path", f"{https}/path", f"{https}//"),
@@ -658,15 +630,11 @@ class OriginTests(ConfigCase):
             ("http://a.example", "an explicit default port", "http://a.example:80"),
             ("http://a.example", "an empty port", "http://a.example:"),
             ("http://a.example:8080", "a port with leading zeros", "http://a.example:08080"),
-            ("http://127.0.0.1:8000", "an address in an unusual spelling", "http://127.1:8000"),
-            ("http://127.0.0.1", "an address in an unusual spelling", "http://0x7f000001"),
-            ("http://[::1]", "an address in an unusual spelling", "http://[0:0::1]"),
+            ("http://127.0.0.1:8000", unusual, "http://127.1:8000"),
+            ("http://127.0.0.1", unusual, "http://0x7f000001"),
+            ("http://[::1]", unusual, "http://[0:0::1]"),
+            ("http://[::ffff:102:304]", unusual, "http://[::ffff:1.2.3.4]"),
             ("http://[2001:db8::1]", "an upper-case host", "http://[2001:DB8::1]"),
-            (
-                "http://[::ffff:102:304]",
-                "an address in an unusual spelling",
-                "http://[::ffff:1.2.3.4]",
-            ),
             (
                 "http://a.example",
                 "credentials, a path, a query, a fragment, a trailing dot, an upper-case scheme, "
@@ -732,15 +700,13 @@ class AllowlistTests(ConfigCase):
 
         Only an unset list allows every bucket (D49).
         """
-        for text, place in (
-            ("a,,b", "2 of 3"),
-            ("a,", "2 of 2"),
-            (",a", "1 of 2"),
-            (" ,", "1 of 2"),
+        for words, texts in (
+            ("entry 2 of 3 is empty", ("a,,b",)),
+            ("entry 2 of 2 is empty", ("a,",)),
+            ("entry 1 of 2 is empty", (",a", " ,")),
+            ("set but empty, which would allow every", ("", " ")),
         ):
-            self.assert_refused("AP_SOURCE_ALLOWLIST", (text,), f"entry {place} is empty")
-        words = "set but empty, which would allow every"
-        self.assert_refused("AP_SOURCE_ALLOWLIST", ("", " "), words)
+            self.assert_refused("AP_SOURCE_ALLOWLIST", texts, words)
 
     def test_entry_that_matches_nothing(self) -> None:
         """An entry that can match nothing is accepted with a warning that quotes it."""
@@ -769,7 +735,6 @@ class ReportTests(ConfigCase):
             self.assertTrue(warning.startswith(f"{name}: "), warning)
             self.assertTrue(warning.endswith(f"the nearest known name is {nearest}"), warning)
             self.assertNotIn("hush", warning)
-
         # The warning is one printable line for any name.
         for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
             (warning,) = self.warnings(**{name: "x"})
@@ -789,18 +754,12 @@ class ReportTests(ConfigCase):
         problems = self.problems(broken)
         self.assertEqual({problem.partition(":")[0] for problem in problems}, broken.keys())
         self.assertEqual(len(problems), len(broken))
-        mixed = {
-            "AP_KEY": "ab" * 10,
-            "AP_PORT": "9568",
-            "AP_SERVE_MODE": "redirect",
-            "AP_VARIANT_STORE": f"file://{self.folder()}",
-            "AP_QUEUE_SIZE": "3",
-            "AP_READY_QUEUE_THRESHOLD": "4",
-            "AP_RENDER_TIMEOUT": "5",
-            "AP_PROBE_TIMEOUT": "5",
-            "AP_ALLOW_ORIGIN": "https://a.example/",
-            "AWS_ACCESS_KEY_ID": "id",
-        }
+        mixed = variables(
+            "AP_KEY=abab AP_PORT=9568 AP_SERVE_MODE=redirect AP_QUEUE_SIZE=3"
+            " AP_READY_QUEUE_THRESHOLD=4 AP_RENDER_TIMEOUT=5 AP_PROBE_TIMEOUT=5"
+            " AP_ALLOW_ORIGIN=https://a.example/ AWS_ACCESS_KEY_ID=id"
+        )
+        mixed["AP_VARIANT_STORE"] = f"file://{self.folder()}"
         error = self.assertRaises(ConfigError, load, mixed)
         self.assertEqual(
             " ".join(problem.partition(":")[0] for problem in error.problems),
