@@ -155,7 +155,7 @@ async def keep_alive(rig: Rig, chance: Random) -> None:
     requests = [plain, plain, conditional_on(plain, chance), with_range(plain, chance), plain]
     for request in requests:
         record = rig.journal.begin("a", request, "keep-alive")
-        connection.received.clear()
+        connection.start_next()
         connection.write(request.head(record.request_id, last=False))
 
         def is_complete() -> bool:

@@ -1,7 +1,7 @@
 """HTTP without a network: an in-memory connection, a response parser and a resource harness.
 
-`Connection` is a client of a real ``twisted.web`` site. `read_response` parses the framing of
-HTTP/1 (RFC 9112, 6) and nothing specific to the service. `ResourceHarness` is the root resource
+`Connection` is a client of a real ``twisted.web`` site. `read_response` parses HTTP/1 with h11 and
+nothing specific to the service. `ResourceHarness` is the root resource
 with doubles of the store, the sources and the renders. All doubles add to one list of calls, so
 that a test can assert which of them were not called.
 """
@@ -9,11 +9,14 @@ that a test can assert which of them were not called.
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import h11
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone
@@ -57,8 +60,12 @@ KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
 MEDIA_CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 
-# Statuses of responses that have no body, whatever their headers say (RFC 9112, 6.3).
-_BODILESS = (204, 304)
+# What h11 tolerates and the service must not send: other versions, lines that end with a bare LF,
+# folded lines, and more than one header that frames the body.
+_TOLERATED = re.compile(
+    rb"(?!HTTP/1\.[01] )\A|(?<!\r)\n|\r\n[ \t]"
+    rb"|(?is:\r\n(content-length|transfer-encoding):.*\r\n(content-length|transfer-encoding):)"
+)
 
 
 class Malformed(Exception):
@@ -115,59 +122,80 @@ class Response:
         return str(document["error"])
 
 
+class ResponseReader:
+    """Incremental reader of the first response on a connection.
+
+    :param method: method of the request; a response to HEAD has no body.
+    """
+
+    def __init__(self, method: bytes = b"GET") -> None:
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=sys.maxsize)
+        request_method = "HEAD" if method == b"HEAD" else "GET"
+        self._http.send(h11.Request(method=request_method, target="/", headers=[("Host", "x")]))
+        self._start = bytearray()
+        self._head: h11.Response | h11.InformationalResponse | None = None
+        self._body = bytearray()
+        self._ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Parse further bytes.
+
+        :raises Malformed: if no client could parse the response.
+        """
+        if self._head is None:
+            self._start += data
+            head, end, _ = self._start.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if _TOLERATED.search(head):
+                raise Malformed(f"invalid version, lines or framing in {bytes(head)!r}")
+            data = bytes(self._start)
+            del self._start[len(head) + 4 :]
+        try:
+            if data:
+                self._http.receive_data(data)
+            while not self._ended and (event := self._http.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Data):
+                    self._body += event.data
+                elif isinstance(event, h11.EndOfMessage):
+                    self._ended = True
+                else:
+                    assert isinstance(event, (h11.Response, h11.InformationalResponse))
+                    self._head = event
+                    self._ended = isinstance(event, h11.InformationalResponse)
+        except h11.RemoteProtocolError as error:
+            raise Malformed(f"{error} in {bytes(self._start)!r}") from error
+
+    def response(self, closed: bool = False) -> Response | None:
+        """Return the response so far; None while its headers are incomplete.
+
+        :param closed: whether the connection was closed cleanly after the bytes so far.
+        """
+        head = self._head
+        if head is None:
+            return None
+        names = dict(head.headers)
+        framed = b"content-length" in names or b"transfer-encoding" in names
+        return Response(
+            b"HTTP/" + head.http_version,
+            head.status_code,
+            tuple(head.headers),
+            bytes(self._body),
+            self._ended or (closed and not framed),
+            self._http.trailing_data[0] if self._ended else b"",
+            head.reason,
+        )
+
+
 def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> Response | None:
     """Parse the first response in ``data``; return None while its headers are incomplete.
 
-    :param method: method of the request; a response to HEAD has no body.
     :param closed: whether the connection was closed cleanly after these bytes.
     :raises Malformed: if no client could parse the response.
     """
-    head, end, rest = data.partition(b"\r\n\r\n")
-    if not end:
-        return None
-    status_line, *lines = head.split(b"\r\n")
-    version, _, words = status_line.partition(b" ")
-    if version not in (b"HTTP/1.0", b"HTTP/1.1") or not words[:3].isdigit():
-        raise Malformed(f"invalid status line {status_line!r}")
-    headers = tuple(_read_header(line) for line in lines)
-    names = dict(headers)
-    status, reason = int(words[:3]), words[4:]
-    if method == b"HEAD" or status in _BODILESS:
-        body, complete = b"", True
-    elif b"transfer-encoding" in names:
-        if names[b"transfer-encoding"] != b"chunked" or b"content-length" in names:
-            raise Malformed(f"contradictory framing: {headers}")
-        body, complete, rest = _read_chunks(rest)
-    elif b"content-length" in names:
-        length = int(names[b"content-length"])
-        body, rest = rest[:length], rest[length:]
-        complete = len(body) == length
-    else:
-        body, complete, rest = rest, closed, b""
-    return Response(version, status, headers, body, complete, rest, reason)
-
-
-def _read_header(line: bytes) -> tuple[bytes, bytes]:
-    name, colon, value = line.partition(b":")
-    if not colon or not name or name != name.strip():
-        raise Malformed(f"invalid header line {line!r}")
-    return name.lower(), value.strip()
-
-
-def _read_chunks(data: bytes) -> tuple[bytes, bool, bytes]:
-    chunks: list[bytes] = []
-    at = 0
-    while (line_end := data.find(b"\r\n", at)) >= 0:
-        size = int(data[at:line_end], 16)
-        start, at = line_end + 2, line_end + 4 + size
-        chunks.append(data[start : start + size])
-        if len(data) < at:
-            break
-        if data[at - 2 : at] != b"\r\n":
-            raise Malformed("a chunk does not end with CRLF")
-        if not size:
-            return b"".join(chunks), True, data[at:]
-    return b"".join(chunks), False, b""
+    reader = ResponseReader(method)
+    reader.feed(data)
+    return reader.response(closed)
 
 
 @implementer(ITCPTransport)

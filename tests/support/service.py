@@ -25,7 +25,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.process.ffmpeg_capabilities import ProgramsMonitor
 from audioproxy.service import AudioProxy, ProxyService, make_service
-from tests.support.http import KEY, SALT, Response, read_response
+from tests.support.http import KEY, SALT, Response, ResponseReader
 from tests.support.programs import FFMPEG
 from tests.support.servers import RUNNING
 
@@ -81,6 +81,8 @@ class Client(Protocol):
         self.received = bytearray()
         self.closed: Failure | None = None
         self._done: list[Deferred[None]] = []
+        self._reader = ResponseReader(method)
+        self._parsed = 0
 
     def dataReceived(self, data: bytes) -> None:
         """Collect received bytes."""
@@ -96,8 +98,16 @@ class Client(Protocol):
     @property
     def response(self) -> Response | None:
         """The response received so far; None before all of its headers have arrived."""
-        clean = self.closed is not None and self.closed.check(ConnectionDone) is not None
-        return read_response(bytes(self.received), self.method, clean)
+        new, self._parsed = bytes(self.received[self._parsed :]), len(self.received)
+        self._reader.feed(new)
+        return self._reader.response(
+            self.closed is not None and self.closed.check(ConnectionDone) is not None
+        )
+
+    def start_next(self) -> None:
+        """Forget the response; the next one on the connection follows."""
+        self.received.clear()
+        self._reader, self._parsed = ResponseReader(self.method), 0
 
     async def end(self) -> Response:
         """Wait for the end of the connection and return the response."""

@@ -11,12 +11,14 @@ import hashlib
 import hmac
 import re
 import ssl
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
+import h11
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import (
@@ -70,22 +72,24 @@ class Request:
 
 def read_request(data: bytes) -> tuple[Request, bytes] | None:
     """Parse the first request and return it with the rest; return None while it is incomplete."""
-    head, end, rest = data.partition(b"\r\n\r\n")
+    start, end, _ = data.partition(b"\r\n\r\n")
     if not end:
         return None
-    first, *lines = head.decode("ascii").split("\r\n")
-    method, target, version = first.split(" ")
-    assert version == "HTTP/1.1", first
-    request = Request(method, target, tuple(_read_line(line) for line in lines))
-    length = int(request.headers.get("content-length", "0"))
-    if len(rest) < length:
-        return None
-    return Request(method, target, request.lines, rest[:length]), rest[length:]
-
-
-def _read_line(line: str) -> tuple[str, str]:
-    name, value = line.split(": ", 1)
-    return name, value
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=sys.maxsize)
+    connection.receive_data(data)
+    head = connection.next_event()
+    assert isinstance(head, h11.Request) and head.http_version == b"1.1", start
+    lines = tuple((name.decode(), value.decode()) for name, value in head.headers.raw_items())
+    # h11 drops a repeated Content-Length. Stores do not accept chunked requests.
+    assert len(lines) == start.count(b"\r\n"), start
+    assert b"transfer-encoding" not in dict(head.headers), start
+    body = bytearray()
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        if not isinstance(event, h11.Data):
+            return None
+        body += event.data
+    request = Request(head.method.decode(), head.target.decode(), lines, bytes(body))
+    return request, connection.trailing_data[0]
 
 
 def reply(

@@ -17,28 +17,20 @@ from tests.support.service import Process, children, fetch, reactor, resident_by
 class UntilTests(TestCase):
     """The helper `until`."""
 
-    async def test_value(self) -> None:
-        """`until` calls its condition until the value is true, and returns that value."""
+    async def test_until(self) -> None:
+        """`until` returns the first true value; at its deadline it names what it waited for."""
         values = [0, "", None, "value", "another"]
         self.assertEqual("value", await until(lambda: values.pop(0)))
         self.assertEqual(["another"], values)
-
-    async def test_deadline(self) -> None:
-        """`until` fails the test at its deadline, and names what it waited for."""
-        with self.assertRaises(AssertionError) as caught:
+        with self.assertRaisesRegex(AssertionError, "the end of time"):
             await until(lambda: False, "the end of time", seconds=0.01)
-        self.assertIn("the end of time", str(caught.exception))
 
 
 class FixedResponseServer(Protocol):
-    """Server that sends the same bytes to every client, and then closes the connection.
+    """Server that sends the same bytes to every client, and then may close the connection."""
 
-    :cvar response_bytes: the bytes to send.
-    :cvar keep_open: whether to keep the connection open instead.
-    """
-
-    response_bytes = b""
-    keep_open = False
+    def __init__(self, response_bytes: bytes, keep_open: bool) -> None:
+        self.response_bytes, self.keep_open = response_bytes, keep_open
 
     def dataReceived(self, data: bytes) -> None:
         """Respond once the request is complete."""
@@ -54,13 +46,8 @@ class ClientTests(TestCase):
 
     def serve(self, response_bytes: bytes, keep_open: bool = False) -> Any:
         """Return a port whose server sends these bytes."""
-        factory = Factory.forProtocol(
-            type(
-                "Said",
-                (FixedResponseServer,),
-                {"response_bytes": response_bytes, "keep_open": keep_open},
-            )
-        )
+        factory = Factory.forProtocol(lambda: FixedResponseServer(response_bytes, keep_open))
+        factory.noisy = False
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return port
@@ -81,15 +68,20 @@ class ClientTests(TestCase):
         with self.assertRaises(Malformed):
             await fetch(self.serve(b"junk\r\n\r\n").getHost().port, b"/")
 
-    async def test_body_until_close(self) -> None:
-        """A body without a length is complete if the server closes the connection cleanly."""
-        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc", keep_open=True)
-        client = await send(port.getHost().port, b"/")
+    async def test_response_so_far(self) -> None:
+        """A body without a length is complete only if the server closes the connection cleanly.
+
+        `start_next` forgets a response.
+        """
+        data = b"HTTP/1.0 200 OK\r\n\r\nabc"
+        client = await send(self.serve(data, keep_open=True).getHost().port, b"/")
         await until(lambda: client.received.endswith(b"abc"))
-        self.assertFalse(client.response.complete)
+        self.assertEqual((b"abc", False), (client.response.body, client.response.complete))
+        client.start_next()
+        self.assertIsNone(client.response)
         await client.leave()
-        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc")
-        self.assertTrue((await fetch(port.getHost().port, b"/")).complete)
+        response = await fetch(self.serve(data).getHost().port, b"/")
+        self.assertEqual((b"abc", True), (response.body, response.complete))
 
 
 class ProcessTests(TestCase):
