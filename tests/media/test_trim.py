@@ -31,85 +31,60 @@ def source(
 class SampleRangeTests(SynchronousTestCase):
     """`find_sample_range`"""
 
-    def test_whole(self) -> None:
-        """Without ``t`` the output covers the whole source."""
-        self.assertEqual(
-            find_sample_range(parse_options("f:wav"), source()), SampleRange(0, 0, None, 441000)
-        )
-        self.assertEqual(
-            find_sample_range(parse_options("f:wav"), source(None)), SampleRange(0, 0, None, None)
-        )
-
     def test_samples(self) -> None:
-        """``t`` is converted to samples of the source, rounded to the nearest."""
-        for text, rate, sample_range in (
-            ("t:1:2", 44100, SampleRange(0, 44100, 132300, 88200)),
-            ("t:0.001:0.001", 44100, SampleRange(0, 44, 88, 44)),
-            ("t:0.0:0.001", 44100, SampleRange(0, 0, 44, 44)),
-            ("t:0.5:0.003", 48000, SampleRange(0, 24000, 24144, 144)),
-            ("t:0.003", 8000, SampleRange(0, 24, None, 79976)),
-            ("t:1.5", 22050, SampleRange(0, 33075, None, 187425)),
+        """``t`` is converted to samples of the source, rounded to the nearest.
+
+        Without ``t`` the output covers the whole source.
+        """
+        for text, probe, sample_range in (
+            ("f:wav", source(), SampleRange(0, 0, None, 441000)),
+            ("f:wav", source(None), SampleRange(0, 0, None, None)),
+            ("t:1:2", source(), SampleRange(0, 44100, 132300, 88200)),
+            ("t:0.001:0.001", source(), SampleRange(0, 44, 88, 44)),
+            ("t:0.5:0.003", source(rate=48000), SampleRange(0, 24000, 24144, 144)),
+            ("t:0.003", source(rate=8000), SampleRange(0, 24, None, 79976)),
+            ("t:1.5", source(rate=22050), SampleRange(0, 33075, None, 187425)),
         ):
-            self.assertEqual(
-                find_sample_range(parse_options(text), source(rate=rate)), sample_range, text
-            )
+            self.assertEqual(find_sample_range(parse_options(text), probe), sample_range, text)
 
     def test_cut(self) -> None:
         """A region that extends past the end of the source is cut at the end (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
             self.assertEqual(find_sample_range(parse_options(text), source()).length, 44100, text)
 
-    def test_past_the_end(self) -> None:
-        """A start at or past the end is refused; the message states the source's duration (D11)."""
-        for text in ("t:10", "t:10.001:5", "t:999999999"):
-            error = self.assertRaises(
-                InvalidOptions, find_sample_range, parse_options(text), source()
-            )
-            self.assertEqual(
-                error.message,
-                f'"{text}" is not accepted: it starts at or past the end of the source,'
-                " which is 10 seconds.",
-            )
-        self.assertEqual(find_sample_range(parse_options("t:9.999"), source()).length, 44)
-        # A source shorter than a sample counts as one sample.
-        whole = find_sample_range(parse_options("fade:0:1"), source("0.000001"))
-        self.assertEqual(whole, SampleRange(0, 0, None, 1))
-        # The start is within the second half of the last sample.
-        slow = source("0.006", rate=500)
-        error = self.assertRaises(
-            InvalidOptions, find_sample_range, parse_options("t:0.005/fade:0:1"), slow
-        )
-        self.assertEqual(
-            error.message,
-            '"t:0.005" is not accepted: it leaves less than a sample of the source.',
-        )
-        self.assertEqual(find_sample_range(parse_options("t:0.004"), slow).length, 1)
+    def test_no_sample(self) -> None:
+        """A region without a sample is refused as an option, not as a broken source (D13).
 
-    def test_less_than_a_sample(self) -> None:
-        """A region without a sample is refused as an option, not as a broken source (D13)."""
-        slow = source(rate=100)
-        error = self.assertRaises(
-            InvalidOptions, find_sample_range, parse_options("t:1:0.001"), slow
-        )
-        self.assertIn('"t:1:0.001" is not accepted', error.message)
-        self.assertIn("shorter than a sample", error.message)
-        self.assertEqual(find_sample_range(parse_options("t:1:0.01"), slow).length, 1)
+        If it starts at or past the end, the message states the source's duration (D11).
+        """
+        past = "it starts at or past the end of the source, which is 10 seconds."
+        less = "it leaves less than a sample of the source."
+        slow, shorter = source("0.006", rate=500), "it is shorter than a sample of the source."
+        for text, probe, message in (
+            *((text, source(), past) for text in ("t:10", "t:10.001:5", "t:999999999")),
+            # The start is within the second half of the last sample.
+            ("t:0.005", slow, less),
+            ("t:1:0.001", source(rate=100), shorter),
+        ):
+            options = parse_options(f"{text}/fade:0:0.001")
+            error = self.assertRaises(InvalidOptions, find_sample_range, options, probe)
+            self.assertEqual(error.message, f'"{text}" is not accepted: {message}')
+        for text, probe, length in (
+            ("t:9.999", source(), 44),
+            ("t:0.004", slow, 1),
+            ("t:1:0.01", source(rate=100), 1),
+            # A source shorter than a sample counts as one sample.
+            ("fade:0:1", source("0.000001"), 1),
+        ):
+            self.assertEqual(find_sample_range(parse_options(text), probe).length, length, text)
 
     def test_seek(self) -> None:
         """If seeks are exact, decoding starts at a whole second, 1 s or more before the region."""
-        for container, codec in (
-            ("wav", "pcm_s24le"),
-            ("w64", "pcm_s16le"),
-            ("flac", "flac"),
-            ("aiff", "pcm_s16be"),
-            ("caf", "alac"),
-            ("wv", "wavpack"),
-            ("tta", "tta"),
-            ("mov", "alac"),
-            ("mov", "aac"),
-            ("ogg", "opus"),
-            ("mp3", "mp3"),
-        ):
+        seekable = (
+            "wav/pcm_s24le w64/pcm_s16le flac/flac aiff/pcm_s16be caf/alac wv/wavpack tta/tta"
+        )
+        for kind in f"{seekable} mov/alac mov/aac ogg/opus mp3/mp3".split():
+            container, codec = kind.split("/")
             probe = source("100", container, codec)
             for text, sample_range in (
                 ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
@@ -122,21 +97,10 @@ class SampleRangeTests(SynchronousTestCase):
 
     def test_no_seek(self) -> None:
         """Where seeking is not exact, the source is decoded from its start."""
-        for container, codec in (
-            ("ogg", "vorbis"),
-            ("ogg", "flac"),
-            ("matroska", "flac"),
-            ("mov", "pcm_s16le"),
-            ("aac", "aac"),
-            ("mp3", "mp2"),
-            ("", "mp3"),
-        ):
-            sample_range = find_sample_range(
-                parse_options("t:41.25"), source("100", container, codec)
-            )
-            self.assertEqual(
-                (sample_range.seek, sample_range.start), (0, 1819125), (container, codec)
-            )
+        options = parse_options("t:41.25")
+        for kind in "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3".split():
+            found = find_sample_range(options, source("100", *kind.split("/")))
+            self.assertEqual((found.seek, found.start), (0, 1819125), kind)
 
     @DETERMINISTIC
     @given(
@@ -211,23 +175,10 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_exact_containers(self) -> None:
         """Some containers state their exact number of samples; others round, or include padding."""
-        for container, codec, exact in (
-            ("wav", "pcm_s16le", True),
-            ("w64", "pcm_s16le", True),
-            ("flac", "flac", True),
-            ("aiff", "pcm_s16be", True),
-            ("wv", "wavpack", True),
-            ("tta", "tta", True),
-            ("ogg", "vorbis", True),
-            ("mov", "alac", True),
-            ("ogg", "opus", False),
-            ("ogg", "flac", False),
-            ("mov", "aac", False),
-            ("mp3", "mp3", False),
-            ("matroska", "flac", False),
-            ("caf", "pcm_s16le", False),
-        ):
-            probe = source("10", container, codec)
-            self.assertIs(
-                needs_measuring(parse_options("fade:0:1"), probe), not exact, (container, codec)
-            )
+        options = parse_options("fade:0:1")
+        exact = "wav/pcm_s16le w64/pcm_s16le flac/flac aiff/pcm_s16be wv/wavpack tta/tta ogg/vorbis"
+        rough = "ogg/opus ogg/flac mov/aac mp3/mp3 matroska/flac caf/pcm_s16le"
+        for kinds, measured in ((f"{exact} mov/alac", False), (rough, True)):
+            for kind in kinds.split():
+                found = needs_measuring(options, source("10", *kind.split("/")))
+                self.assertIs(found, measured, kind)
