@@ -159,23 +159,20 @@ COMPLETE_SOURCES = (
 class ClassifyTests(SynchronousTestCase):
     """`classify`"""
 
-    def test_sources(self) -> None:
-        """ffmpeg's messages about a source that cannot be decoded give a 415 (Errors; D13)."""
-        for stderr in SOURCE_FAILURES:
-            self.assertIs(classify(stderr + b"\n"), UndecodableSource, stderr)
+    def test_local(self) -> None:
+        """The cause of a failure decides the error code (Errors; D13).
 
-    def test_nothing(self) -> None:
-        """A source without a sample is distinguished from a broken source (D11)."""
-        self.assertIs(classify(b"Empty output\n"), NothingDecoded)
-        self.assertIs(
-            classify(b"[mp3 @ 0x1] Invalid data found when processing input\nEmpty output\n"),
-            NothingDecoded,
-        )
-
-    def test_service(self) -> None:
-        """The service's own failures are never attributed to a source (Errors, 500)."""
-        for stderr in (b"", b"Something new.\n", b"Conversion failed!\n", *SERVICE_FAILURES):
-            self.assertIs(classify(stderr), None, stderr)
+        A source that cannot be decoded is distinguished from a source without a sample (D11). The
+        service's own failures are never attributed to a source (Errors, 500).
+        """
+        broken = b"[mp3 @ 0x1] Invalid data found when processing input\nEmpty output"
+        for refusal, diagnostics in (
+            (UndecodableSource, SOURCE_FAILURES),
+            (NothingDecoded, (b"Empty output", broken)),
+            (None, (b"", b"Something new.", b"Conversion failed!", *SERVICE_FAILURES)),
+        ):
+            for stderr in diagnostics:
+                self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
     def test_cover(self) -> None:
         """Messages about a cover do not affect the classification (Errors, 500).
@@ -207,35 +204,27 @@ class ClassifyTests(SynchronousTestCase):
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
-    def test_end_lost(self) -> None:
-        """Output whose last bytes were not written is detected."""
-        for stderr in END_LOST:
-            self.assertTrue(lacks_end(stderr), stderr)
-        for stderr in (
-            b"",
-            *COMPLETE_SOURCES,
-            b"[mp3 @ 0x1] title: Error writing trailer of pipe:1",
-        ):
-            self.assertFalse(lacks_end(stderr), stderr)
+    def test_lost_output(self) -> None:
+        """Output whose last bytes were not written is detected.
 
-    def test_limit(self) -> None:
-        """A write beyond the system's file size limit is distinguished from a full disk (D52)."""
-        for stderr in (
+        A write beyond the system's file size limit is distinguished from a full disk (D52).
+        """
+        too_large = (
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
+        )
+        quoted = b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"
+        for detects, detected, others in (
+            (lacks_end, END_LOST, (b"", *COMPLETE_SOURCES, quoted)),
+            (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
         ):
-            self.assertTrue(exceeded_file_size(stderr), stderr)
-        for stderr in (b"", *SERVICE_FAILURES, *END_LOST):
-            self.assertFalse(exceeded_file_size(stderr), stderr)
+            for stderr in (*detected, *others):
+                self.assertIs(detects(stderr), stderr in detected, stderr)
 
     def test_remote_despite_broken_audio(self) -> None:
         """An unavailable server is detected even if ffmpeg also reports broken audio."""
         for stderr in (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT):
-            for decoder in (
-                *SOURCE_FAILURES[:1],
-                b"[flac @ 0x1] invalid residual",
-                b"Empty output",
-            ):
+            for decoder in (SOURCE_FAILURES[0], b"[flac @ 0x1] invalid residual", b"Empty output"):
                 self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
 
     def test_service_before_remote(self) -> None:
@@ -257,20 +246,17 @@ class CutShortTests(SynchronousTestCase):
     """`was_cut_short`"""
 
     def test_lost(self) -> None:
-        """ffmpeg's messages about a lost connection are recognized among other messages."""
-        for stderr in CUT_SHORT:
-            for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
-                self.assertTrue(was_cut_short(text), text)
+        """ffmpeg's messages about a lost connection are recognized among other messages.
 
-    def test_not_lost(self) -> None:
-        """Messages about complete or broken sources do not indicate a lost connection."""
-        for stderr in (b"", *SOURCE_FAILURES, *SERVICE_FAILURES, *COMPLETE_SOURCES):
-            self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
-
-    def test_cut_short_is_no_service_failure(self) -> None:
-        """A source that was cut short is never classified as a failure of the service."""
+        They are never classified as a failure of the service. Messages about complete or broken
+        sources do not indicate a lost connection.
+        """
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
+            for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
+                self.assertTrue(was_cut_short(text), text)
+        for stderr in (b"", *SOURCE_FAILURES, *SERVICE_FAILURES, *COMPLETE_SOURCES):
+            self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
 
 class RedactTests(SynchronousTestCase):

@@ -41,12 +41,6 @@ def command(text: str, probe: Probe = CD) -> list[str]:
     return encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
 
 
-def quality(text: str) -> list[str]:
-    """Return the arguments for bit rate and quality in a command line."""
-    words = command(text)
-    return words[words.index("-c:a") + 2 : words.index("-ar")]
-
-
 @st.composite
 def probes(draw: st.DrawFn) -> Probe:
     """Generate probe results."""
@@ -75,32 +69,19 @@ class CommandTests(SynchronousTestCase):
         These are all audio formats of the contract. All metadata is removed, and nothing random is
         added (D44). The default format is mp3.
         """
-        for text, encoder, muxer in (
-            (
-                "f:mp3",
-                "-c:a libmp3lame -b:a 192k -ar 44100 -ac 2",
-                "-write_xing 0 -id3v2_version 0 -f mp3",
-            ),
-            (
-                "f:opus",
-                "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
-                " -ar 48000 -ac 2",
-                "-page_duration 500000 -f opus",
-            ),
-            (
-                "f:ogg",
-                "-c:a libvorbis -flags:a +qscale -global_quality:a 590 -ar 44100 -ac 2",
-                "-page_duration 500000 -f ogg",
-            ),
-            ("f:aac", "-c:a aac -b:a 160k -ar 44100 -ac 2", "-f adts"),
-            ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTED} -f mp4"),
-            (
-                "f:flac",
-                "-c:a flac -sample_fmt s16 -compression_level 5 -ar 44100 -ac 2",
-                "-metadata_header_padding 0 -f flac",
-            ),
-            ("f:wav", "-c:a pcm_s16le -ar 44100 -ac 2", "-f wav"),
+        opus = "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
+        vorbis = "-c:a libvorbis -flags:a +qscale -global_quality:a 590"
+        flac = "-c:a flac -sample_fmt s16 -compression_level 5"
+        for text, encoder, rate, muxer in (
+            ("f:mp3", "-c:a libmp3lame -b:a 192k", 44100, "-write_xing 0 -id3v2_version 0 -f mp3"),
+            ("f:opus", opus, 48000, "-page_duration 500000 -f opus"),
+            ("f:ogg", vorbis, 44100, "-page_duration 500000 -f ogg"),
+            ("f:aac", "-c:a aac -b:a 160k", 44100, "-f adts"),
+            ("f:m4a", "-c:a aac -b:a 160k", 44100, f"{FRAGMENTED} -f mp4"),
+            ("f:flac", flac, 44100, "-metadata_header_padding 0 -f flac"),
+            ("f:wav", "-c:a pcm_s16le", 44100, "-f wav"),
         ):
+            encoder += f" -ar {rate} -ac 2"
             words = f"{STREAMS} {BIT_EXACT} {encoder} {ABORT_IF_EMPTY} {muxer} pipe:1".split()
             self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
         self.assertEqual(command("br:192"), command("f:mp3"))
@@ -134,10 +115,6 @@ class CommandTests(SynchronousTestCase):
         """The encoder never receives a file name or a cache-buster (Delivery options)."""
         self.assertEqual(command("f:mp3/dl:a.mp3/cb:1"), command("f:mp3"))
 
-    def test_refused_region(self) -> None:
-        """A region without samples is refused before a process is started (D11)."""
-        self.assertRaises(InvalidOptions, command, "t:10")
-
     @DETERMINISTIC
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
@@ -152,9 +129,8 @@ class CommandTests(SynchronousTestCase):
             return
         self.assertTrue(all(type(word) is str and word for word in words))
         before, after = words[: words.index("-i")], words[words.index("-i") + 2 :]
-        whitelists = " ".join(SOURCE.encoder_arguments()[:4])
-        for flags in ("-nostdin", whitelists):
-            self.assertIn(flags, " ".join(before))
+        self.assertIn("-nostdin", before)
+        self.assertIn(" ".join(SOURCE.encoder_arguments()[:4]), " ".join(before))
         for flags in (STREAMS, BIT_EXACT, ABORT_IF_EMPTY):
             self.assertIn(flags, " ".join(after))
         for flag in ("-map", "-c:a", "-ar", "-ac", "-f"):
@@ -168,28 +144,27 @@ class CommandTests(SynchronousTestCase):
 class QualityTests(SynchronousTestCase):
     """``br`` and ``q``"""
 
-    def test_bitrate(self) -> None:
-        """``br`` is in kbps, for every lossy format (Format and encoding options)."""
-        for token in ("mp3", "ogg", "aac", "m4a"):
-            self.assertEqual(quality(f"f:{token}/br:96"), ["-b:a", "96k"])
-        self.assertEqual(quality("f:opus/br:96")[2:4], ["-b:a", "96k"])
-
     def test_quality(self) -> None:
-        """``q`` is the codec's VBR quality (Format and encoding options)."""
-        for text in ("f:mp3/q:0", "f:mp3/q:9", "f:aac/q:0.1"):
-            self.assertEqual(quality(text), ["-q:a", text.rpartition(":")[2]])
-        self.assertEqual(quality("f:m4a/q:2.0"), ["-q:a", "2"])
-        for text, steps in (("-1", "-118"), ("-0.5", "-59"), ("0", "0"), ("7.5", "885")):
-            words = ["-flags:a", "+qscale", "-global_quality:a", steps]
-            self.assertEqual(quality(f"f:ogg/q:{text}"), words)
+        """``br`` is in kbps, and ``q`` the codec's VBR quality (Format and encoding options).
 
-    def test_level(self) -> None:
-        """For opus and flac ``q`` is the compression level (Format and encoding options)."""
-        self.assertEqual(quality("f:flac/q:12")[-2:], ["-compression_level", "12"])
-        self.assertEqual(
-            quality("f:opus/q:0")[2:],
-            ["-b:a", "128k", "-vbr", "on", "-compression_level", "0"],
-        )
+        For opus and flac ``q`` is the compression level.
+        """
+        qscale = "-flags:a +qscale -global_quality:a"
+        opus = "-application audio -b:a {}k -vbr on -compression_level {}"
+        for text, words in (
+            *((f"f:{token}/br:96", "-b:a 96k") for token in ("mp3", "ogg", "aac", "m4a")),
+            ("f:opus/br:96", opus.format(96, 10)),
+            *((f"f:{quality}", f"-q:a {quality[-1]}") for quality in ("mp3/q:0", "mp3/q:9")),
+            ("f:aac/q:0.1", "-q:a 0.1"),
+            ("f:m4a/q:2.0", "-q:a 2"),
+            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("-1", -118), ("-0.5", -59))),
+            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("0", 0), ("7.5", 885))),
+            ("f:flac/q:12", "-sample_fmt s16 -compression_level 12"),
+            ("f:opus/q:0", opus.format(128, 0)),
+        ):
+            line = command(text)
+            found = line[line.index("-c:a") + 2 : line.index("-ar")]
+            self.assertEqual(" ".join(found), words, text)
 
     def test_bounds(self) -> None:
         """A bit rate that the encoder rejects is refused (D13).
@@ -197,19 +172,14 @@ class QualityTests(SynchronousTestCase):
         The message states the bounds, or that no bit rate can be set.
         """
         for text, probe, message in (
-            ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
-            ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
-            (
-                "f:ogg/br:128",
-                HIGH_RESOLUTION,
-                "f:ogg at 96000 Hz with 2 channels has no bitrate to set.",
-            ),
-            ("f:opus/br:257/ch:1", CD, "f:opus at 48000 Hz with 1 channel takes 6 to 256 kbps."),
+            ("f:ogg/br:32", CD, "44100 Hz with 2 channels takes 45 to 500 kbps."),
+            ("f:ogg/br:128/ch:1/sr:8000", CD, "8000 Hz with 1 channel takes 32 to 42 kbps."),
+            ("f:ogg/br:128", HIGH_RESOLUTION, "96000 Hz with 2 channels has no bitrate to set."),
+            ("f:opus/br:257/ch:1", CD, "48000 Hz with 1 channel takes 6 to 256 kbps."),
         ):
             error = self.assertRaises(InvalidOptions, command, text, probe)
-            segment = next(part for part in text.split("/") if part.startswith("br:"))
-            self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '))
-            self.assertTrue(error.message.endswith(message), error.message)
+            form, segment = text.split("/")[:2]
+            self.assertEqual(error.message, f'"{segment}" is not accepted: {form} at {message}')
         for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
             check_bitrate(parse_options(text), CD)
 
@@ -223,45 +193,35 @@ class RateAndDepthTests(SynchronousTestCase):
         Otherwise it has the next higher rate that the format supports, or else the highest. The
         limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
         """
-        for text, source, rate in (
-            ("f:mp3", 44100, 44100),
-            ("f:mp3", 96000, 48000),
-            ("f:mp3", 12345, 16000),
-            ("f:opus", 44100, 48000),
-            ("f:opus", 11025, 12000),
-            ("f:aac", 96000, 96000),
-            ("f:m4a", 192000, 96000),
-            ("f:ogg", 384000, 200000),
-            ("f:flac", 65537, 65540),
-            ("f:wav", 384000, 384000),
-            ("f:mp3/sr:22050", 44100, 22050),
+        for text, rates in (
+            ("f:mp3", {44100: 44100, 96000: 48000, 12345: 16000}),
+            ("f:opus", {44100: 48000, 11025: 12000}),
+            ("f:aac", {96000: 96000}),
+            ("f:m4a", {192000: 96000}),
+            ("f:ogg", {384000: 200000}),
+            ("f:flac", {65537: 65540}),
+            ("f:wav", {384000: 384000}),
+            ("f:mp3/sr:22050", {44100: 22050}),
         ):
-            self.assertEqual(
-                output_rate(parse_options(text), replace(CD, sample_rate=source)), rate, text
-            )
+            for source, rate in rates.items():
+                found = output_rate(parse_options(text), replace(CD, sample_rate=source))
+                self.assertEqual(found, rate, (text, source))
 
     def test_depth(self) -> None:
         """The default depth is the lowest that is not below the source's, or the highest.
 
         ``bd`` replaces the default, and lossy formats have no depth (Format and encoding options).
         """
-        for text, source, depth in (
-            ("f:flac", 8, "16"),
-            ("f:flac", 16, "16"),
-            ("f:flac", 20, "24"),
-            ("f:flac", 24, "24"),
-            ("f:flac", 32, "24"),
-            ("f:wav", 1, "16"),
-            ("f:wav", 24, "24"),
-            ("f:wav", 32, "32f"),
-            ("f:wav", 64, "32f"),
-            ("f:wav/bd:16", 32, "16"),
-            ("f:flac/bd:24", 16, "24"),
-            ("f:mp3", 24, ""),
+        for text, depths in (
+            ("f:flac", {8: "16", 16: "16", 20: "24", 24: "24", 32: "24"}),
+            ("f:wav", {1: "16", 24: "24", 32: "32f", 64: "32f"}),
+            ("f:wav/bd:16", {32: "16"}),
+            ("f:flac/bd:24", {16: "24"}),
+            ("f:mp3", {24: ""}),
         ):
-            self.assertEqual(
-                output_depth(parse_options(text), replace(CD, bit_depth=source)), depth, text
-            )
+            for source, depth in depths.items():
+                found = output_depth(parse_options(text), replace(CD, bit_depth=source))
+                self.assertEqual(found, depth, (text, source))
 
     def test_depth_arguments(self) -> None:
         """Each depth is requested explicitly (D9)."""
