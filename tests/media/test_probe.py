@@ -20,6 +20,10 @@ from tests.support.strategies import DETERMINISTIC
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
 COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
+FIELDS = (
+    *("sample_rate", "channels", "channel_layout", "bits_per_sample", "bits_per_raw_sample"),
+    "duration",
+)
 ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurate\n"
 
 
@@ -116,11 +120,8 @@ class AcceptedSourcesTests(SynchronousTestCase):
 
     def test_unknown_codec(self) -> None:
         """Audio with a codec that this ffmpeg does not know is refused (Errors, 415)."""
-        without_codec = {key: value for key, value in AUDIO.items() if key != "codec_name"}
-        for stream in (
-            without_codec,
-            *({**AUDIO, "codec_name": name} for name in ("unknown", None)),
-        ):
+        for name in (..., None, "unknown"):
+            stream = {k: v for k, v in {**AUDIO, "codec_name": name}.items() if v is not ...}
             error = self.assertRaises(UndecodableSource, parse_streams, stream)
             self.assertIn("codec", error.message)
 
@@ -133,11 +134,9 @@ class AcceptedSourcesTests(SynchronousTestCase):
 
     def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
-        malformed = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
-        malformed += tuple(
-            b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % value
-            for value in (b"null", b"[]", b"1")
-        )
+        stream = b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %b}]}'
+        malformed = [stream % value for value in (b"null", b"[]", b"1")]
+        malformed += [b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}']
         for stdout in (b"", b"{", b"\xff", *malformed):
             self.assertRaises(ValueError, read_probe, stdout, b"")
 
@@ -178,29 +177,21 @@ class FieldTests(SynchronousTestCase):
     def test_fallbacks(self) -> None:
         """The defaults are 48000 Hz, 2 channels and 16 bits (Format and encoding options, 1)."""
         for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
-            found = parse_audio(
-                sample_rate=missing,
-                channels=missing,
-                bits_per_raw_sample=missing,
-                bits_per_sample=missing,
-                channel_layout="",
-            )
-            self.assertEqual(
-                (found.sample_rate, found.channels, found.bit_depth, found.layout),
-                (48000, 2, 16, None),
-                missing,
-            )
+            fields = ("sample_rate", "channels", "bits_per_raw_sample", "bits_per_sample")
+            found = parse_audio(**dict.fromkeys(fields, missing), channel_layout="")
+            values = found.sample_rate, found.channels, found.bit_depth, found.layout
+            self.assertEqual(values, (48000, 2, 16, None), missing)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual(bare, Probe("", "mp3", None, False))
 
-    def test_depth(self) -> None:
-        """The raw depth comes first, since a 24-bit stream may be stored in 32 bits."""
+    def test_depth_and_layout(self) -> None:
+        """The raw depth comes first, since a 24-bit stream may be stored in 32 bits.
+
+        The channel layout is kept if ffprobe states it.
+        """
         for raw, stored, depth in (("24", 32, 24), ("N/A", 16, 16), ("0", 8, 8), ("20", 0, 20)):
             found = parse_audio(bits_per_raw_sample=raw, bits_per_sample=stored)
             self.assertEqual(found.bit_depth, depth)
-
-    def test_layout(self) -> None:
-        """The channel layout is kept if ffprobe states it."""
         self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
 
     def test_duration(self) -> None:
@@ -239,17 +230,9 @@ class FieldTests(SynchronousTestCase):
         second = {**AUDIO, "sample_rate": "8000"}
         container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
         found = parse_streams(COVER, AUDIO, second, duration="2.5", **container)
-        self.assertEqual(
-            found.description.document(None),
-            {
-                "format": "m4a",
-                "duration": 2.5,
-                "sample_rate": 44100,
-                "channels": 1,
-                "size": 9,
-                "tags": {"title": "x"},
-            },
-        )
+        expected = {"format": "m4a", "duration": 2.5, "sample_rate": 44100, "channels": 1}
+        expected |= {"size": 9, "tags": {"title": "x"}}
+        self.assertEqual(found.description.document(None), expected)
         self.assertEqual(found.bit_depth, 16)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
@@ -263,12 +246,7 @@ class FieldTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(
         fields=st.dictionaries(
-            st.sampled_from(
-                (
-                    *("sample_rate", "channels", "channel_layout", "bits_per_sample"),
-                    *("bits_per_raw_sample", "duration"),
-                )
-            ),
+            st.sampled_from(FIELDS),
             st.none() | st.integers() | st.text(max_size=9) | st.floats().map(str),
         ),
         duration=st.none() | st.text(max_size=9) | st.floats().map(str),
