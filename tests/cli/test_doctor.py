@@ -50,10 +50,6 @@ class SettingsTests(SynchronousTestCase):
         for verdict, what, words, variables in (
             (BAD, "AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
             (BAD, "AP_KEY", "missing beside AP_SALT", {"AP_KEY": ""}),
-            (BAD, "AP_SERVE_MODE", "AP_VARIANT_STORE", {"AP_SERVE_MODE": "redirect"}),
-            (BAD, "AP_SERVE_MODE", r"redirect \(the default\)", {"AP_SERVE_MODE": ""}),
-            (BAD, "AP_LOCAL_ROOT", "is not a directory", {"AP_LOCAL_ROOT": "/nowhere"}),
-            (BAD, "AP_PORT", "a whole number", {"AP_PORT": "many"}),
             (BAD, "sources", "set AP_LOCAL_ROOT for", {"AP_LOCAL_ROOT": ""}),
             (NOTE, "AP_QEUE_SIZE", "nearest known name is AP_QUEUE_SIZE", {"AP_QEUE_SIZE": "9"}),
         ):

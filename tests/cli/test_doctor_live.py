@@ -70,7 +70,10 @@ class AllChecksTests(DoctorCase):
 
         A service without a variant store gets a note that every request renders.
         """
-        results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
+        bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
+        https = {"AP_SOURCE_ALLOWLIST": "*", "SSL_CERT_FILE": bundle}
+        results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere", **https)
+        self.assert_result(results, "certificates", GOOD, bundle)
         self.assert_result(results, "AP_VARIANT_STORE", BAD, "is not a directory")
         self.assert_result(results, "variant store", NOTE, "AP_VARIANT_STORE is refused")
         results = await self.run_checks(AP_VARIANT_STORE="", AP_SERVE_MODE="")
@@ -93,12 +96,6 @@ class AllChecksTests(DoctorCase):
         others = [result.check for result in results if result.verdict is not GOOD]
         self.assertEqual(["temporary files"], others)
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
-
-    async def test_certificates(self) -> None:
-        """The bundle that verifies https sources is named."""
-        bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
-        results = await self.run_checks(AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
-        self.assert_result(results, "certificates", GOOD, bundle)
 
 
 class ProgramsTests(DoctorCase):

@@ -45,26 +45,23 @@ class ServiceTests(ServiceCase):
         return progress
 
     async def test_rendered_and_stored(self) -> None:
-        """`warm` renders and stores missing variants, and does not render stored ones again."""
+        """`warm` renders and stores missing variants, and does not render stored ones again.
+
+        It prints the service's message for each refusal, without the URL's signature.
+        """
         self.add("a.flac", short_flac())
         port = self.start().port
         path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
-        first = await self.warm(port, path, info)
+        first = await self.warm(port, path, info, signed("/f:mp9/plain/local://a.flac"))
         hit = await until_hit(port, path)
-        self.assertRegex(first.summary(), r"\A2 URLs in .+: 1 rendered, 1 not a variant; \S+ kB\Z")
+        counts = "1 rendered, 1 not a variant, 1 failed"
+        self.assertRegex(first.summary(), rf"\A3 URLs in .+: {counts}; \S+ kB\Z")
         self.assertLess(len(hit.body), first.received)
+        (refusal,) = self.printed
+        self.assertTrue(refusal.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), refusal)
         second = await self.warm(port, path)
         self.assertIn("1 stored already;", second.summary())
         self.assertEqual((len(hit.body), []), (second.received, self.printed))
-
-    async def test_refusals(self) -> None:
-        """`warm` prints the service's message for each refusal, without the URL's signature."""
-        paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
-        progress = await self.warm(self.start().port, *paths)
-        self.assertEqual(2, progress.failed)
-        missing, options = sorted(self.printed)
-        self.assertTrue(missing.startswith("f:mp3/plain/local://nothing: 404 not_found: "), missing)
-        self.assertTrue(options.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), options)
 
 
 class ProgramTests(ServiceCase):

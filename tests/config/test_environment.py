@@ -519,12 +519,7 @@ class ObjectStoreTests(ConfigCase):
         )
         self.assert_refused(
             "AP_S3_ENDPOINT",
-            (
-                *("s3.example", "//s3.example", "ftp://s3.example", "https://", "https:///x"),
-                *("https://a:0", "https://a:65536", "https://a:x", "https://a b", "https://::1"),
-                *("https://[::1", "https://[zz]", "https://a..b", "https://%61", "*", " http://a"),
-                *("https://id:1/hush@s3.example", "https://id:1?hush@s3.example"),
-            ),
+            ("s3.example", "ftp://s3.example", "https://a:0", "*", "https://id:1/hush@s3.example"),
             "an origin such as https://s3.example or http://127.0.0.1:9000 is required",
         )
 
@@ -658,7 +653,9 @@ class OriginTests(ConfigCase):
                 *("https://*.example", "https://a..example", "https://" + "a" * 64, "https://a\n"),
                 *("https://1.2.3.4.5", "https://999.1", "https://a.1", "https://a.0x", "https://."),
                 *("https://[::1%25eth0]", "https://[fe80::1%eth0]", "https://[1.2.3.4]"),
-                *("https://a:65536", "https://a:0", "https://u:1/hush@a.example"),
+                *("https://a:65536", "https://a:0", "https://u:1/hush@a.example", "https://a:x"),
+                *("//a.example", "https:///x", "https://a b", "https://::1", "https://[::1"),
+                *("https://[zz]", "https://%61", "https://id:1?hush@a.example"),
             ),
             "* or exactly one origin such as https://app.example is required",
         )
