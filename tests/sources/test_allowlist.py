@@ -80,6 +80,8 @@ class AllowlistTests(SynchronousTestCase):
     def test_address(self) -> None:
         """An IP literal without brackets matches exactly this address."""
         self.assert_hosts("::1", "::1", "::2")
+        for entry in ("[::1]", "::*"):
+            self.assert_hosts(entry, "", "::1 ::2")
         self.assert_hosts("192.0.2.1", "192.0.2.1", "192.0.2.10")
 
     def test_several(self) -> None:

@@ -1,8 +1,7 @@
 """Malicious local sources and URLs.
 
-Many tests first show that their attack works on a plain ffmpeg without the service. The service
-must open no file outside AP_LOCAL_ROOT, and must not connect to a host that a file names. The tests
-watch a folder outside the root, and the hosts record every connection.
+Many tests first show that their attack works on a plain ffmpeg. The service must open no file
+outside AP_LOCAL_ROOT, and must not connect to a host that a file names.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterable
@@ -28,7 +26,6 @@ from audioproxy.grammar.sources import LocalSource
 from audioproxy.sources.local import LocalSources
 from tests.support.attacks import (
     Recorder,
-    Run,
     Watch,
     after_id3_tag,
     concat_script,
@@ -80,6 +77,20 @@ def local_path(path: str | bytes, options: str = "f:wav") -> bytes:
 def header_names(response: Response) -> list[bytes]:
     """Return the header names of a response."""
     return sorted(name for name, _ in response.headers)
+
+
+def has_audio_of(response: Response, options: str, expected: Response) -> bool:
+    """Return whether a 200 contains nothing but the expected audio, or describes it.
+
+    A response that is broken off may have only the beginning of the audio.
+    """
+    if response.status != 200:
+        return False
+    if options == "info":
+        return bool(response.complete and response.document == expected.document)
+    return expected.body.startswith(response.body) and (
+        response.body == expected.body or not response.complete
+    )
 
 
 class AttackCase(ServiceCase):
@@ -138,30 +149,28 @@ class PlaylistTests(AttackCase):
         }
 
     async def test_files(self) -> None:
-        """HLS, DASH and concat files return 415, and no file that they name is read (D43)."""
+        """HLS, DASH and concat files return 415, and no file that they name is read (D43).
+
+        An HLS playlist returns 415 under any file name extension.
+        """
         names = []
-        for number, (kind, content) in enumerate(self.playlists().items()):
-            names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
+        for extension, (kind, content) in zip(cycle(EXTENSIONS), self.playlists().items()):
+            names.append(f"{kind}.{extension}")
             self.add(names[-1], content)
         self.add("dash.mpd", manifest(f"{self.outside}/secret.mp4"))
         names.append("dash.mpd")
-        # The playlist that the master playlist refers to.
-        self.add("hls-absolute.m3u8", playlist(f"{self.outside}/secret.mp3"))
+        # The master playlist refers to the first of them.
+        absolute = [
+            f"hls-absolute.{extension}" for extension in ("m3u8", "ogg", "m4a", "mpd", "txt")
+        ]
+        for name in absolute:
+            self.add(name, playlist(f"{self.outside}/secret.mp3"))
         for name in names:
             # The protocol whitelist alone does not prevent the attack.
             decoded = await decode_unguarded(f"{self.root}/{name}", "-protocol_whitelist", "file")
             self.assertGreater(len(decoded), 40_000, name)
             self.assertTrue(await self.watch.opened(), name)
-        await self.assert_refused(self.start().port, names, 415)
-        self.assertEqual(set(), await self.watch.opened())
-
-    async def test_every_name(self) -> None:
-        """An HLS playlist returns 415 under any file name extension (D43)."""
-        names = [f"list.{extension}" for extension in ("m3u8", "mp3", "ogg", "m4a", "mpd", "txt")]
-        for name in names:
-            self.add(name, playlist(f"{self.outside}/secret.mp3"))
-        port = self.start().port
-        await self.assert_refused(port, names, 415)
+        await self.assert_refused(self.start().port, [*names, *absolute], 415)
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_hosts(self) -> None:
@@ -171,7 +180,7 @@ class PlaylistTests(AttackCase):
         names = []
         for origin in origins:
             form = "s" * origin.secure
-            (mp3, mp4) = (origin.put(f"/secret.{it}", secret(it)) for it in ("mp3", "mp4"))
+            mp3, mp4 = (origin.put(f"/secret.{it}", secret(it)) for it in ("mp3", "mp4"))
             for kind, content in (
                 (f"hls{form}.mp3", playlist(mp3)),
                 (f"hls{form}.m3u8", playlist(mp3)),
@@ -196,9 +205,8 @@ class PlaylistTests(AttackCase):
         self.assertEqual(secret("wav")[44:], decoded)
         self.assertIn("secret.wav", await self.watch.opened())
         port = self.start().port
-        for response in await gather_limited(
-            fetch(port, local_path(f"movie.{it}")) for it in ("mov", "m4a")
-        ):
+        for name in ("movie.mov", "movie.m4a"):
+            response = await fetch(port, local_path(name))
             self.assertEqual((415, "undecodable_source"), (response.status, response.error))
         self.assertEqual(set(), await self.watch.opened())
 
@@ -240,39 +248,32 @@ class NameTests(AttackCase):
         ]
         for name in (*special_names, *other_names):
             (self.root / os.fsdecode(name)).write_bytes(inside())
-        for text, words in {
-            "subfile,,start,0,end,0,,:link.wav": (),
-            "concat:link.wav|link.wav": (),
-            "cache:link.wav": ("-protocol_whitelist", "file,cache"),
-            "amovie=./link.wav[out]": ("-f", "lavfi"),
-        }.items():
+        for text, words in (
+            ("subfile,,start,0,end,0,,:link.wav", ()),
+            ("concat:link.wav|link.wav", ()),
+            ("cache:link.wav", ("-protocol_whitelist", "file,cache")),
+            ("amovie=./link.wav[out]", ("-f", "lavfi")),
+        ):
             self.assertTrue(await decode_unguarded(text, *words, folder=self.root), text)
             self.assertIn("secret.wav", await self.watch.opened(), text)
         port = self.start().port
         expected, expected_info = await gather_limited(
             fetch(port, local_path("inside.wav", it)) for it in SOURCE_OPTIONS
         )
-        self.assertEqual((200, 200), (expected.status, expected_info.status))
-        responses = await gather_limited(fetch(port, local_path(name)) for name in special_names)
-        for name, response in zip(special_names, responses, strict=True):
-            self.assertEqual((200, expected.body), (response.status, response.body), name)
-        # The sources in `special_names` are rendered: they are examples of each kind of name that
-        # ffmpeg may interpret. For `other_names`, a HEAD shows that the file is found.
         reference = await fetch(port, local_path("inside.wav", "info"), b"HEAD")
-        heads = await gather_limited(
-            fetch(port, local_path(name, "info"), b"HEAD") for name in other_names
-        )
-        for name, head in zip(other_names, heads, strict=True):
-            self.assertEqual(
-                (200, header_names(reference)), (head.status, header_names(head)), name
+        # For most names, a HEAD shows that the file is found. `special_names` are examples of each
+        # kind of name that ffmpeg may interpret.
+        for options, method, good, names in (
+            ("f:wav", b"GET", expected, special_names),
+            ("info", b"GET", expected_info, other_names[::4]),
+            ("info", b"HEAD", reference, other_names),
+        ):
+            responses = await gather_limited(
+                fetch(port, local_path(name, options), method) for name in names
             )
-        responses = await gather_limited(
-            fetch(port, local_path(name, "info")) for name in other_names[::4]
-        )
-        for name, response in zip(other_names[::4], responses, strict=True):
-            self.assertEqual(
-                (200, expected_info.document), (response.status, response.document), name
-            )
+            for name, response in zip(names, responses, strict=True):
+                self.assertEqual((200, good.body), (response.status, response.body), name)
+                self.assertEqual(header_names(good), header_names(response), name)
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_outside_or_missing_names(self) -> None:
@@ -282,20 +283,18 @@ class NameTests(AttackCase):
         url = origin.put("/secret.wav", secret("wav"))
         (self.root / "folder").mkdir()
         (self.root / "way").symlink_to(self.outside)
+        # tests.sources.test_local.RefusedTests has more paths.
         names: list[str | bytes] = [
-            f"{self.outside}/secret.wav",
-            f"{above}/secret.wav",
-            f"inside.wav/../{above}/secret.wav",
+            *(f"{self.outside}/secret.wav", f"{above}/secret.wav"),
             f"folder/../{above}/secret.wav",
-            *"link.wav way/secret.wav inside.wav/ inside.wav/. folder folder/ . .. ./ way".split(),
-            *"/dev/zero dev/stdin /dev/fd/3 /proc/self/environ /etc/passwd -i -- | -".split(),
+            *"link.wav way/secret.wav inside.wav/ folder . /dev/zero /proc/self/environ -i".split(),
             *(f"{scheme}{self.outside}/secret.wav" for scheme in ("file:", "file://", "concat:")),
             f"subfile,,start,0,end,0,,:{self.outside}/secret.wav",
             f"amovie={self.outside}/secret.wav",
             *(url, url.replace("http:", "https:"), f"tcp://127.0.0.1:{origin.port}"),
-            *("inside.wav\0", "\0inside.wav", "inside.wav\0.mp3", "inside.wav\n", "inside.wav "),
+            *("inside.wav\0", "inside.wav\0.mp3", "inside.wav\n", "inside.wav "),
             *("%2e%2e/outside/secret.wav", "..%2foutside%2fsecret.wav", "..\\outside\\secret.wav"),
-            *(b"\xc0\xae\xc0\xae/outside/secret.wav", "inside.wav?x", "inside.wav#x", "INSIDE.WAV"),
+            *(b"\xc0\xae\xc0\xae/outside/secret.wav", "inside.wav?x", "inside.wav#x"),
         ]
         port = self.start().port
         missing = await fetch(port, local_path("missing.wav"))
@@ -314,53 +313,39 @@ class NameTests(AttackCase):
         self.assertEqual([], origin.connections)
 
     async def test_irregular_files(self) -> None:
-        """A FIFO, socket, device or directory gives 404 at once (Local source confinement, 3)."""
+        """A FIFO, a link to a device or a directory gives 404 at once.
+
+        (Local source confinement, 3)
+        """
         os.mkfifo(self.root / "fifo.wav")
         (self.root / "folder.wav").mkdir()
         (self.root / "device.wav").symlink_to("/dev/zero")
-        (self.root / "fifo-link.wav").symlink_to("fifo.wav")
-        (self.root / "loop.wav").symlink_to("loop.wav")
-        folder = os.open(self.root, os.O_RDONLY)
-        self.addCleanup(os.close, folder)
-        with socket.socket(socket.AF_UNIX) as listener:
-            # The complete path is too long for a socket address.
-            listener.bind(f"/proc/self/fd/{folder}/socket.wav")
-            names = [f"{it}.wav" for it in "fifo folder device fifo-link loop socket".split()]
-            await self.assert_refused(self.start().port, names, 404)
+        names = [f"{it}.wav" for it in ("fifo", "folder", "device")]
+        await self.assert_refused(self.start().port, names, 404)
 
 
-#: Script that lets a name alternate between a file and a symlink until the script is killed. The
-#: file and the symlink each stay for half a millisecond on average, so that a check often finds the
-#: file.
-SWAP_FILES = """
+#: Script that lets a name alternate between a file or folder and a symlink until the script is
+#: killed. Each stays for half a millisecond on average, so that a check often finds the file.
+_SWAP = """
 import os, random, sys, time
-name, file, elsewhere = sys.argv[1:]
-def stay():
-    time.sleep(random.random() / 1000)
+name, good, elsewhere = sys.argv[1:]
 while True:
-    os.link(file, name + "~")
-    os.rename(name + "~", name)
-    stay()
-    os.symlink(elsewhere, name + "~")
-    os.rename(name + "~", name)
-    stay()
-"""
-
-#: Script that lets a name alternate between a folder and a symlink to another folder until the
-#: script is killed.
-SWAP_FOLDERS = """
-import os, random, sys, time
-name, folder, elsewhere = sys.argv[1:]
-def stay():
+    {show}
     time.sleep(random.random() / 1000)
-while True:
-    os.rename(folder, name)
-    stay()
-    os.rename(name, folder)
-    os.symlink(elsewhere, name)
-    stay()
-    os.remove(name)
+    {hide}
+    time.sleep(random.random() / 1000)
+    {end}
 """
+SWAP_FILES = _SWAP.format(
+    show="os.link(good, name + '~'); os.rename(name + '~', name)",
+    hide="os.symlink(elsewhere, name + '~'); os.rename(name + '~', name)",
+    end="",
+)
+SWAP_FOLDERS = _SWAP.format(
+    show="os.rename(good, name)",
+    hide="os.rename(name, good); os.symlink(elsewhere, name)",
+    end="os.remove(name)",
+)
 
 
 class SwapTests(AttackCase):
@@ -399,7 +384,7 @@ class SwapTests(AttackCase):
         """Assert that `LocalSources.open` never opens the file outside the root."""
         files, source = LocalSources(str(self.root)), LocalSource(name.encode())
         size = len(inside())
-        for _ in range(2000):
+        for _ in range(1000):
             try:
                 opened = await files.open(source)
             except NotFound:
@@ -421,7 +406,8 @@ class SwapTests(AttackCase):
         await self.assert_race_is_safe("folder/it.wav")
 
 
-#: Segments that try to inject filters, options or headers.
+#: Segments that try to inject filters, options or headers. Only the options dl and cb decode
+#: percent-encoding.
 INJECTIONS = (
     *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
     *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
@@ -430,11 +416,6 @@ INJECTIONS = (
     *"gain:1,amovie=x gain:1[a][b] f:wav,mp3 f:wav|f:mp3 f:../wav f:-i f:lavfi f: br:9k".split(),
     *"br:128,-i sr:44100,anull sr:48000:8000 ch:1[a] ch:stereo bd:16le bd:s16 q:1:2".split(),
     *"pts:8,8 pk_fmt:json,dat -i:x i:x filter_complex:amovie=x map:0 af:volume=9 y:1".split(),
-)
-
-#: Injection with percent-encoding, which only the options dl and cb decode, and invalid values of
-#: these two options.
-ESCAPED = (
     *"t:0%2C1 t:0%3A1 gain:1%2Camovie%3Dx enhance:voice%2Cvolume%3D9 f:wav%20-i%20x".split(),
     *"f:wav%00 norm:ebu%3A-16 dl:a%0d%0aX-Injected:1 dl:a%0aX-Injected:1 dl:a%00b".split(),
     *"dl:..%2Fa dl:a%5Cb dl:%0d dl:%7f dl:%ff dl: dl:%zz cb:%ff%zz".split(),
@@ -460,7 +441,7 @@ class OptionTests(AttackCase):
         download = await fetch(port, local_path("inside.wav", "f:wav/dl:a"), b"HEAD")
         usual = await fetch(port, local_path("inside.wav"))
         before = {run.words for run in recorder.inputs()}
-        for segment in (*INJECTIONS, *ESCAPED):
+        for segment in INJECTIONS:
             response = await fetch(port, local_path("inside.wav", segment))
             self.assertEqual((422, "invalid_options"), (response.status, response.error), segment)
         self.assertEqual(before, {run.words for run in recorder.inputs()})
@@ -490,16 +471,6 @@ class OptionTests(AttackCase):
         simple, extended = match[1].decode(), (match[2] or b"").decode()
         name = unquote(extended) if extended else re.sub(r"\\(.)", r"\1", simple)
         self.assertEqual(unquote(segment.removeprefix("dl:")), name, header)
-
-    async def test_request_id(self) -> None:
-        """A request id other than 1 to 200 visible ASCII bytes is replaced, not echoed (D27)."""
-        port = self.start().port
-        for sent in (b"a\tb", b"a b", b"\xff", b"a" * 201, b"a\x7f", b"\xc3\xa9"):
-            response = await fetch(port, local_path("none.wav"), x_request_id=sent)
-            self.assertRegex(response["x-request-id"] or b"", rb"^[0-9a-f]{32}$")
-        for sent in (b"a%0d%0ab", b"a;b", b"a" * 200, b"<b>", b'"', b"a:/+=,{}[error]"):
-            response = await fetch(port, local_path("none.wav"), x_request_id=sent)
-            self.assertEqual(sent, response["x-request-id"])
 
 
 #: Secrets in the environment of the service, which child processes must not get.
@@ -537,16 +508,17 @@ class ChildTests(AttackCase):
         node = self.twistd(**{**SECRETS, **FFMPEG_VARIABLES, "PATH": recorder.path})
         port = await node.port()
         every = ("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01:0.1/fade:0.01:0.01")
-        for path, options_list in (("inside.wav", every), ("a\nINFO injected.wav", every[2:])):
-            for options in options_list:
-                self.assertEqual(
-                    200, (await fetch(port, local_path(path, options))).status, options
-                )
+        for path, options in (
+            *(("inside.wav", options) for options in every),
+            *(("a\nINFO injected.wav", options) for options in every[2:]),
+        ):
+            response = await fetch(port, local_path(path, options))
+            self.assertEqual(200, response.status, options)
         await until(lambda: not children(node.pid), "all children to end")
         runs = recorder.runs()
         self.assertGreater(len(runs), len(recorder.inputs()))
         for run in runs:
-            self.assertEqual({"PATH": recorder.path, "LC_ALL": "C"}, without_shell(run))
+            self.assertEqual({"PATH": recorder.path, "LC_ALL": "C"}, dict(run.environment))
             self.assertLessEqual(run.descriptors, {0, 1, 2, 3}, run.words)
             text = "\n".join((*run.words, *run.environment.values()))
             for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex(), "inside", "injected"):
@@ -569,8 +541,3 @@ class ChildTests(AttackCase):
         self.assertEqual([], [*self.root.glob("*.log")])
         for line in node.stdout.splitlines():
             self.assertRegex(line, r"^\d{4}-\d\d-\d\dT[0-9:.]+Z ", node.stdout)
-
-
-def without_shell(run: Run) -> dict[str, str]:
-    """Return the environment of a program without the variables that a shell adds."""
-    return {name: run.environment[name] for name in run.environment if name not in ("PWD", "_")}

@@ -6,23 +6,18 @@ The service allows the host ``localhost`` and trusts a private authority. It mus
 
 from __future__ import annotations
 
-import atexit
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterable
-from functools import cache, cached_property
 from itertools import cycle
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from urllib.parse import quote, unquote
 
+from tests.sources.test_https_live import HttpsCase, authority, certificate
 from tests.sources.test_local_attacks_live import (
     FFMPEG_VARIABLES,
     SECRETS,
     gather_limited,
+    has_audio_of,
     header_names,
     inside,
     secret,
@@ -40,17 +35,7 @@ from tests.support.origins import (
     Status,
     open_origin,
 )
-from tests.support.servers import RUNNING
-from tests.support.service import (
-    PATIENCE,
-    PROJECT,
-    TWISTD,
-    ServiceCase,
-    children,
-    fetch,
-    signed,
-    until,
-)
+from tests.support.service import children, fetch, until
 
 #: Protocol whitelist of the service for remote sources. On its own, this option does not prevent
 #: attacks with redirects, certificates or playlists of https URLs.
@@ -60,110 +45,42 @@ PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
-def remote_path(url: str, options: str = "f:wav") -> bytes:
-    """Return the signed path of an https source, with all special characters escaped."""
-    return signed(f"/{options}/plain/{quote(url, safe='/:')}")
-
-
-class SharedService:
-    """Service in a separate process, and the certificate authority that it trusts.
-
-    Most tests of this module share the service. It has no variant store, so that every request
-    renders. ``subprocess`` starts the process, because trial permits no child process of the
-    reactor to survive a test.
-
-    :ivar root: the folder of its local sources.
-    :ivar certificate: certificate for a good origin.
-    :ivar lines: all output lines of the process.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
-        self.root.mkdir(parents=True)
-        self.authority = Authority(folder / "authority")
-        self.certificate = self.authority.issue("localhost", "127.0.0.1")
-        words = [sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy"]
-        environ = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(PROJECT),
-            "AP_KEY": KEY.hex(),
-            "AP_SALT": SALT.hex(),
-            "AP_PORT": "0",
-            "AP_METRICS_PORT": "0",
-            "AP_LOCAL_ROOT": str(self.root),
-            "AP_SERVE_MODE": "proxy",
-            "AP_SOURCE_ALLOWLIST": "localhost",
-            "SSL_CERT_FILE": str(self.authority.bundle),
-        }
-        self.lines: list[str] = []
-        self._port: Queue[int] = Queue()
-        self._process = subprocess.Popen(
-            words,
-            env=environ,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        RUNNING.add(self._process.pid)
-        atexit.register(self._process.kill)
-        Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append(line)
-            if match := re.search(r"listening on port (\d+)", line):
-                self._port.put(int(match[1]))
-
-    @cached_property
-    def port(self) -> int:
-        """The port; reading it waits until the service listens."""
-        try:
-            return self._port.get(timeout=PATIENCE)
-        except Empty:
-            raise AssertionError("".join(self.lines)) from None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
-
-
-@cache
-def shared_service() -> SharedService:
-    """Return the service, started once and killed at the exit of the test run."""
-    return SharedService(Path("attacks").resolve())
-
-
-class OriginCase(ServiceCase):
+class OriginCase(HttpsCase):
     """Service that allows one host, an origin on that host, and servers that it must not reach.
 
-    :ivar origin: an allowed and trusted origin.
     :ivar foreign: a trusted origin on a host that is not allowed.
     :ivar cleartext: a server without TLS.
     """
 
     def setUp(self) -> None:
         super().setUp()
-        self.authority = shared_service().authority
-        self.origin, self.foreign = (
-            open_origin(self, shared_service().certificate) for _ in range(2)
-        )
+        self.foreign = open_origin(self, certificate("localhost", "127.0.0.1"))
         self.cleartext = open_origin(self)
         self.good_url = self.origin.put("/good.wav", inside())
         self.foreign_url = self.foreign.put("/secret.wav", secret("wav"), host="127.0.0.1")
         self.cleartext_url = self.cleartext.put("/secret.wav", secret("wav"))
 
-    async def select_service(self, port: int | None = None) -> None:
-        """Select a service, by default the shared one, and check that it serves a good source."""
-        self.port = shared_service().port if port is None else port
-        self.expected = await fetch(self.port, remote_path(self.good_url))
+    async def start_service(self, port: int | None = None) -> None:
+        """Start a service, unless one runs, and request a good and a missing source.
+
+        It has no variant store, so every request renders. The earlier record is cleared first.
+        """
+        self.origin.connections.clear()
+        self.port = port or self.start(variant_store=None).port
+        self.expected = await self.get(self.good_url)
         self.assertEqual(200, self.expected.status, self.expected)
-        missing = await fetch(self.port, remote_path(self.origin.url("/missing.wav")))
+        self.expected_info = await self.get(self.good_url, "info")
+        missing = await self.get(self.origin.url("/missing.wav"))
         self.assertEqual((404, "not_found"), (missing.status, missing.error))
         self.missing = missing.body
+
+    async def get(self, url: str, options: str = "f:wav", method: bytes = b"GET") -> Response:
+        """Request a variant or an info document of an https source."""
+        return await fetch(self.port, self.path(url, options), method)
+
+    async def get_all(self, urls: Iterable[str], options: str = "f:wav") -> list[Response]:
+        """Request all URLs."""
+        return await gather_limited(self.get(url, options) for url in urls)
 
     async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
         """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
@@ -177,20 +94,16 @@ class OriginCase(ServiceCase):
     ) -> None:
         """Assert that responses have one of the statuses, and that all 404 bodies are equal."""
         urls = list(urls)
-        responses = await gather_limited(
-            fetch(self.port, remote_path(url, options)) for url in urls
-        )
-        for url, response in zip(urls, responses, strict=True):
+        for url, response in zip(urls, await self.get_all(urls, options), strict=True):
             self.assertIn(response.status, statuses, (url, response))
             if response.status == 415:
                 self.assertEqual("undecodable_source", response.error, url)
             elif response.status == 404:
                 self.assertEqual(self.missing, response.body, url)
 
-    def assert_no_connections(self, *origins: Origin) -> None:
-        """Assert that origins got no connection; by default, ``foreign`` and ``cleartext``."""
-        for origin in origins or (self.foreign, self.cleartext):
-            self.assertEqual([], origin.connections)
+    def assert_no_connections(self) -> None:
+        """Assert that ``foreign`` and ``cleartext`` got no connection."""
+        self.assertEqual(([], []), (self.foreign.connections, self.cleartext.connections))
 
 
 class RedirectTests(OriginCase):
@@ -205,9 +118,9 @@ class RedirectTests(OriginCase):
             self.origin.put(f"/to-{status}", Redirect(self.cleartext_url, status))
             for status in REDIRECTS
         ]
+        await self.assert_followed(urls[:1], self.cleartext)
         urls.append(self.origin.put_chain("/chain", 3, self.cleartext_url))
-        await self.assert_followed(urls[:4], self.cleartext)
-        await self.select_service()
+        await self.start_service()
         await self.assert_statuses(urls, 404)
         await self.assert_statuses(urls[:1], 404, options="info")
         self.assert_no_connections()
@@ -218,29 +131,29 @@ class RedirectTests(OriginCase):
             self.origin.put(f"/to-{status}", Redirect(self.foreign_url, status))
             for status in REDIRECTS
         ]
+        await self.assert_followed(urls[:1], self.foreign)
+        # The last chain leads through a host that is not allowed, and back.
+        back = self.foreign.put("/back", Redirect(self.good_url), host="127.0.0.1")
         urls += [
             self.origin.put_chain("/chain", 4, self.foreign_url),
             self.origin.put("/half", Redirect(self.foreign_url.removeprefix("https:"))),
             self.origin.put("/capitals", Redirect(self.foreign_url.replace("https", "HTTPS"))),
+            self.origin.put("/there-and-back", Redirect(back)),
         ]
-        # This chain leads through a host that is not allowed, and back.
-        back = self.foreign.put("/back", Redirect(self.good_url), host="127.0.0.1")
-        urls.append(self.origin.put("/there-and-back", Redirect(back)))
-        await self.assert_followed(urls[:4], self.foreign)
-        await self.select_service()
+        await self.start_service()
         await self.assert_statuses(urls, 404)
         await self.assert_statuses(urls[:1], 404, options="info")
         self.assert_no_connections()
 
     async def test_odd_locations(self) -> None:
-        """A redirect to a malformed URL, another host or another scheme is refused.
+        """A redirect to a malformed URL, another host or another scheme is refused (D48).
 
         The locations include a local file of the service, which could be rendered.
         """
-        path = shared_service().root / "inside.wav"
-        path.write_bytes(inside())
+        path = self.add("inside.wav", inside())
         foreign, origin = self.foreign.port, self.origin.port
         locations = [
+            None,
             f"https://localhost@127.0.0.1:{foreign}/secret.wav",
             f"https://user:word@localhost:{origin}/good.wav",
             f"https://localhost:{foreign}\\@127.0.0.1:{foreign}/secret.wav",
@@ -249,39 +162,46 @@ class RedirectTests(OriginCase):
             f"https://2130706433:{foreign}/secret.wav",
             f"https:/127.0.0.1:{foreign}/secret.wav",
             f"https:\\\\127.0.0.1:{foreign}\\secret.wav",
-            f"tls://127.0.0.1:{foreign}",
-            f"tcp://127.0.0.1:{self.cleartext.port}",
+            *(f"tls://127.0.0.1:{foreign}", f"tcp://127.0.0.1:{self.cleartext.port}"),
             *(f"{scheme}{path}" for scheme in ("file://", "file:", "concat:", "local://", "s3:/")),
             *("local://inside.wav", "s3://bucket/key", "data:audio/wav;base64,UklGRg==", "pipe:0"),
-            *(
-                "https://",
-                "https://:443/",
-                "//",
-                "https://localhost:0/",
-                "https://localhost:99999/",
-            ),
+            *("https://", "https://:443/", "//", "https://localhost:99999/"),
             *("https://localhost:port/", "https://%6cocalhost/", "", " ", "\x01", "caf\xe9"),
         ]
         urls = [self.origin.put(f"/{n}", Redirect(it)) for n, it in enumerate(locations)]
-        await self.select_service()
+        await self.start_service()
         await self.assert_statuses(urls, 404, 415, 502)
+        await self.assert_statuses(urls[:3], 404, options="info")
         self.assert_no_connections()
 
     async def test_redirect_limit(self) -> None:
-        """Five redirects are followed, six are refused, and a redirect loop ends (D41)."""
-        five = self.origin.put_chain("/five", 5, self.good_url)
-        six = self.origin.put_chain("/six", 6, self.good_url)
-        here, there = (self.origin.url(path) for path in ("/here", "/there"))
-        self.origin.put("/here", Redirect(there))
-        self.origin.put("/there", Redirect(here))
-        self.origin.put("/self", Redirect("/self"))
-        self.assertTrue(await decode_unguarded(six, *PROTOCOLS))
-        await self.select_service()
-        response = await fetch(self.port, remote_path(five))
-        self.assertEqual((200, self.expected.body), (response.status, response.body))
-        await self.assert_statuses([six, here, self.origin.url("/self")], 404, 415, 502)
-        for path in ("/here", "/there", "/self"):
-            self.assertLessEqual(len(self.origin.requests_for(path)), 12, path)
+        """Five redirects of any kind are followed, six are refused, and a loop ends (D41, D48)."""
+        port = self.origin.port
+        for path, location, status in (
+            ("/0", "/a/1", 302),
+            ("/a/1", "2", 301),
+            ("/a/2", "../b/./3", 302),
+            ("/b/3", f"//LOCALHOST:{port}/b/4", 303),
+            ("/b/4", "?q=1#here", 307),
+            ("/b/4?q=1", f"HTTPS://localhost:{port}/good.wav#there", 308),
+            ("/here", "/there", 302),
+            ("/there", "/here", 302),
+        ):
+            self.origin.put(path, Redirect(location, status))
+        five, six, loop = (self.origin.url(path) for path in ("/a/1", "/0", "/here"))
+        await self.assert_followed([self.origin.put_chain("/n", 6, self.good_url)], self.origin)
+        await self.start_service()
+        for options in ("f:wav", "info"):
+            response = await self.get(five, options)
+            expected = self.expected if options == "f:wav" else self.expected_info
+            self.assertEqual((200, expected.body), (response.status, response.body))
+            for url in (six, loop):
+                before = len(self.origin.requests)
+                for method, code in ((b"GET", "upstream_unavailable"), (b"HEAD", None)):
+                    response = await self.get(url, options, method)
+                    self.assertEqual(502, response.status, (url, method))
+                    self.assertEqual(code, response.error if code else None)
+                self.assertEqual(2 * 6, len(self.origin.requests) - before, url)
 
     async def test_body_of_a_redirect(self) -> None:
         """Audio in the body of a 204, 300, 302 or 304 response is not rendered (D41)."""
@@ -290,49 +210,50 @@ class RedirectTests(OriginCase):
             for status in (300, 302, 304, 204)
         ]
         self.assertTrue(await decode_unguarded(urls[1], *PROTOCOLS))
-        await self.select_service()
+        await self.start_service()
         await self.assert_statuses(urls, 404, 415, 502)
 
     async def test_redirect_after_the_check(self) -> None:
         """A redirect that only later requests get is not followed (D41).
 
-        (Format and encoding options, 5)
+        If only GET requests get it, the response is a 415. (Format and encoding options, 5)
         """
-        urls = []
-        for name, target_url in (("cleartext", self.cleartext_url), ("foreign", self.foreign_url)):
+        get_only, urls = [], []
+        for origin, target_url in (
+            (self.cleartext, self.cleartext_url),
+            (self.foreign, self.foreign_url),
+            (self.origin, self.good_url),
+        ):
             redirect, sound = Redirect(target_url), File(inside())
-            behaviors: dict[str, Behavior] = {
-                "get": Methods(sound, redirect),
-                "second": BehaviorSequence(sound, redirect),
-                "third": BehaviorSequence(sound, sound, redirect),
-                "late-get": Methods(Status(405), BehaviorSequence(sound, redirect)),
-            }
+            number = len(get_only)
+            get_only.append(self.origin.put(f"/{number}", Methods(sound, redirect)))
+            await self.assert_followed(get_only[-1:], origin)
+            behaviors: tuple[Behavior, ...] = (
+                BehaviorSequence(sound, redirect),
+                BehaviorSequence(sound, sound, redirect),
+                Methods(Status(405), BehaviorSequence(sound, redirect)),
+            )
             urls += [
-                self.origin.put(f"/{name}-{it}", behavior) for it, behavior in behaviors.items()
-            ]
-            origin = {"cleartext": self.cleartext, "foreign": self.foreign}[name]
-            await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
-        await self.select_service()
-        for options in ("f:wav", "info", "f:peaks"):
+                self.origin.put(f"/{number}-{at}", behavior)
+                for at, behavior in enumerate(behaviors)
+            ][: 3 * (origin is not self.origin)]
+        await self.start_service()
+        peaks = await self.get(self.good_url, "f:peaks")
+        for options, good in (
+            ("f:wav", self.expected),
+            ("info", self.expected_info),
+            ("f:peaks", peaks),
+        ):
+            before = len(self.origin.requests_for("/good.wav"))
+            await self.assert_statuses(get_only, 415, options=options)
+            self.assertEqual(before, len(self.origin.requests_for("/good.wav")))
             # It is not fixed which request of the service gets the redirect. If no request gets it,
             # the response is a 200 from the good source.
-            responses = await gather_limited(
-                fetch(self.port, remote_path(url, options)) for url in urls
-            )
-            for url, response in zip(urls, responses, strict=True):
+            for url, response in zip(urls, await self.get_all(urls, options), strict=True):
                 self.assertTrue(
-                    response.status in (404, 415, 502) or self.has_expected_audio(response), url
+                    response.status in (404, 415, 502) or has_audio_of(response, options, good), url
                 )
         self.assert_no_connections()
-
-    def has_expected_audio(self, response: Response) -> bool:
-        """Return whether a response is a 200 and, if it is a complete wav, has the expected audio.
-
-        Peaks, info documents and incomplete wavs are not compared.
-        """
-        if response.status != 200 or response["content-type"] != b"audio/wav":
-            return response.status == 200
-        return not response.complete or response.body == self.expected.body
 
 
 class CertificateTests(OriginCase):
@@ -341,62 +262,57 @@ class CertificateTests(OriginCase):
     async def test_wrong(self) -> None:
         """An origin with an invalid certificate gives 502 and gets no request (D42, D48)."""
         other = Authority(self.root.with_name("other"))
-        origins = {
-            "self-signed": self.authority.make_self_signed("localhost"),
-            "expired": self.authority.issue_expired("localhost"),
-            "for another name": self.authority.issue_for_another_name(),
-            "for an address": self.authority.issue("127.0.0.1"),
-            "by another authority": other.issue("localhost"),
-        }
-        urls = {}
-        for what, certificate in origins.items():
-            origin = open_origin(self, certificate)
-            urls[origin.put("/good.wav", inside())] = origin
-            self.assertTrue(await decode_unguarded(origin.url("/good.wav"), *PROTOCOLS), what)
-            origin.connections.clear()
+        origins = {}
+        for wrong in (
+            authority().make_self_signed("localhost"),
+            authority().issue_expired("localhost"),
+            authority().issue_for_another_name(),
+            authority().issue("127.0.0.1"),
+            other.issue("localhost"),
+        ):
+            origin = open_origin(self, wrong)
+            origins[origin.put("/good.wav", inside())] = origin
+            await self.assert_followed([origin.url("/good.wav")], origin)
         # A good origin that redirects to an origin with an invalid certificate gives 502, too.
-        redirects = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
-        await self.select_service()
-        await self.assert_statuses([*urls, *redirects], 502)
-        await self.assert_statuses(urls, 502, options="info")
-        for origin in urls.values():
+        redirects = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(origins)]
+        await self.start_service()
+        for options in ("f:wav", "info"):
+            await self.assert_statuses([*origins, *redirects], 502, options=options)
+            for url in origins:
+                self.assertEqual(502, (await self.get(url, options, b"HEAD")).status)
+        for origin in origins.values():
             self.assertTrue(origin.connections)
             self.assertEqual([], origin.requests)
 
     async def test_after_the_check(self) -> None:
-        """An origin whose certificate is invalid after the first connection gives 502 (D42).
+        """An origin whose certificate is invalid after the first connection gives 502 (D42, D48).
 
         It gets no request on the later connections.
         """
-        good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
-        await self.select_service()
+        await self.start_service()
         for options in ("f:wav", "info"):
-            origin = open_origin(self, good, bad)
+            origin = open_origin(self, certificate("localhost"), certificate("another.test"))
             await self.assert_statuses([origin.put("/good.wav", inside())], 502, options=options)
             first, *others = origin.connections
-            self.assertTrue(first.requests)
-            self.assertTrue(others)
+            self.assertTrue(first.requests and others)
             self.assertEqual(
-                [], [request for connection in others for request in connection.requests]
+                [first.requests], [it.requests for it in origin.connections if it.requests]
             )
 
     async def test_system_store(self) -> None:
         """Without SSL_CERT_FILE, the service does not trust a private authority (D42)."""
-        self.assertTrue(await decode_unguarded(self.good_url, *PROTOCOLS))
-        self.origin.connections.clear()
-        node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
-        self.port = await node.port()
+        await self.assert_followed([self.good_url], self.origin)
+        self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != "SSL_CERT_FILE"})
+        self.port = self.start().port
         await self.assert_statuses([self.good_url], 502)
         self.assertEqual([], self.origin.requests)
 
     async def test_cleartext_port(self) -> None:
         """A server that does not speak TLS gets no request."""
-        url = self.cleartext_url.replace("http:", "https:")
-        await self.select_service()
-        response = await fetch(self.port, remote_path(url))
-        self.assertNotEqual(200, response.status)
+        await self.start_service()
+        response = await self.get(self.cleartext_url.replace("http:", "https:"))
+        self.assertEqual(502, response.status)
         self.assertEqual([], self.cleartext.requests)
-        self.assertTrue(shared_service().alive)
 
 
 class PlaylistTests(OriginCase):
@@ -428,10 +344,9 @@ class PlaylistTests(OriginCase):
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
             self.assertTrue(await decode_unguarded(url, *PROTOCOLS), url)
-        self.origin.connections.clear()
-        await self.select_service()
-        await self.assert_statuses(urls, 415)
-        await self.assert_statuses(urls, 415, options="info")
+        await self.start_service()
+        for options in ("f:wav", "info"):
+            await self.assert_statuses(urls, 415, options=options)
         self.assert_no_connections()
         for path in ("/next.mp3", "/next.wav"):
             self.assertEqual([], self.origin.requests_for(path))
@@ -456,37 +371,25 @@ class NameTests(OriginCase):
         ]
         urls = [f"https://{host}:{port}/secret.wav" for host in hosts]
         urls += [
-            *(
-                self.cleartext_url,
-                self.cleartext_url.replace("http:", "tcp:"),
-                self.cleartext_url.replace("http:", "HTTP:"),
-            ),
+            *(self.cleartext_url.replace("http:", it) for it in ("http:", "tcp:", "HTTP:")),
             *(f"{scheme}://localhost:{port}/" for scheme in "ftp tls rtmps httpproxy wss".split()),
-            *(
-                f"https:{slashes}localhost:{port}/secret.wav"
-                for slashes in ("", "/", "\\\\", "///")
-            ),
-            f"concat:https://localhost:{port}/secret.wav",
-            f"subfile,,start,0,end,0,,:https://localhost:{port}/secret.wav",
-            f"async:https://localhost:{port}/secret.wav",
+            *(f"https:{it}localhost:{port}/secret.wav" for it in ("", "/", "\\\\", "///")),
+            *(f"{it}https://localhost:{port}/" for it in ("concat:", "subfile,,:", "async:")),
             f"https://localhost:{port}/secret.wav\r\nX-Injected: 1",
             f"https://localhost:{port}/secret.wav HTTP/1.1",
-            *(
-                f"https://localhost:{number}/"
-                for number in ("0", "65536", "-1", "+443", "4 3", "x")
-            ),
+            *(f"https://localhost:{it}/" for it in ("0", "65536", "-1", "+443", "4 3", "x")),
         ]
-        await self.select_service()
+        await self.start_service()
         for options in ("f:wav", "info"):
             await self.assert_statuses(urls, 404, options=options)
         self.assert_no_connections()
 
     async def test_spellings(self) -> None:
         """Every spelling of an allowed host is allowed, and gives the same variant."""
-        await self.select_service()
+        await self.start_service()
         port = self.origin.port
         for host in ("LOCALHOST", "localhost.", "LocalHost."):
-            response = await fetch(self.port, remote_path(f"HTTPS://{host}:{port}/good.wav#x"))
+            response = await self.get(f"HTTPS://{host}:{port}/good.wav#x")
             self.assertEqual(
                 (200, self.expected["etag"]), (response.status, response["etag"]), host
             )
@@ -497,47 +400,27 @@ class NameTests(OriginCase):
         Except for escapes and an empty query, the origin gets the path as spelled.
         """
         paths = [
-            "/a%0d%0aX-Injected:%201",
-            "/a%20HTTP/1.1%0d%0aHost:%20b",
-            *(
-                "/-i",
-                "/--",
-                "/a;b&c",
-                "/$(id)",
-                "/`id`",
-                "/a'b\"c",
-                "/a|b",
-                "/*",
-                "/{x}",
-            ),
-            *(
-                "/concat:b|c",
-                "/subfile,,start,0,end,0,,:b",
-                "/a?x=-i&y=%0a",
-                "/?",
-                "/a//b",
-                "/a\\b",
-            ),
-            *("/../a", "/./a", "/a/..", "/%2e%2e/a", "/@127.0.0.1/", "//127.0.0.1/a", "/a,b"),
+            *("/a%0d%0aX-Injected:%201", "/a%20HTTP/1.1%0d%0aHost:%20b", "/a'b\"c", "/a\\b"),
+            *"/-i /-- /a;b&c /$(id) /`id` /a|b /* /{x} /concat:b|c /subfile,,start,0:b".split(),
+            *"/a?x=-i&y=%0a /? /a//b /../a /./a /a/.. /%2e%2e/a /@127.0.0.1/ /a,b".split(),
+            "//127.0.0.1/a",
         ]
-        await self.select_service()
         targets = []
-        for number, path in enumerate(paths):
+        for path, options in zip(paths, cycle(("f:wav", "info")), strict=False):
             bare = path.partition("?")[0]
             # ffmpeg escapes characters that a URL may not contain.
             for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
                 self.origin.put(spelling, inside())
-            targets.append(remote_path(self.origin.url(path), ("f:wav", "info")[number % 2]))
-        expected_info = await fetch(self.port, remote_path(self.good_url, "info"))
-        self.origin.connections.clear()
+            targets.append(self.path(self.origin.url(path), options))
+        await self.start_service()
         responses = await gather_limited(fetch(self.port, target) for target in targets)
-        for path, response, reference in zip(
-            paths, responses, cycle((self.expected, expected_info)), strict=False
-        ):
+        references = cycle((self.expected, self.expected_info))
+        for path, response, reference in zip(paths, responses, references, strict=False):
             self.assertEqual((200, reference.body), (response.status, response.body), path)
             self.assertEqual(header_names(reference), header_names(response), path)
         requested = {unquote(request.target) for request in self.origin.requests}
-        self.assertEqual({unquote(path).removesuffix("?") for path in paths}, requested)
+        expected = {unquote(path).removesuffix("?") for path in paths}
+        self.assertEqual({*expected, "/good.wav", "/missing.wav"}, requested)
         for request in self.origin.requests:
             self.assertNotIn("x-injected", request.headers)
             self.assertEqual(f"localhost:{self.origin.port}", request.headers["host"])
@@ -553,12 +436,12 @@ class NameTests(OriginCase):
         self.assertGreater(len(self.origin.requests), 4)
         # A percent sign that is not part of an escape is sent as %25.
         self.origin.put("/%25d.jpg", inside())
-        await self.select_service()
-        self.origin.connections.clear()
-        await self.assert_statuses(urls, 200, 415)
-        await self.assert_statuses(urls, 200, 415, options="info")
+        await self.start_service()
+        for options in ("f:wav", "info"):
+            await self.assert_statuses(urls, 200, 415, options=options)
         requested = {request.target for request in self.origin.requests}
-        self.assertLessEqual(requested, {"/%25d.jpg", *paths[1:]})
+        usual = {"/good.wav", "/missing.wav"}
+        self.assertLessEqual(requested, {"/%25d.jpg", *paths[1:], *usual})
 
     async def test_headers_of_an_origin(self) -> None:
         """Headers of an origin add no header and no line to the service's responses."""
@@ -576,20 +459,15 @@ class NameTests(OriginCase):
             self.origin.put(f"/{name}", File(inside(), etag=None, modified=None, headers=lines))
             for name, lines in odd.items()
         ]
-        await self.select_service()
-        expected_info = await fetch(self.port, remote_path(self.good_url, "info"))
-        for options, reference in (("f:wav", self.expected), ("info", expected_info)):
-            responses = await gather_limited(
-                fetch(self.port, remote_path(url, options)) for url in urls
-            )
-            for url, response in zip(urls, responses, strict=True):
+        await self.start_service()
+        for options, reference in (("f:wav", self.expected), ("info", self.expected_info)):
+            for url, response in zip(urls, await self.get_all(urls, options), strict=True):
                 self.assertIn(response.status, (200, 404, 415, 502), url)
                 if response.status == 200:
-                    self.assertLessEqual(
-                        {*header_names(response)}, {*header_names(reference), b"etag"}, url
-                    )
+                    names = {*header_names(reference), b"etag"}
+                    self.assertLessEqual({*header_names(response)}, names, url)
                     self.assertNotIn(b"Injected", b"".join(value for _, value in response.headers))
-        self.assertEqual(200, (await fetch(self.port, remote_path(self.good_url, "f:flac"))).status)
+        self.assertEqual(200, (await self.get(self.good_url, "f:flac")).status)
 
 
 class ChildTests(OriginCase):
@@ -599,28 +477,23 @@ class ChildTests(OriginCase):
         """Children verify TLS, follow no redirect, and get no secrets (D42 to D45)."""
         recorder = Recorder(self.root.with_name("recorder"))
         proxy = f"http://127.0.0.1:{self.cleartext.port}"
-        hostile_variables = {
-            **FFMPEG_VARIABLES,
-            "http_proxy": proxy,
-            "https_proxy": proxy,
-            "ALL_PROXY": proxy,
-        }
-        trust = {"SSL_CERT_FILE": str(self.authority.bundle), "AP_SOURCE_ALLOWLIST": "localhost"}
-        node = self.twistd(**{**SECRETS, **hostile_variables, **trust, "PATH": recorder.path})
-        await self.select_service(await node.port())
+        node = self.twistd(
+            **{**SECRETS, **FFMPEG_VARIABLES, "http_proxy": proxy},
+            **dict.fromkeys(("https_proxy", "ALL_PROXY"), proxy),
+            SSL_CERT_FILE=str(authority().bundle),
+            AP_SOURCE_ALLOWLIST="localhost",
+            PATH=recorder.path,
+        )
         moved = self.origin.put("/moved.wav", Redirect("/good.wav"))
+        await self.start_service(await node.port())
         for number, options in enumerate(("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01")):
-            response = await fetch(
-                self.port, remote_path(moved if number % 2 else self.good_url, options)
-            )
+            response = await self.get(moved if number % 2 else self.good_url, options)
             self.assertEqual(200, response.status, options)
         await until(lambda: not children(node.pid), "all children to end")
         for run in recorder.runs():
-            shell = ("PWD", "_")
-            seen = {name: it for name, it in run.environment.items() if name not in shell}
-            self.assertLessEqual({*seen}, {"PATH", "LC_ALL"}, run.words)
+            self.assertLessEqual({*run.environment}, {"PATH", "LC_ALL"}, run.words)
             self.assertLessEqual(run.descriptors, {0, 1, 2}, run.words)
-            text = "\n".join((*run.words, *seen.values()))
+            text = "\n".join((*run.words, *run.environment.values()))
             for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex()):
                 self.assertNotIn(hidden, text)
         inputs = recorder.inputs()
@@ -631,7 +504,7 @@ class ChildTests(OriginCase):
             for option, values in {
                 "-protocol_whitelist": ["https,tls,tcp"],
                 "-tls_verify": ["1"],
-                "-ca_file": [str(self.authority.bundle)],
+                "-ca_file": [str(authority().bundle)],
                 "-max_redirects": ["0"],
             }.items():
                 self.assertEqual(values, run.after(option), run.words)

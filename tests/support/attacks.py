@@ -1,16 +1,11 @@
-"""Crafted files that mislead an unguarded ffmpeg, and recorders of calls and opened files.
-
-The crafted files are small, and each names another file or host. `Watch` records the files that are
-opened in a folder. `decode_unguarded` runs ffmpeg without the service's guards. `Recorder` puts
-scripts on the PATH that record each call of ffmpeg and ffprobe.
-"""
+"""Crafted files that mislead an unguarded ffmpeg, and recorders of calls and opened files."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,43 +60,39 @@ def _atom(kind: bytes, *parts: bytes) -> bytes:
     return struct.pack(">I4s", len(body) + 8, kind) + body
 
 
-def _full_atom(kind: bytes, *parts: bytes) -> bytes:
-    return _atom(kind, bytes(4), *parts)
+def _full_atom(kind: bytes, layout: str, *fields: int | bytes, rest: bytes = b"") -> bytes:
+    return _atom(kind, bytes(4), struct.pack(f">{layout}", *fields), rest)
 
 
-def movie_with_external_data(path: str, length: int, skip: int = 44) -> bytes:
+def movie_with_external_data(path: str, length: int) -> bytes:
     """Return a QuickTime movie whose samples are in another file, a mono wav at 44.1 kHz.
 
-    :param path: absolute path of that file; it becomes the alias of the movie's only data
-        reference.
+    :param path: absolute path of that file; it is the alias of the movie's only data reference.
     :param length: number of samples.
-    :param skip: offset of the first sample in bytes.
     """
     name = path.encode()
     name += bytes(len(name) % 2)
-    alias = bytes(10) + bytes(1 + 27) + bytes(12) + bytes(1 + 63) + bytes(16)
-    alias += struct.pack(">HH", 0, 0) + bytes(16)
-    alias += struct.pack(">HH", 2, len(name)) + name + struct.pack(">HH", 0xFFFF, 0)
-    reference = _full_atom(b"dref", struct.pack(">I", 1), _full_atom(b"alis", alias))
-    sound = struct.pack(">6xH8xHHHHI", 1, 1, 16, 0, 0, 44100 << 16)
+    alias = bytes(150) + struct.pack(">HH", 2, len(name)) + name + struct.pack(">HH", 0xFFFF, 0)
+    reference = _full_atom(b"dref", "I", 1, rest=_full_atom(b"alis", "", rest=alias))
+    sound = _atom(b"sowt", struct.pack(">6xH8xHHHHI", 1, 1, 16, 0, 0, 44100 << 16))
     table = _atom(
         b"stbl",
-        _full_atom(b"stsd", struct.pack(">I", 1), _atom(b"sowt", sound)),
-        _full_atom(b"stts", struct.pack(">III", 1, length, 1)),
-        _full_atom(b"stsc", struct.pack(">IIII", 1, 1, length, 1)),
-        _full_atom(b"stsz", struct.pack(">II", 2, length)),
-        _full_atom(b"stco", struct.pack(">II", 1, skip)),
+        _full_atom(b"stsd", "I", 1, rest=sound),
+        _full_atom(b"stts", "III", 1, length, 1),
+        _full_atom(b"stsc", "IIII", 1, 1, length, 1),
+        _full_atom(b"stsz", "II", 2, length),
+        _full_atom(b"stco", "II", 1, 44),  # offset of the wav's first sample
     )
     media = _atom(
         b"mdia",
-        _full_atom(b"mdhd", struct.pack(">8xIIHH", 44100, length, 0, 0)),
-        _full_atom(b"hdlr", b"mhlr", b"soun", bytes(13)),
-        _atom(b"minf", _full_atom(b"smhd", bytes(4)), _atom(b"dinf", reference), table),
+        _full_atom(b"mdhd", "8xII4x", 44100, length),
+        _full_atom(b"hdlr", "4s4s13x", b"mhlr", b"soun"),
+        _atom(b"minf", _full_atom(b"smhd", "4x"), _atom(b"dinf", reference), table),
     )
-    header = struct.pack(">8xII", 44100, length) + bytes(80)
-    track = _full_atom(b"tkhd", struct.pack(">8xI4xI", 1, length), bytes(60))
+    header = _full_atom(b"mvhd", "8xII80x", 44100, length)
+    track = _full_atom(b"tkhd", "8xI4xI60x", 1, length)
     kind = _atom(b"ftyp", b"qt  ", bytes(4), b"qt  ")
-    return kind + _atom(b"moov", _full_atom(b"mvhd", header), _atom(b"trak", track, media))
+    return kind + _atom(b"moov", header, _atom(b"trak", track, media))
 
 
 # Recorders
@@ -126,8 +117,7 @@ class Watch:
         """Return the names of all files that were opened since the last call."""
         self._marks += 1
         mark = f"mark-{self._marks}"
-        # inotify reports events in order: when it reports the mark, it has reported all earlier
-        # ones.
+        # inotify reports events in order, so the mark comes last.
         (self._folder / mark).touch()
         await until(lambda: mark in self._seen, "the inotify event of the mark")
         seen, self._seen = set(self._seen), []
@@ -141,21 +131,17 @@ async def decode_unguarded(source: str, *words: str, folder: Path | None = None)
     :param folder: the working directory.
     """
     command = [FFMPEG, "-nostdin", "-v", "error", *words, "-i", source, "-f", "s16le", "pipe:1"]
-    process = Process()
-    environ = {"PATH": os.environ["PATH"]}
-    where = None if folder is None else str(folder)
-    reactor.spawnProcess(process, command[0], command, env=environ, path=where)
+    process, environ = Process(), {"PATH": os.environ["PATH"]}
+    reactor.spawnProcess(process, FFMPEG, command, env=environ, path=folder and str(folder))
     await process.end()
     return bytes(process.out)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Record of one call of a program.
+    """Record of one call of a program: its command line, environment and inherited descriptors.
 
-    :ivar words: the command line.
-    :ivar environment: the whole environment.
-    :ivar descriptors: the inherited descriptors.
+    :ivar environment: all variables except those that a shell adds.
     """
 
     words: tuple[str, ...]
@@ -192,8 +178,8 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         programs, self._log = folder / "programs", folder / "log"
-        for made in (programs, self._log):
-            made.mkdir(parents=True)
+        self._log.mkdir(parents=True)
+        programs.mkdir()
         for name in ("ffmpeg", "ffprobe"):
             text = _RECORDER.format(folder=self._log, program=shutil.which(name))
             (programs / name).write_text(text)
@@ -202,27 +188,25 @@ class Recorder:
 
     def runs(self) -> list[Run]:
         """Return the records of all calls so far."""
-        return [self._read(path.with_suffix("")) for path in self._log.glob("*.words")]
+        return [_read_run(path.with_suffix("")) for path in self._log.glob("*.words")]
 
     def inputs(self) -> list[Run]:
         """Return the records of the calls that opened a source."""
         return [run for run in self.runs() if "-i" in run.words]
 
-    @staticmethod
-    def _read(log: Path) -> Run:
-        shell, script, *words = _split(log.with_suffix(".words").read_bytes())
-        assert shell.endswith("sh"), shell
-        pairs = (
-            line.partition("=") for line in _split(log.with_suffix(".environment").read_bytes())
-        )
-        numbers = {int(line) for line in log.with_suffix(".descriptors").read_text().split()}
-        return Run(
-            (os.path.basename(script), *words),
-            {name: value for name, _, value in pairs},
-            # The highest descriptor is the folder that ls itself has open.
-            frozenset(numbers - {max(numbers)}),
-        )
 
+def _read_run(log: Path) -> Run:
+    def read(suffix: str) -> list[str]:
+        text = log.with_suffix(suffix).read_bytes().decode("utf-8", "surrogateescape")
+        return text.removesuffix("\0").split("\0")
 
-def _split(text: bytes) -> Iterable[str]:
-    return text.decode("utf-8", "surrogateescape").removesuffix("\0").split("\0")
+    shell, script, *words = read(".words")
+    assert shell.endswith("sh"), shell
+    pairs = (line.partition("=") for line in read(".environment"))
+    numbers = {int(line) for line in log.with_suffix(".descriptors").read_text().split()}
+    return Run(
+        (os.path.basename(script), *words),
+        {name: value for name, _, value in pairs if name not in ("PWD", "_")},
+        # The highest descriptor is the folder that ls itself has open.
+        frozenset(numbers - {max(numbers)}),
+    )

@@ -84,20 +84,13 @@ class Authority:
         """Create a self-signed certificate for a name."""
         key = generate_private_key(SECP256R1())
         me = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(me)
-            .issuer_name(me)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=9))
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .sign(key, SHA256())
-        )
+        start = datetime.now(UTC) - timedelta(days=1)
+        builder = x509.CertificateBuilder(
+            me, me, key.public_key(), x509.random_serial_number(), start, start + timedelta(days=9)
+        ).add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        chain = [builder.sign(key, SHA256()).public_bytes(Encoding.PEM)]
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return self._write([certificate.public_bytes(Encoding.PEM)], pem, folder)
+        return self._write(chain, pem, folder)
 
     def _write_leaf(self, leaf: trustme.LeafCert, folder: Path | None) -> Certificate:
         chain = [pem.bytes() for pem in leaf.cert_chain_pems]
@@ -110,8 +103,7 @@ class Authority:
         certificate = Certificate(folder / CHAIN, folder / KEY)
         certificate.chain.write_bytes(b"".join(chain))
         certificate.key.touch(mode=0o600)
-        pkcs8 = load_pem_private_key(key, None).private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        )
-        certificate.key.write_bytes(pkcs8)
+        private_key = load_pem_private_key(key, None)
+        pem = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        certificate.key.write_bytes(pem)
         return certificate

@@ -1,8 +1,8 @@
 """Misbehaving origins: HTTP servers in this process, over TLS or in cleartext.
 
 An `Origin` responds to each path with the behavior that a test has registered. It records every
-connection and every request, so that a test can assert that there were none. It writes HTTP/1 byte
-by byte, because libraries do not let a server violate the protocol.
+connection and every request. h11 reads the requests; the responses are written byte by byte,
+because libraries do not let a server violate the protocol.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import h11
 from OpenSSL import SSL
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -32,11 +33,6 @@ MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
-# First bytes of a TLS handshake, which a client sends if it expects TLS on a cleartext port.
-_TLS_HANDSHAKE = b"\x16\x03"
-
-
-# Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,15 @@ class ReceivedRequest:
     @classmethod
     def read(cls, head: bytes) -> ReceivedRequest:
         """Parse a request without its final blank line."""
-        first, *lines = head.decode("latin-1").split("\r\n")
-        method, target, _ = first.split(" ", 2)
-        pairs = (line.partition(":")[::2] for line in lines)
-        return cls(method, target, {name.lower(): value.strip() for name, value in pairs})
+        parser = h11.Connection(h11.SERVER)
+        parser.receive_data(head + b"\r\n\r\n")
+        return cls.from_event(parser.next_event())
+
+    @classmethod
+    def from_event(cls, event: Any) -> ReceivedRequest:
+        """Return a request that h11 has parsed."""
+        pairs = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+        return cls(event.method.decode(), event.target.decode(), pairs)
 
 
 @dataclass
@@ -74,9 +75,6 @@ class ConnectionRecord:
     reason: Failure | None = None
 
 
-# Behaviors
-
-
 class Behavior(Protocol):
     """Responder to requests for a path."""
 
@@ -86,14 +84,10 @@ class Behavior(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingResponse:
-    """Request that waits for its response.
-
-    :ivar earlier_requests: the number of earlier requests for this path.
-    """
+    """Request that waits for its response."""
 
     request: ReceivedRequest
-    earlier_requests: int
-    _protocol: _OriginProtocol
+    protocol: _OriginProtocol
 
     @property
     def wants_body(self) -> bool:
@@ -102,36 +96,37 @@ class PendingResponse:
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        self._protocol.transport.write(data)  # type: ignore[union-attr]
+        self.protocol.transport.write(data)  # type: ignore[union-attr]
 
     def send_head(
         self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1"
     ) -> None:
         """Send a status and header lines; lines given as bytes are sent unchanged."""
-        lines = [line if isinstance(line, bytes) else line.encode("latin-1") for line in headers]
-        self.write(b"\r\n".join([f"HTTP/{version} {status} So".encode(), *lines, b"", b""]))
+        lines = [f"HTTP/{version} {status} So", *headers, b"", b""]
+        sent = [line if isinstance(line, bytes) else line.encode("latin-1") for line in lines]
+        self.write(b"\r\n".join(sent))
 
     def finish(self) -> None:
         """End the response and keep the connection open for another request."""
-        self._protocol.finish_response()
+        self.protocol.finish_response()
 
     def close(self) -> None:
         """Close the connection cleanly."""
-        self._protocol.transport.loseConnection()  # type: ignore[union-attr]
+        self.protocol.transport.loseConnection()  # type: ignore[union-attr]
 
     def close_without_notify(self) -> None:
         """Close the connection without a TLS close_notify alert."""
         # Twisted joins small TLS writes and passes them to the TCP transport one reactor turn
         # later.
-        reactor.callLater(0, self._protocol.tcp_transport.loseConnection)
+        reactor.callLater(0, self.protocol.tcp_transport.loseConnection)
 
     def abort(self) -> None:
         """Reset the connection; bytes in transit may be lost."""
-        reactor.callLater(0, self._protocol.tcp_transport.abortConnection)
+        reactor.callLater(0, self.protocol.tcp_transport.abortConnection)
 
     def hold(self, rest: Callable[[], None]) -> None:
         """Send nothing more until `Origin.release` calls ``rest``."""
-        self._protocol.origin.held.append(rest)
+        self.protocol.origin.held.append(rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +178,28 @@ class Raw:
 STALL = Raw(b"", "hold")
 
 
-@dataclass(frozen=True, slots=True)
 class BehaviorSequence:
-    """One behavior per request for a path, in order; the last one serves all further requests."""
+    """One behavior per request, in order; the last one serves all further requests.
 
-    behaviors: tuple[Behavior, ...]
+    :param matches: which requests advance the sequence; by default, all.
+    :param others: behavior for the other requests; by default, the current one of the sequence.
+    :ivar match_count: number of requests so far that advanced the sequence.
+    """
 
-    def __init__(self, *behaviors: Behavior) -> None:
-        object.__setattr__(self, "behaviors", behaviors)
+    def __init__(
+        self,
+        *behaviors: Behavior,
+        matches: Callable[[ReceivedRequest], bool] = lambda _: True,
+        others: Behavior | None = None,
+    ) -> None:
+        self.behaviors, self.matches, self.others = behaviors, matches, others
+        self.match_count = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        self.behaviors[min(pending.earlier_requests, len(self.behaviors) - 1)].respond(pending)
+        is_match = self.matches(pending.request)
+        self.match_count += is_match
+        current = self.behaviors[min(max(self.match_count, 1), len(self.behaviors)) - 1]
+        (current if is_match else self.others or current).respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +261,7 @@ class File:
             lines.append("Content-Encoding: gzip")
         elif self.ranges:
             lines.append("Accept-Ranges: bytes")
-            if (part := self._part(wanted)) is not None:
+            if (part := self.part(wanted)) is not None:
                 start, end = part
                 if start >= end:
                     Status(416, (f"Content-Range: bytes */{len(body)}",)).respond(pending)
@@ -272,8 +278,7 @@ class File:
         if not pending.wants_body:
             pending.finish()
         elif self.sent is None:
-            self._send(pending, body)
-            self._finish(pending)
+            self._send_rest(pending, body)
         else:
             self._go_wrong(pending, body)
 
@@ -281,7 +286,8 @@ class File:
         is_accepted = self.zipped == "accepted" and "gzip" in wanted.get("accept-encoding", "")
         return is_accepted or self.zipped == "always"
 
-    def _part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
+    def part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
+        """Return the start and the end of the range that request headers ask for."""
         match = _RANGE.fullmatch(wanted.get("range", ""))
         if match is None or wanted.get("if-range", self.etag) not in (self.etag, self.modified):
             return None
@@ -298,7 +304,8 @@ class File:
             chunk = body[at : at + _CHUNK]
             pending.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
 
-    def _finish(self, pending: PendingResponse) -> None:
+    def _send_rest(self, pending: PendingResponse, body: bytes) -> None:
+        self._send(pending, body)
         if self.framing == "chunked":
             pending.write(b"0\r\n\r\n")
         if self.framing == "close" or self.version == "1.0":
@@ -312,18 +319,10 @@ class File:
         self._send(pending, body[:count])
         if self.sent < 0:
             pending.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
-        if self.then != "hold":
+        if self.then == "hold":
+            pending.hold(lambda: self._send_rest(pending, body[count:]))
+        else:
             getattr(pending, self.then)()
-            return
-
-        def go_on() -> None:
-            self._send(pending, body[count:])
-            self._finish(pending)
-
-        pending.hold(go_on)
-
-
-# The server
 
 
 @implementer(IHandshakeListener)
@@ -352,9 +351,6 @@ class _OriginProtocol(Connection):
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data
-        if self._received.startswith(_TLS_HANDSHAKE):
-            self.transport.loseConnection()  # type: ignore[union-attr]
-            return
         self._next()
 
     def finish_response(self) -> None:
@@ -368,13 +364,19 @@ class _OriginProtocol(Connection):
     def _next(self) -> None:
         if self._busy or self.connection.reason is not None:
             return
-        head, blank, rest = self._received.partition(b"\r\n\r\n")
-        if not blank:
+        # Each request gets a parser of its own, because h11 would wait for a response of its own.
+        parser = h11.Connection(h11.SERVER)
+        parser.receive_data(self._received)
+        try:
+            event = parser.next_event()
+        except h11.RemoteProtocolError:  # such as a TLS handshake on a cleartext port
+            self.transport.loseConnection()  # type: ignore[union-attr]
             return
-        self._received, self._busy = rest, True
-        request = ReceivedRequest.read(head)
-        self.connection.requests.append(request)
-        self.origin.respond(request, self)
+        if isinstance(event, h11.Request):
+            self._received, self._busy = parser.trailing_data[0], True
+            request = ReceivedRequest.from_event(event)
+            self.connection.requests.append(request)
+            self.origin.respond(PendingResponse(request, self))
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         self.connection.reason = reason
@@ -397,10 +399,8 @@ class Origin:
         self.held: list[Callable[[], None]] = []
         self.protocols: set[_OriginProtocol] = set()
         self._behaviors: dict[str, Behavior] = {}
-        self._request_counts: dict[str, int] = {}
-        factory = Factory.forProtocol(_OriginProtocol)
+        factory = Factory.forProtocol(lambda: _OriginProtocol(self))  # type: ignore[arg-type]
         factory.noisy = False
-        factory.buildProtocol = lambda address: _OriginProtocol(self)  # type: ignore[method-assign]
         if certificates:
             context = _Contexts(certificates)
             self._port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
@@ -424,7 +424,6 @@ class Origin:
     def put(self, path: str, behavior: Behavior | bytes, host: str = "localhost") -> str:
         """Register a behavior for a path and return its URL; bytes are served as a `File`."""
         self._behaviors[path] = File(behavior) if isinstance(behavior, bytes) else behavior
-        self._request_counts.pop(path, None)
         return self.url(path, host)
 
     def put_chain(self, path: str, hops: int, end: str) -> str:
@@ -434,13 +433,12 @@ class Origin:
             self.put(f"{path}-{hop}", Redirect(there))
         return self.url(f"{path}-0")
 
-    def respond(self, request: ReceivedRequest, protocol: _OriginProtocol) -> None:
+    def respond(self, pending: PendingResponse) -> None:
         """Respond to one request; an unregistered path is a 404."""
-        path = request.target.partition("?")[0]
-        behavior = self._behaviors.get(request.target) or self._behaviors.get(path) or Status(404)
-        request_count = self._request_counts.get(path, 0)
-        self._request_counts[path] = request_count + 1
-        behavior.respond(PendingResponse(request, request_count, protocol))
+        target = pending.request.target
+        path = target.partition("?")[0]
+        behavior = self._behaviors.get(target) or self._behaviors.get(path) or Status(404)
+        behavior.respond(pending)
 
     def release(self) -> None:
         """Continue all responses on hold."""
@@ -451,10 +449,10 @@ class Origin:
     async def stop(self) -> None:
         """Close the port and all connections, and wait until they are closed."""
         await self._port.stopListening()
-        protocols = list(self.protocols)
-        for protocol in protocols:
+        closed = [protocol.closed for protocol in self.protocols]
+        for protocol in list(self.protocols):
             protocol.tcp_transport.abortConnection()
-        await gatherResults([protocol.closed for protocol in protocols])
+        await gatherResults(closed)
 
 
 class _Contexts(ContextFactory):
@@ -463,17 +461,15 @@ class _Contexts(ContextFactory):
     isClient = False
 
     def __init__(self, certificates: Iterable[Certificate]) -> None:
-        *self._first, self._last = [_context(certificate) for certificate in certificates]
+        self._contexts = []
+        for certificate in certificates:
+            context = SSL.Context(SSL.TLS_SERVER_METHOD)
+            context.use_certificate_chain_file(str(certificate.chain))
+            context.use_privatekey_file(str(certificate.key))
+            self._contexts.append(context)
 
     def getContext(self) -> SSL.Context:
-        return self._first.pop(0) if self._first else self._last
-
-
-def _context(certificate: Certificate) -> SSL.Context:
-    context = SSL.Context(SSL.TLS_SERVER_METHOD)
-    context.use_certificate_chain_file(str(certificate.chain))
-    context.use_privatekey_file(str(certificate.key))
-    return context
+        return self._contexts.pop(0) if self._contexts[1:] else self._contexts[0]
 
 
 def open_origin(case: Any, *certificates: Certificate) -> Origin:
