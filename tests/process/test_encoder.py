@@ -107,8 +107,7 @@ class EncodeTests(EncoderCase):
             (b"Empty output", NothingDecoded),
         ):
             encoding = self.encode()
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(1)
+            self.spawner.last.exit_and_end(1, stderr=stderr)
             self.refused(encoding, refusal)
 
     def test_nothing_decoded(self) -> None:
@@ -116,8 +115,7 @@ class EncodeTests(EncoderCase):
         log = Log()
         self.addCleanup(log.start())
         encoding = self.encode()
-        self.spawner.last.write_stderr(b"Empty output")
-        self.spawner.last.exit_and_end(1)
+        self.spawner.last.exit_and_end(1, stderr=b"Empty output")
         refusal = self.refused(encoding, NothingDecoded)
         self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)  # type: ignore[attr-defined]
         self.assertEqual([], log.events)
@@ -135,17 +133,14 @@ class EncodeTests(EncoderCase):
             (b"", 0, 40),
         ):
             encoding = self.encode()
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(code, number)
+            self.spawner.last.exit_and_end(code, number, stderr=stderr)
             self.refused(encoding, RenderFailed)
 
     def test_missing_end(self) -> None:
         """A run whose output lacks its end fails, even if ffmpeg 5 exits with 0 (D35)."""
         for stderr in END_LOST:
             encoding = self.encode()
-            self.spawner.last.write_stdout(b"abc")
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=b"abc", stderr=stderr)
             self.refused(encoding, RenderFailed)
 
     def test_limit(self) -> None:
@@ -156,8 +151,7 @@ class EncodeTests(EncoderCase):
             (b"Error closing file pipe:1: File too large\n", 0, None),
         ):
             encoding = self.encode()
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(code, number)
+            self.spawner.last.exit_and_end(code, number, stderr=stderr)
             self.refused(encoding, OutputTooLarge)
 
     def test_missing_program(self) -> None:
@@ -180,8 +174,7 @@ class EncodeTests(EncoderCase):
         self.clock.advance(0.01)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(encoding)
-        self.spawner.last.write_stderr(b"Invalid data found when processing input")
-        self.spawner.last.exit_and_end(255)
+        self.spawner.last.exit_and_end(255, stderr=b"Invalid data found when processing input")
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
         self.assertEqual(len(self.checks), 1)
 
@@ -207,8 +200,7 @@ class EncodeTests(EncoderCase):
     def test_refusal_by_the_last_check(self) -> None:
         """The output of a child that ends before the first check is checked too."""
         encoding = self.encode()
-        self.spawner.last.write_stdout(b"x" * 1001)
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=b"x" * 1001)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_cancelled(self) -> None:
@@ -271,8 +263,7 @@ class RunToPipeTests(EncoderCase):
         ):
             self.writing = os.open(os.devnull, os.O_WRONLY)
             running = self.run_to_pipe()
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(code, number)
+            self.spawner.last.exit_and_end(code, number, stderr=stderr)
             self.refused(running, refusal)
 
     def test_timeout(self) -> None:
@@ -319,16 +310,15 @@ class MeasureTests(EncoderCase):
         """A pass that reports no valid time has failed."""
         for report in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
             measuring = self.measure()
-            self.spawner.last.write_stdout(report)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=report)
             self.refused(measuring, RenderFailed)
 
     def test_bad_end(self) -> None:
         """The report of a failed pass is discarded."""
         measuring = self.measure()
-        self.spawner.last.write_stdout(b"out_time_us=500000\n")
-        self.spawner.last.write_stderr(b"Invalid data found when processing input")
-        self.spawner.last.exit_and_end(1)
+        self.spawner.last.exit_and_end(
+            1, stdout=b"out_time_us=500000\n", stderr=b"Invalid data found when processing input"
+        )
         self.refused(measuring, UndecodableSource)
 
     def test_timeout(self) -> None:
@@ -361,9 +351,7 @@ class CutShortTests(EncoderCase):
 
     def end(self, stderr: bytes, code: int = 0) -> None:
         """End a run that has written its output."""
-        self.spawner.last.write_stdout(b"out_time_us=500000\n")
-        self.spawner.last.write_stderr(stderr)
-        self.spawner.last.exit_and_end(code)
+        self.spawner.last.exit_and_end(code, stdout=b"out_time_us=500000\n", stderr=stderr)
 
     def test_exit_0(self) -> None:
         """A run that read only a part of its source fails, although ffmpeg exits with 0.

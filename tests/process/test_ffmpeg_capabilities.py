@@ -31,8 +31,7 @@ class CapabilitiesCase(SynchronousTestCase):
     def answer_versions(self) -> None:
         for program in ("/x/ffmpeg", "/x/ffprobe"):
             self.assertEqual(self.spawner.last.arguments[0], program)
-            self.spawner.last.write_stdout(b"version 7")
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=b"version 7")
 
     def answer_lists(self, without: tuple[str, ...] = ()) -> None:
         for flag, _, needed in LISTS:
@@ -76,10 +75,10 @@ class FindMissingTests(CapabilitiesCase):
     def test_program_behind_a_prefix(self) -> None:
         """A program that the spawn prefix cannot execute is named."""
         self.find(("setpriv", "--"))
-        self.spawner.last.write_stdout(b"version 7")
-        self.spawner.last.exit_and_end()
-        self.spawner.last.write_stderr(b"setpriv: failed to execute /x/ffprobe: No such file")
-        self.spawner.last.exit_and_end(127)
+        self.spawner.last.exit_and_end(stdout=b"version 7")
+        self.spawner.last.exit_and_end(
+            127, stderr=b"setpriv: failed to execute /x/ffprobe: No such file"
+        )
         why = "exit status 127: setpriv: failed to execute /x/ffprobe: No such file"
         missing = self.successResultOf(self.finding)
         self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
@@ -147,8 +146,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
         """A program that does not run is reported at once, and checked until it runs (D34)."""
         monitor = self.watch()
         self.spawner.last.exit_and_end(127)
-        self.spawner.last.write_stdout(b"version 7")
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=b"version 7")
         self.assertEqual([False], self.reports)
         self.assertEqual(["/x/ffmpeg cannot be run (exit status 127)"], self.errors())
         for reports in ([False, False], [False, False, True]):
@@ -221,7 +219,6 @@ class FindVersionTests(SynchronousTestCase):
             programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
             finding = Deferred.fromCoroutine(programs.find_versions())
             for _ in range(2):
-                spawner.last.write_stdout(output)
-                spawner.last.exit_and_end()
+                spawner.last.exit_and_end(stdout=output)
             versions = {"/x/ffmpeg": version, "/x/ffprobe": version}
             self.assertEqual(self.successResultOf(finding), versions)

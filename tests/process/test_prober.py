@@ -99,8 +99,7 @@ class CacheTests(ProberCase):
         before = len(self.spawner.children)
         probing = self.fetch(identity, self.make_source(state))
         self.assertEqual(len(self.spawner.children), before + 1)
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         return self.successResultOf(probing)
 
     def test_unchanged(self) -> None:
@@ -124,8 +123,7 @@ class CacheTests(ProberCase):
         source = self.make_source(b"1")
         probing = self.fetch(b"a", source)
         source.state = b"2"
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(probing)
         self.probe_uncached(b"1")
         self.probe_uncached(b"2")
@@ -164,22 +162,21 @@ class ResultTests(ProberCase):
     def test_video(self) -> None:
         """A source with a real video stream is refused (Errors, 415)."""
         probing = self.fetch()
-        self.spawner.last.write_stdout(probe_output(AUDIO, VIDEO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO, VIDEO))
         self.refused(probing, VideoSource)
 
     def test_no_audio(self) -> None:
         """A source without an audio stream is undecodable (Errors, 415)."""
         probing = self.fetch()
-        self.spawner.last.write_stdout(probe_output())
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output())
         self.refused(probing, UndecodableSource)
 
     def test_faulty_source(self) -> None:
         """A probe whose diagnostic reports a faulty source is a 415."""
         probing = self.fetch()
-        self.spawner.last.write_stderr(b"x.mp3: Invalid data found when processing input\n")
-        self.spawner.last.exit_and_end(1)
+        self.spawner.last.exit_and_end(
+            1, stderr=b"x.mp3: Invalid data found when processing input\n"
+        )
         self.refused(probing, UndecodableSource)
 
     def test_service_failure(self) -> None:
@@ -194,16 +191,14 @@ class ResultTests(ProberCase):
             (b"Invalid data found when processing input", 0, 40),
         ):
             probing = self.fetch()
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(code, signal)
+            self.spawner.last.exit_and_end(code, signal, stderr=stderr)
             self.refused(probing, ProbeFailed)
 
     def test_bad_output(self) -> None:
         """Output that is not a single JSON document is a 500 `probe_failed`."""
         for text in (b"", b"{", b"\xff", b"{} {}"):
             probing = self.fetch()
-            self.spawner.last.write_stdout(text)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=text)
             self.refused(probing, ProbeFailed)
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
@@ -258,8 +253,7 @@ class RemoteTests(ProberCase):
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(probing)
 
     def test_source_not_opened(self) -> None:
@@ -283,35 +277,28 @@ class RemoteTests(ProberCase):
         for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-                self.spawner.last.write_stderr(stderr)
-                self.spawner.last.exit_and_end(1)
+                self.spawner.last.exit_and_end(1, stderr=stderr)
                 self.refused(probing, refusal or ProbeFailed)
 
     def test_cut_short(self) -> None:
         """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
         for stderr in CUT_SHORT:
             probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-            self.spawner.last.write_stdout(probe_output(AUDIO))
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
             self.refused(probing, UpstreamUnavailable)
 
     def test_without_ranges(self) -> None:
         """Without range support, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
             probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1", ranges=False)))
-            self.spawner.last.write_stdout(probe_output(AUDIO))
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
             self.assertEqual(self.successResultOf(probing).codec, "mp3")
 
     def test_whole(self) -> None:
         """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
         for stderr in COMPLETE_SOURCES:
             probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-            self.spawner.last.write_stdout(probe_output(AUDIO))
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
             self.successResultOf(probing)
 
 
@@ -322,8 +309,7 @@ class SharingTests(ProberCase):
         """All requests for one source share one child and one slot (Info endpoint, 6)."""
         probing = [self.fetch() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         probes = {self.successResultOf(each) for each in probing}
         self.assertEqual(len(probes), 1)
 
@@ -341,8 +327,7 @@ class SharingTests(ProberCase):
         first.exit_and_end(1)
         self.failureResultOf(one, ProbeFailed)
         self.assertNoResult(two)
-        second.write_stdout(probe_output(AUDIO))
-        second.exit_and_end()
+        second.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(two)
 
     def test_later(self) -> None:
@@ -352,8 +337,7 @@ class SharingTests(ProberCase):
         self.failureResultOf(first, ProbeFailed)
         second = self.fetch()
         self.assertEqual(len(self.spawner.children), 2)
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(second)
 
     def test_cancelled_sharer(self) -> None:
@@ -363,8 +347,7 @@ class SharingTests(ProberCase):
             probing[cancelled].cancel()
             self.failureResultOf(probing.pop(cancelled), CancelledError)
             self.assertEqual(self.spawner.last.signals, [])
-            self.spawner.last.write_stdout(probe_output(AUDIO))
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
             for each in probing:
                 self.successResultOf(each)
 
@@ -383,8 +366,7 @@ class SharingTests(ProberCase):
         self.fetch().addErrback(lambda _: None).cancel()
         stopped_child = self.spawner.last
         later = self.fetch()
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         self.assertEqual(self.successResultOf(later).codec, "mp3")
         stopped_child.exit_and_end(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
@@ -398,8 +380,7 @@ class SharingTests(ProberCase):
         self.assertEqual(len(self.spawner.children), 2)
         self.successResultOf(first)
         self.failureResultOf(second, ProbeFailed)
-        self.spawner.last.write_stdout(probe_output(AUDIO))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:

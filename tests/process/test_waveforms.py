@@ -126,8 +126,7 @@ class GoodEndTests(WaveformCase):
     def test_output_stays_open(self) -> None:
         """Rendering does not close the output; the caller does."""
         rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=samples(1, 2))
         self.threads.run()
         self.successResultOf(rendering)
         os.fstat(self.output)
@@ -156,8 +155,7 @@ class GoodEndTests(WaveformCase):
             os.truncate(self.output, 0)
             os.lseek(self.output, 0, os.SEEK_SET)
             rendering = self.start()
-            self.spawner.last.write_stdout(samples(1, 2, 3, 4) + part)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=samples(1, 2, 3, 4) + part)
             self.threads.run()
             self.successResultOf(rendering)
             self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
@@ -168,8 +166,7 @@ class GoodEndTests(WaveformCase):
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
         rendering = self.start()
-        self.spawner.last.write_stdout(frames.tobytes())
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=frames.tobytes())
         self.threads.run()
         self.successResultOf(rendering)
         found = parse_waveform(self.written())
@@ -225,9 +222,7 @@ class BadEndTests(WaveformCase):
             (b"", 0, 11, RenderFailed),
         ):
             rendering = self.start()
-            self.spawner.last.write_stdout(samples(1, 2, 3, 4))
-            self.spawner.last.write_stderr(stderr)
-            self.spawner.last.exit_and_end(code, signal)
+            self.spawner.last.exit_and_end(code, signal, stdout=samples(1, 2, 3, 4), stderr=stderr)
             self.threads.run()
             self.refused(rendering, refusal)
 
@@ -235,8 +230,7 @@ class BadEndTests(WaveformCase):
         """A child that exits with 0 without a complete frame causes NothingDecoded."""
         for output in (b"", b"\x01", samples(1)):
             rendering = self.start()
-            self.spawner.last.write_stdout(output)
-            self.spawner.last.exit_and_end()
+            self.spawner.last.exit_and_end(stdout=output)
             self.threads.run()
             self.refused(rendering, NothingDecoded)
 
@@ -265,8 +259,7 @@ class BadEndTests(WaveformCase):
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
         rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2) * 5)
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=samples(1, 2) * 5)
         self.threads.run()
         self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
@@ -284,8 +277,7 @@ class BadEndTests(WaveformCase):
         try:
             with capturedLogs() as events:
                 rendering = self.start(output=full)
-                self.spawner.last.write_stdout(samples(1, 2))
-                self.spawner.last.exit_and_end()
+                self.spawner.last.exit_and_end(stdout=samples(1, 2))
                 self.threads.run()
         finally:
             os.close(full)
@@ -297,9 +289,7 @@ class BadEndTests(WaveformCase):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
                 rendering = self.start()
-                self.spawner.last.write_stdout(samples(1, 2))
-                self.spawner.last.write_stderr(stderr)
-                self.spawner.last.exit_and_end(code, signal)
+                self.spawner.last.exit_and_end(code, signal, stdout=samples(1, 2), stderr=stderr)
                 self.threads.run()
             self.assert_write_failed(rendering, events)
 
@@ -332,8 +322,7 @@ class BadEndTests(WaveformCase):
         """An unexpected exception is passed on, and nothing is written."""
         self.patch(reader_module, "SAMPLE", "no type")
         rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=samples(1, 2))
         self.threads.run()
         self.failureResultOf(rendering, TypeError)
         self.assertEqual(self.written(), b"")
@@ -361,8 +350,7 @@ class CancelTests(WaveformCase):
     def test_while_the_reader_ends(self) -> None:
         """If a waveform is cancelled after the child's success, no document is written."""
         rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=samples(1, 2))
         rendering.cancel()
         self.assertNoResult(rendering)
         self.threads.run()
@@ -385,8 +373,7 @@ class CancelTests(WaveformCase):
             return self.threads.in_thread(do)
 
         rendering = self.start(in_thread=in_thread)
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.spawner.last.exit_and_end()
+        self.spawner.last.exit_and_end(stdout=samples(1, 2))
         self.threads.run()
         # These are the reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)

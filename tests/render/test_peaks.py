@@ -31,8 +31,7 @@ class PeaksCase(RenderCase):
 
     def finish(self, encoder: FakeChild, said: bytes = FRAMES, code: int = 0) -> None:
         """Make the encoder write samples and exit, then run the waiting threads."""
-        encoder.write_stdout(said)
-        encoder.exit_and_end(code)
+        encoder.exit_and_end(code, stdout=said)
         self.harness.threads.run()
 
     def assert_dropped(self, client: Client, refusal: type[Exception]) -> None:
@@ -79,8 +78,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (1, 0))
         encoder = self.harness.encoder()
         self.assertEqual(encoder.arguments[-3:], ["-f", "s16le", "pipe:1"])
-        encoder.write_stdout(FRAMES)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=FRAMES)
         # The encoder has exited, but its samples are not reduced to a waveform yet.
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         self.assertIsNone(client.outcome)
@@ -94,8 +92,7 @@ class GoodEndTests(PeaksCase):
         client = self.harness.start_client(PEAKS)
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.depth, self.harness.threads.waiting), (1, 0))
-        other.write_stdout(b"x")
-        other.exit_and_end()
+        other.exit_and_end(stdout=b"x")
         self.finish(self.harness.encoder())
         self.assertEqual(client.outcome, "whole")
 
@@ -106,8 +103,7 @@ class GoodEndTests(PeaksCase):
         self.harness.answer_probe()
         encoder = self.harness.encoder()
         decoding = self.harness.start_client(PEAKS)
-        encoder.write_stdout(FRAMES)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=FRAMES)
         drawing = self.harness.start_client("pts:2/f:peaks/ch:1")
         self.harness.threads.run()
         lingering = self.harness.start_client(PEAKS)
@@ -170,8 +166,7 @@ class RefusalTests(PeaksCase):
             client, encoder = self.harness.render("f:peaks/t:5")
             encoder.write_stderr(stderr)
             self.finish(encoder, b"", code)
-            self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
-            self.harness.encoder().exit_and_end()
+            self.harness.encoder().exit_and_end(stdout=b"out_time_us=4250000\nprogress=end\n")
             self.assertIn('"t:5"', str(client.outcome))
             self.assert_dropped(client, InvalidOptions)
 
@@ -186,8 +181,7 @@ class RefusalTests(PeaksCase):
         """A waveform without a frame is a 415, not a 422, if ``t`` starts before the end."""
         client, encoder = self.harness.render("f:peaks/t:5")
         self.finish(encoder, b"")
-        self.harness.encoder().write_stdout(b"out_time_us=9000000\nprogress=end\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=9000000\nprogress=end\n")
         self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
@@ -249,8 +243,7 @@ class RefusalTests(PeaksCase):
         """For a waveform's fade-out, an unknown length is measured in the render slot (D12)."""
         client = self.harness.start_client("f:peaks/pts:2/ch:2/fade:0:1")
         self.harness.answer_probe(duration=None)
-        self.harness.encoder().write_stdout(b"out_time_us=4000000\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\n")
         chain = self.harness.encoder().arguments
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain[chain.index("-af") + 1])
         self.finish(self.harness.encoder())

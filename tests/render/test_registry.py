@@ -28,8 +28,7 @@ class DrainTests(RenderCase):
         client, encoder = self.harness.render()
         draining = self.drain()
         self.harness.clock.advance(20)
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
         self.assertNoResult(draining)
         self.harness.store.commits[0].callback(None)
@@ -40,8 +39,7 @@ class DrainTests(RenderCase):
     def test_does_not_linger(self) -> None:
         """A shutdown does not wait for finished renders that can still be joined (D37)."""
         _, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertIsNotNone(self.harness.renders.find(self.harness.request().key))
         self.successResultOf(self.drain())
         self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
@@ -53,8 +51,7 @@ class DrainTests(RenderCase):
         with self.harness.renders.admission() as admitted:
             self.assertFalse(self.harness.start_client(admitted=admitted).started)
             self.assertRaises(QueueFull, self.harness.start_client, "f:flac", admitted=admitted)
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
 
     def test_admitted_before_shutdown(self) -> None:
         """A request that was admitted before the shutdown may still start a render (D39)."""
@@ -109,8 +106,7 @@ class DrainTests(RenderCase):
         """A shutdown stops waiting for a hanging write-back five seconds after the time limit."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         draining = self.drain(30)
         self.harness.clock.advance(30)
         self.assertNoResult(draining)
@@ -123,12 +119,10 @@ class DrainTests(RenderCase):
         self.harness.start_client("f:flac")
         self.harness.answer_probe()
         draining = self.drain()
-        first.write_stdout(b"abc")
-        first.exit_and_end()
+        first.exit_and_end(stdout=b"abc")
         self.assertNoResult(draining)
         second = self.harness.encoder()
-        second.write_stdout(b"x" * 100)
-        second.exit_and_end()
+        second.exit_and_end(stdout=b"x" * 100)
         self.successResultOf(draining)
         self.assertEqual(len(self.harness.store.variants), 2)
 

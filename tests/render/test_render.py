@@ -79,8 +79,7 @@ class GoodEndTests(RenderCase):
         encoder.write_stdout(b"abc")
         self.harness.advance_to_size_check()
         self.assertEqual((client.data, client.outcome), (b"abc", None))
-        encoder.write_stdout(b"def")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"def")
         self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
 
     def test_stored(self) -> None:
@@ -96,8 +95,7 @@ class GoodEndTests(RenderCase):
         """The encoder's exit frees the slot and the source; the file closes a second later."""
         _, encoder = self.harness.render()
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertNotEqual(open_descriptors(), self.before)
         self.harness.clock.advance(1)
@@ -118,8 +116,7 @@ class GoodEndTests(RenderCase):
     def test_very_quick(self) -> None:
         """If the encoder exits before the first check of its output, clients get all bytes."""
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
 
     def test_slow_client(self) -> None:
@@ -167,8 +164,7 @@ class JoiningTests(RenderCase):
         self.harness.advance_to_size_check()
         half_way = self.harness.start_client()
         self.assertEqual(half_way.data, b"abc")
-        encoder.write_stdout(b"def")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"def")
         lingering = self.harness.start_client()
         self.assertEqual(len(self.harness.spawner.children), 2)
         for client in (probing, no_byte, unseen, half_way, lingering):
@@ -183,18 +179,15 @@ class JoiningTests(RenderCase):
         self.harness.answer_probe()
         joined = self.harness.start_client()
         self.assertEqual(self.harness.slots.depth, 1)
-        other.write_stdout(b"x")
-        other.exit_and_end()
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        other.exit_and_end(stdout=b"x")
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
     def test_before_the_write_back(self) -> None:
         """A request between a render's end and its write-back joins the output (D37)."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.harness.clock.advance(50)
         self.assertIsNone(self.harness.stored())
         joined = self.harness.start_client()
@@ -206,8 +199,7 @@ class JoiningTests(RenderCase):
     def test_just_after_the_write_back(self) -> None:
         """A client whose lookup found nothing joins the output just after its write-back (D37)."""
         _, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.harness.clock.advance(0.9)
         joined = self.harness.start_client()
         self.assert_joined(joined)
@@ -259,8 +251,7 @@ class JoiningTests(RenderCase):
         self.harness.clients.append(joined)
         client.disconnect()
         self.harness.answer_probe()
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
@@ -336,12 +327,10 @@ class RefusalTests(RenderCase):
         client = self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(90)
-        other.write_stdout(b"x")
-        other.exit_and_end()
+        other.exit_and_end(stdout=b"x")
         self.harness.clock.advance(90)
         self.assertEqual(self.harness.encoder().signals, [])
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
 
     def test_timeout(self) -> None:
@@ -363,8 +352,7 @@ class RefusalTests(RenderCase):
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.depth, second.outcome), (1, None))
         encoder.exit_and_end(signal=15)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertIsInstance(first.outcome, RenderTimeout)
         self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
 
@@ -400,8 +388,7 @@ class RefusalTests(RenderCase):
                     self.harness.start_client()
                     encoder.write_stdout(said)
                     self.harness.advance_to_size_check()
-                    encoder.write_stderr(stderr)
-                    encoder.exit_and_end(1)
+                    encoder.exit_and_end(1, stderr=stderr)
                     self.assert_refused(refusal)
 
     def test_missing_encoder(self) -> None:
@@ -414,8 +401,7 @@ class RefusalTests(RenderCase):
     def test_nothing_decoded(self) -> None:
         """A source without a decodable sample is a 415, even if ffmpeg exits with 0."""
         _, encoder = self.harness.render("f:flac")
-        encoder.write_stdout(b"h" * ENCODERS["flac"].header_bytes)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"h" * ENCODERS["flac"].header_bytes)
         self.assertEqual(self.harness.clients[0].data, b"")
         self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)
 
@@ -433,11 +419,9 @@ class RefusalTests(RenderCase):
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.write_stderr(ends[1])
-            encoder.exit_and_end(ends[0])
+            encoder.exit_and_end(ends[0], stderr=ends[1])
             self.assertIsNone(client.outcome)
-            self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
-            self.harness.encoder().exit_and_end()
+            self.harness.encoder().exit_and_end(stdout=b"out_time_us=4250000\nprogress=end\n")
             self.assertIsInstance(client.outcome, InvalidOptions)
             self.assertIn('"t:5"', str(client.outcome))
             self.assertIn("4.25 seconds", str(client.outcome))
@@ -447,11 +431,12 @@ class RefusalTests(RenderCase):
         for length, code in ((b"9000000", 0), (b"0", 0), (b"0", 1)):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.write_stderr(b"Empty output")
-            encoder.exit_and_end(1)
-            self.harness.encoder().write_stdout(b"out_time_us=%s\n" % length)
-            self.harness.encoder().write_stderr(b"Invalid data found when processing input")
-            self.harness.encoder().exit_and_end(code)
+            encoder.exit_and_end(1, stderr=b"Empty output")
+            self.harness.encoder().exit_and_end(
+                code,
+                stdout=b"out_time_us=%s\n" % length,
+                stderr=b"Invalid data found when processing input",
+            )
             self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_of_unmeasurable_source(self) -> None:
@@ -459,8 +444,7 @@ class RefusalTests(RenderCase):
         for late in (False, True):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.write_stderr(b"Empty output")
-            encoder.exit_and_end(1)
+            encoder.exit_and_end(1, stderr=b"Empty output")
             if late:
                 self.harness.clock.advance(101)
             self.harness.encoder().exit_and_end(9)
@@ -471,11 +455,9 @@ class RefusalTests(RenderCase):
         log = Log()
         self.addCleanup(log.start())
         client, encoder = self.harness.render("t:5")
-        encoder.write_stderr(b"Empty output")
-        encoder.exit_and_end(1)
+        encoder.exit_and_end(1, stderr=b"Empty output")
         self.harness.sources.opened[0].written_to = True
-        self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4250000\nprogress=end\n")
         self.assertIsInstance(client.outcome, RenderFailed)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
         self.assertIn("a source changed while it was read", formatEvent(warning))
@@ -484,13 +466,10 @@ class RefusalTests(RenderCase):
         """Run a render that yields no samples, and the measuring pass that follows it."""
         client, encoder = self.harness.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
-        encoder.write_stdout(b"headers")
-        encoder.write_stderr(b"Empty output")
-        encoder.exit_and_end(1)
+        encoder.exit_and_end(1, stdout=b"headers", stderr=b"Empty output")
         measuring = self.harness.encoder()
         self.assertIn("-progress", measuring.arguments)
-        measuring.write_stdout(b"out_time_us=%s\n" % measured)
-        measuring.exit_and_end()
+        measuring.exit_and_end(stdout=b"out_time_us=%s\n" % measured)
         return client, measuring
 
     def test_shortest_trim(self) -> None:
@@ -503,8 +482,7 @@ class RefusalTests(RenderCase):
         self.assertTrue(
             chain.endswith("apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16")
         )
-        encoder.write_stdout(b"x" * 100)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"x" * 100)
         self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))
         self.assertEqual(self.harness.stored(), b"x" * 100)
 
@@ -517,8 +495,7 @@ class RefusalTests(RenderCase):
         self.addCleanup(log.start())
         client, _ = self.render_too_short(b"4000000")
         encoder = self.harness.encoder()
-        encoder.write_stderr(b"Empty output")
-        encoder.exit_and_end(1)
+        encoder.exit_and_end(1, stderr=b"Empty output")
         self.assertIsInstance(client.outcome, NothingDecoded)
         self.assertEqual([], self.harness.spawner.alive)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
@@ -547,8 +524,7 @@ class RefusalTests(RenderCase):
         """If the system stops an encoder at AP_MAX_VARIANT_BYTES, its clients are refused (D52)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"x" * 10)
-        encoder.exit_and_end(signal=signal.SIGXFSZ)
+        encoder.exit_and_end(signal=signal.SIGXFSZ, stdout=b"x" * 10)
         self.assert_refused(OutputTooLarge)
         self.assertLessEqual(len(client.data), 10)
 
@@ -571,16 +547,14 @@ class RefusalTests(RenderCase):
         """Output past AP_MAX_VARIANT_BYTES is not stored, even if the encoder exits with 0."""
         self.make(max_variant=10)
         _, encoder = self.harness.render()
-        encoder.write_stdout(b"x" * 11)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"x" * 11)
         self.assert_refused(OutputTooLarge)
 
     def test_cap_exactly(self) -> None:
         """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"x" * 10)
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"x" * 10)
         self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
@@ -597,8 +571,7 @@ class RefusalTests(RenderCase):
         """If the store cannot take a variant, clients still receive all bytes (Metrics, 5)."""
         self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertIsNone(self.harness.stored())
 
@@ -612,8 +585,7 @@ class RefusalTests(RenderCase):
         self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
             OSError(28, "No space left")
         )
-        encoder.write_stdout(b"x")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"x")
         self.assertEqual((self.harness.slots.held, self.harness.slots.depth), (0, 0))
         self.assertNotIn(None, [client.outcome for client in self.harness.clients])
 
@@ -630,8 +602,7 @@ class RefusalTests(RenderCase):
         self.harness.spawner.last.exit_and_end(1)
         client, encoder = self.harness.render()
         self.assertTrue(client.started)
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
 
 
@@ -647,8 +618,7 @@ class MeasuringTests(RenderCase):
     def measure(self, microseconds: int) -> None:
         """Make the measuring pass report a length and succeed."""
         self.assertIn("-progress", self.harness.encoder().arguments)
-        self.harness.encoder().write_stdout(b"out_time_us=%d\nprogress=end\n" % microseconds)
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=%d\nprogress=end\n" % microseconds)
 
     def test_within_the_slot(self) -> None:
         """The measuring pass runs in the render slot, and gives the start of the fade (D12)."""
@@ -658,8 +628,7 @@ class MeasuringTests(RenderCase):
         self.assertEqual(self.harness.slots.held, 1)
         chain = self.harness.encoder().arguments[self.harness.encoder().arguments.index("-af") + 1]
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
 
     def test_shared_time(self) -> None:
@@ -727,8 +696,7 @@ class LeavingTests(RenderCase):
             self.harness.advance_to_size_check()
             client.disconnect()
             self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
-            encoder.write_stdout(b"def")
-            encoder.exit_and_end()
+            encoder.exit_and_end(stdout=b"def")
             self.assertEqual(self.harness.stored(), said + b"def")
             self.assertNotEqual(client.outcome, "whole")
 
@@ -740,8 +708,7 @@ class LeavingTests(RenderCase):
         client.disconnect()
         back = self.harness.start_client()
         self.assertEqual((back.started, back.data), (False, b"abc"))
-        encoder.write_stdout(b"def")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"def")
         self.assertEqual((back.data, back.outcome), (b"abcdef", "whole"))
 
     def test_without_a_store(self) -> None:
@@ -765,8 +732,7 @@ class LeavingTests(RenderCase):
         second = self.harness.start_client()
         first.disconnect()
         self.assertEqual(encoder.signals, [])
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(second.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
@@ -781,8 +747,7 @@ class LeavingTests(RenderCase):
             self.assertEqual((self.harness.slots.depth, self.harness.slots.held), (0, 1))
             self.assertIsInstance(client.outcome, CancelledError)
             self.assertEqual(other.signals, [])
-            other.write_stdout(b"x")
-            other.exit_and_end()
+            other.exit_and_end(stdout=b"x")
             self.assertEqual(self.harness.spawner.alive, [])
 
     def test_before_the_slot(self) -> None:
@@ -799,8 +764,7 @@ class LeavingTests(RenderCase):
         """A client that leaves after the end of a render does not prevent the write-back (D37)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
         late = self.harness.start_client(window=0)
         late.disconnect()
@@ -818,8 +782,7 @@ class LeavingTests(RenderCase):
         # The new render waits for the slot of the old one, so children never outnumber slots.
         self.assertEqual(self.harness.spawner.alive, [dying])
         dying.exit_and_end(signal=15)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual(new.outcome, "whole")
 
     def test_stubborn_child(self) -> None:
@@ -839,8 +802,7 @@ class LeavingTests(RenderCase):
             client, encoder = self.harness.render()
             encoder.write_stdout(b"abc")
             self.harness.advance_to_size_check()
-            encoder.write_stdout(b"def")
-            encoder.exit_and_end()
+            encoder.exit_and_end(stdout=b"def")
             self.assertEqual(client.outcome, "whole")
             self.assertEqual(self.harness.stored(), b"abcdef" if stored else None)
 
@@ -865,8 +827,7 @@ class StoringTests(RenderCase):
             self.make()
             self.harness.store.refusal = error
             client, encoder = self.harness.render()
-            encoder.write_stdout(b"abc")
-            encoder.exit_and_end()
+            encoder.exit_and_end(stdout=b"abc")
             self.assertEqual((client.outcome, self.harness.stored()), ("whole", None))
             self.harness.clock.advance(1)
             self.assertEqual(open_descriptors(), self.before)
@@ -876,8 +837,7 @@ class StoringTests(RenderCase):
         """While a write-back hangs, no slot is held, and new clients join the finished output."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.harness.clock.advance(1000)
         self.assertEqual((client.outcome, self.harness.slots.held), ("whole", 0))
         self.assertEqual(self.harness.start_client().data, b"abc")

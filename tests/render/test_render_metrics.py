@@ -58,8 +58,7 @@ class OutcomeTests(MetricsCase):
                 self.make()
                 _, encoder = self.harness.render(f"f:{form}")
                 self.harness.clock.advance(2.5)
-                encoder.write_stdout(b"x" * (ENCODERS[form].header_bytes + 1))
-                encoder.exit_and_end()
+                encoder.exit_and_end(stdout=b"x" * (ENCODERS[form].header_bytes + 1))
                 self.assert_counted("success", 2.5, form)
 
     def test_waveform(self) -> None:
@@ -84,8 +83,7 @@ class OutcomeTests(MetricsCase):
         self.harness.clock.advance(5)
         other.exit_and_end(1)
         self.harness.clock.advance(6)
-        self.harness.encoder().write_stdout(b"x" * (ENCODERS["ogg"].header_bytes + 1))
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"x" * (ENCODERS["ogg"].header_bytes + 1))
         self.harness.clock.advance(7)
         durations = self.counts.of("render_duration_seconds_sum")
         expected = {
@@ -128,8 +126,7 @@ class OutcomeTests(MetricsCase):
             client = self.harness.start_client(options)
             self.harness.answer_probe(duration)
             if options == "t:5":
-                self.harness.encoder().write_stderr(b"Empty output")
-                self.harness.encoder().exit_and_end(1)
+                self.harness.encoder().exit_and_end(1, stderr=b"Empty output")
             client.disconnect()
             self.harness.encoder().exit_and_end(signal=15)
             self.harness.threads.run()
@@ -151,8 +148,7 @@ class OutcomeTests(MetricsCase):
         """An abandoned render that is completed for the store counts as ``success`` (D36)."""
         client, encoder = self.harness.render()
         client.disconnect()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assert_counted("success", 0)
 
     def test_shutdown(self) -> None:
@@ -176,8 +172,7 @@ class OutcomeTests(MetricsCase):
             self.make()
             _, encoder = self.harness.render("f:flac")
             self.harness.clock.advance(0.5)
-            encoder.write_stderr(stderr)
-            encoder.exit_and_end(1)
+            encoder.exit_and_end(1, stderr=stderr)
             self.assert_counted(outcome, 0.5, "flac")
 
     def test_nothing_decoded(self) -> None:
@@ -210,8 +205,7 @@ class OutcomeTests(MetricsCase):
         self.harness.start_client("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(2)
-        self.harness.encoder().write_stdout(b"out_time_us=4000000\nprogress=end\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
         self.assert_counted("invalid_options", 2)
 
     def test_missing_ffmpeg_and_full_disk(self) -> None:
@@ -261,8 +255,7 @@ class NeverRanTests(MetricsCase):
         self.harness.start_client(path=b"huge.wav")
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
             self.harness.start_client()
-            self.harness.spawner.last.write_stderr(said)
-            self.harness.spawner.last.exit_and_end(code)
+            self.harness.spawner.last.exit_and_end(code, stderr=said)
         self.harness.start_client("t:60")
         self.harness.answer_probe()
         self.harness.start_client("f:opus")
@@ -316,8 +309,7 @@ class SlotTests(MetricsCase):
         self.assertEqual((2, 2, 1), self.gauges())
         for expected in ((2, 2, 0), (1, 1, 0), (0, 0, 0)):
             encoder = self.harness.spawner.alive[0]
-            encoder.write_stdout(b"abc")
-            encoder.exit_and_end()
+            encoder.exit_and_end(stdout=b"abc")
             self.assertEqual(expected, self.gauges())
 
     def test_probes(self) -> None:
@@ -332,8 +324,7 @@ class WriteFailureTests(MetricsCase):
     def render(self) -> Client:
         """Start a client and complete its render."""
         client, encoder = self.harness.render()
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
         return client
 
@@ -358,8 +349,7 @@ class WriteFailureTests(MetricsCase):
         self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
         self.assertEqual({}, self.counts.of("variant_store"))
-        encoder.write_stdout(b"abc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual("whole", client.outcome)
         self.assertEqual(1, self.failures())
 

@@ -72,8 +72,7 @@ class FetchTests(SourceCase):
         self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))
         self.harness.clock.advance(30)
         self.fetching.callback(None)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertEqual({"success": 1}, self.outcomes())
 
@@ -82,8 +81,7 @@ class FetchTests(SourceCase):
         clients = [self.start_client(), self.harness.start_client()]
         self.assertEqual(len(self.harness.sources.opened), 1)
         self.fetching.callback(None)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual([client.data for client in clients], [b"abc"] * 2)
 
     def test_in_the_queue(self) -> None:
@@ -107,8 +105,7 @@ class FetchTests(SourceCase):
         self.fetching.callback(None)
         self.source.fetching = None
         self.harness.clock.advance(20)
-        self.harness.encoder().write_stdout(b"out_time_us=4000000\nprogress=end\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
         self.assertEqual(
             [seconds for seconds, whole in self.source.input_calls if whole], [100, 50]
         )
@@ -121,8 +118,7 @@ class FetchTests(SourceCase):
         self.harness.sources.sizes[b"a.wav"] = None
         client = self.start_client()
         self.fetching.callback(None)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
 
 
@@ -173,8 +169,7 @@ class FailureTests(SourceCase):
         self.harness.encoder().write_stdout(b"abc")
         self.harness.advance_to_size_check()
         self.assertEqual(client.data, b"abc")
-        self.harness.encoder().write_stderr(b"https://a.test/b: Connection reset by peer\n")
-        self.harness.encoder().exit_and_end()
+        self.harness.encoder().exit_and_end(stderr=b"https://a.test/b: Connection reset by peer\n")
         self.assertIsInstance(client.outcome, UpstreamUnavailable)
         self.assertEqual({"upstream_unavailable": 1}, self.outcomes())
         self.assertIsNone(self.harness.stored())

@@ -56,8 +56,7 @@ class DiskHarness(RenderHarness):
 
     def finish(self, data: bytes = b"abc") -> None:
         """Make the encoder write its whole output and exit."""
-        self.encoder().write_stdout(data)
-        self.encoder().exit_and_end()
+        self.encoder().exit_and_end(stdout=data)
 
     def found(self, options: str = "") -> bytes | None:
         """Return the stored bytes of a variant, or None."""
@@ -345,8 +344,7 @@ class WriteBackTests(StoreCase):
         slow = self.harness.start_client(window=0)
         encoder.write_stdout(b"a")
         self.harness.advance_to_size_check()
-        encoder.write_stdout(b"bc")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"bc")
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
         self.assertEqual((slow.data, slow.outcome), (b"a", None))

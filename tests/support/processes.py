@@ -85,8 +85,19 @@ class FakeChild:
         self.ended = True
         self._protocol.processEnded(self._reason)
 
-    def exit_and_end(self, code: int = 0, signal: int | None = None) -> None:
-        """Exit and close all pipes."""
+    def exit_and_end(
+        self,
+        code: int = 0,
+        signal: int | None = None,
+        *,
+        stdout: bytes = b"",
+        stderr: bytes = b"",
+    ) -> None:
+        """Write the last output, exit and close all pipes."""
+        if stdout:
+            self.write_stdout(stdout)
+        if stderr:
+            self.write_stderr(stderr)
         self.exit(code, signal)
         self.end()
 
