@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from botocore import auth
@@ -30,38 +31,22 @@ SETTINGS = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-ea
 CONTENT = b"audioproxy can read what it writes"
 
 
-@dataclass
-class ServiceStores:
-    """Stores of a service."""
-
-    store: S3VariantStore | None = None
-    bucket_sources: S3Sources | None = None
-
-
 class StoreCase(ClientCase):
     """Buckets for variants and for sources."""
 
     def setUp(self) -> None:
         super().setUp()
         self.objects = ObjectStore(SETTINGS, self.client)
+        threads: Any = None
         self.variants = S3VariantStore(
-            self.objects,
-            "bucket",
-            AnonymousSpace(),
-            self.network,
-            None,  # type: ignore[arg-type]
+            self.objects, "bucket", AnonymousSpace(), self.network, threads
         )
         self.sources = S3Sources(self.objects, None, 300)
 
     def config(self, **settings: Any) -> Config:
         """Return the configuration of a service with a bucket for its variants."""
-        return Config(
-            allow_insecure=True,
-            presign_ttl=60,
-            variant_store=BucketStore("bucket"),
-            variant_s3=SETTINGS,
-            **settings,
-        )
+        settings = {"presign_ttl": 60, "variant_s3": SETTINGS, **settings}
+        return Config(allow_insecure=True, variant_store=BucketStore("bucket"), **settings)
 
     def results(self, check: AsyncIterator[CheckResult], *responses: bytes) -> list[CheckResult]:
         """Return the results of a check whose requests get these responses."""
@@ -206,17 +191,12 @@ class ClockTests(StoreCase):
         """The clock is compared with a store's Date header, even in an error response."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
         date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
-        refusal = reply(404, error("NoSuchBucket"), date)
         ahead = note("clock", "this machine's is 9 s ahead of the store's; set it by NTP")
-        for proxy in (
-            ServiceStores(store=self.variants),
-            ServiceStores(bucket_sources=self.sources),
-        ):
-            settings = UsableSettings(self.config(), frozenset(), ())
-            checking = check_stores(self.network, settings, proxy)  # type: ignore[arg-type]
-            self.assertEqual(ahead, single_result(self.results(checking, refusal), "clock"))
+        settings = UsableSettings(self.config(), frozenset(), ())
         # Without a Date header there is no result for the clock.
-        refusal = reply(404, error("NoSuchBucket"))
-        checking = check_stores(self.network, settings, ServiceStores(store=self.variants))  # type: ignore[arg-type]
-        results = self.results(checking, refusal)
-        self.assertNotIn("clock", [result.check for result in results])
+        for headers, expected in (({}, []), (date, [ahead])):
+            for store, sources in ((self.variants, None), (None, self.sources)):
+                proxy: Any = SimpleNamespace(store=store, bucket_sources=sources)
+                checking = check_stores(self.network, settings, proxy)
+                results = self.results(checking, reply(404, error("NoSuchBucket"), headers))
+                self.assertEqual(expected, [each for each in results if each.check == "clock"])

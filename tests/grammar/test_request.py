@@ -21,6 +21,7 @@ from audioproxy.grammar.sources import LocalSource
 KEY, SALT = b"k" * 32, b"salt"
 KEYS = SigningKeys(KEY, SALT)
 NOW = 1_800_000_000.9
+PATH = b"/plain/local://a"
 
 
 def signed(path: bytes) -> SignedPath:
@@ -31,40 +32,26 @@ def signed(path: bytes) -> SignedPath:
 class VerifyTests(SynchronousTestCase):
     """`SigningKeys.verify`"""
 
-    def assert_refused(self, keys: SigningKeys, path: SignedPath) -> InvalidSignature:
-        """Assert that a signature is refused, and return the refusal."""
-        error = self.assertRaises(InvalidSignature, keys.verify, path)
-        assert isinstance(error, InvalidSignature)
-        return error
+    def test_accepted(self) -> None:
+        """The correct signature is accepted, and the word ``insecure`` if it is allowed."""
+        KEYS.verify(signed(PATH))
+        SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(PATH))
+        SigningKeys(None, None, allow_insecure=True).verify(SignedPath(b"insecure", PATH))
 
-    def test_right(self) -> None:
-        """The correct signature is accepted, whether or not insecure URLs are allowed."""
-        KEYS.verify(signed(b"/plain/local://a"))
-        SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(b"/plain/local://a"))
-
-    def test_wrong(self) -> None:
-        """A signature that no known mistake explains is refused with the default message."""
-        error = self.assert_refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
-        self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
-
-    def test_diagnosis(self) -> None:
-        """The refusal names a common signing mistake, such as a missing salt."""
-        path = b"/plain/local://a"
-        error = self.assert_refused(KEYS, SignedPath(sign(KEY, b"", path), path))
-        assert error.diagnosis is not None
-        self.assertIn("without AP_SALT", error.diagnosis)
-        self.assertEqual(f"The signature does not match: {error.diagnosis}.", error.message)
-
-    def test_insecure(self) -> None:
-        """The signature ``insecure`` is accepted if allowed; else the refusal names the setting."""
-        path = SignedPath(b"insecure", b"/plain/local://a")
-        SigningKeys(None, None, allow_insecure=True).verify(path)
-        self.assertIn("AP_ALLOW_INSECURE", self.assert_refused(KEYS, path).message)
-
-    def test_no_key(self) -> None:
-        """Without a key, a signature is refused, and the refusal names AP_KEY."""
-        keys = SigningKeys(None, None, allow_insecure=True)
-        self.assertIn("AP_KEY", self.assert_refused(keys, signed(b"/plain/local://a")).message)
+    def test_refused(self) -> None:
+        """The refusal names a missing setting, or a common signing mistake with what is right."""
+        no_keys = SigningKeys(None, None, allow_insecure=True)
+        unsalted = "it was made without AP_SALT; the salt precedes the path"
+        for keys, signature, message, diagnosis in (
+            (KEYS, b"x" * 43, f"^{InvalidSignature.default_message}$", None),
+            (KEYS, sign(KEY, b"", PATH), f"^The signature does not match: {unsalted}.$", unsalted),
+            (KEYS, b"insecure", "AP_ALLOW_INSECURE", None),
+            (no_keys, sign(KEY, SALT, PATH), "AP_KEY", None),
+        ):
+            path = SignedPath(signature, PATH)
+            error = self.assertRaises(InvalidSignature, keys.verify, path)
+            self.assertRegex(error.message, message)
+            self.assertEqual(diagnosis, error.diagnosis)
 
 
 class RequestTests(SynchronousTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -449,7 +449,8 @@ class LogNameTests(SynchronousTestCase):
         ):
             self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
 
-    @DETERMINISTIC
+    # Drawing two sources takes long.
+    @settings(DETERMINISTIC, max_examples=40)
     @given(source=sources(), other=sources())
     def test_distinct_names(self, source: bytes, other: bytes) -> None:
         """A log name is one word of visible ASCII, and is different for each source (D28)."""
