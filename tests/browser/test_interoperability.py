@@ -5,7 +5,6 @@ from __future__ import annotations
 import wave
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,8 @@ RATE = 44_100
 FRAMES = 3 * RATE + 1234
 PIXELS = 600
 
-#: Channels, bits and serialization of a waveform.
-Form = tuple[int, int, str]
-FORMS: list[Form] = list(product((1, 2), (8, 16), ("json", "dat")))
+#: Channels, bits and serialization of each form of a waveform.
+FORMS = list(product((1, 2), (8, 16), ("json", "dat")))
 
 
 def make_samples() -> NDArray[np.int16]:
@@ -63,33 +61,24 @@ def extremes(
 class WaveformDataTests(NodeCase):
     """waveform-data.js under node, which fetches waveforms from a service."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.samples = make_samples()
-        write(self.root / "noise.wav", self.samples)
-
-    async def read(self, *forms: Form) -> list[dict[str, Any]]:
-        """Return what the library reads from each form of the waveform."""
-        origin = f"http://127.0.0.1:{self.start().port}"
-        urls = [
-            origin
-            + signed(
-                f"/f:peaks/pts:{PIXELS}/ch:{channels}/pk_bits:{bits}/pk_fmt:{serialization}"
-                "/plain/local://noise.wav"
-            ).decode()
-            for channels, bits, serialization in forms
-        ]
-        found: list[dict[str, Any]] = await self.run_script("read.mjs", *urls)
-        return found
-
     async def test_reads_every_form(self) -> None:
-        """waveform-data.js reads every header field and value of every form correctly."""
+        """waveform-data.js reads every header field and value of every form correctly.
+
+        It resamples waveforms to a given scale and to a given width.
+        """
+        samples = make_samples()
+        write(self.root / "noise.wav", samples)
+        origin = f"http://127.0.0.1:{self.start().port}"
+        urls = []
+        for channels, bits, serialization in FORMS:
+            options = f"pts:{PIXELS}/ch:{channels}/pk_bits:{bits}/pk_fmt:{serialization}"
+            urls.append(origin + signed(f"/f:peaks/{options}/plain/local://noise.wav").decode())
         # Frames per pixel, rounded up. D26 allows a scale up to 1 % larger, which the service does
         # not use for so few frames.
         scale = -(-FRAMES // PIXELS)
-        for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
+        for form, found in zip(FORMS, await self.run_script("read.mjs", *urls), strict=True):
             channels, bits, _ = form
-            minima, maxima = extremes(self.samples, channels, bits, scale, PIXELS)
+            minima, maxima = extremes(samples, channels, bits, scale, PIXELS)
             expected = {
                 "bits": bits,
                 "channels": channels,
@@ -99,22 +88,18 @@ class WaveformDataTests(NodeCase):
                 "scale": scale,
                 "minima": minima,
                 "maxima": maxima,
+                "at_half": PIXELS // 2,
             }
+            coarser, narrower = found.pop("coarser"), found.pop("narrower")
             self.assertEqual(expected, {name: found[name] for name in expected}, form)
-            self.assertEqual(PIXELS // 2, found["at_half"], form)
-
-    async def test_resamples(self) -> None:
-        """waveform-data.js resamples waveforms to a given scale and to a given width."""
-        for found in await self.read((1, 8, "json"), (2, 16, "dat")):
-            coarser, narrower = found["coarser"], found["narrower"]
-            self.assertEqual(3 * found["scale"], coarser["scale"])
+            self.assertEqual(3 * scale, coarser["scale"])
             for name, extreme in (("minima", min), ("maxima", max)):
-                expected = [
+                merged = [
                     [extreme(channel[at : at + 3]) for at in range(0, PIXELS, 3)]
-                    for channel in found[name]
+                    for channel in expected[name]
                 ]
-                self.assertEqual(expected, coarser[name])
+                self.assertEqual(merged, coarser[name], form)
             # The library rounds the scale down, which may give one pixel more.
             self.assertIn(narrower["length"], (100, 101))
             for name in ("bits", "channels", "sample_rate"):
-                self.assertEqual({found[name]}, {coarser[name], narrower[name]})
+                self.assertEqual({expected[name]}, {coarser[name], narrower[name]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -49,36 +48,24 @@ LOUD: Range = (-0.9, 0.9)
 ABOVE: Range = (-0.1, 0.7)
 
 
-@dataclass(frozen=True)
-class Section:
-    """Section of the source.
-
-    :ivar columns: length in fiftieths of a second.
-    """
-
-    columns: int
-    left: Range
-    right: Range
-
-
-#: Twelve seconds of audio.
+#: Twelve seconds of audio: lengths in fiftieths of a second, and ranges of both channels.
 SECTIONS = (
-    Section(70, SILENT, SILENT),
-    Section(80, LOUD, LOUD),
-    Section(50, SILENT, SILENT),
-    Section(70, HALF, HALF),
-    Section(30, QUIET, QUIET),
-    Section(3, LOUD, LOUD),
-    Section(47, QUIET, QUIET),
-    Section(60, LOUD, SILENT),
-    Section(60, SILENT, LOUD),
-    Section(60, ABOVE, HALF),
-    Section(20, SILENT, SILENT),
-    Section(50, QUIET, ABOVE),
+    (70, SILENT, SILENT),
+    (80, LOUD, LOUD),
+    (50, SILENT, SILENT),
+    (70, HALF, HALF),
+    (30, QUIET, QUIET),
+    (3, LOUD, LOUD),
+    (47, QUIET, QUIET),
+    (60, LOUD, SILENT),
+    (60, SILENT, LOUD),
+    (60, ABOVE, HALF),
+    (20, SILENT, SILENT),
+    (50, QUIET, ABOVE),
 )
 
 #: Expected ranges of both channels for each column.
-EXPECTED = [(section.left, section.right) for section in SECTIONS for _ in range(section.columns)]
+EXPECTED = [(left, right) for columns, left, right in SECTIONS for _ in range(columns)]
 
 
 def write_source(path: Path) -> None:
@@ -145,21 +132,19 @@ class PageTests(NodeCase):
     def assert_played(self, report: dict[str, Any]) -> None:
         """Require that audio played before, during and after the measurement of the waveform."""
         self.assertEqual([], report["consoleMessages"])
-        for moment in ("before", "after", "later", "afterSeek"):
-            state = report[moment]
+        states = {moment: report[moment] for moment in ("before", "after", "later", "afterSeek")}
+        for moment, state in states.items():
             self.assertIsNone(state["error"], moment)
             self.assertFalse(state["paused"] or state["ended"], moment)
             # HAVE_CURRENT_DATA: audio for the current position is available.
             self.assertGreaterEqual(state["readyState"], 2, moment)
             self.assertApproximates(len(EXPECTED) / 50, state["duration"], 0.05)
-        before, after, later, after_seek = (
-            report[moment]["currentTime"] for moment in ("before", "after", "later", "afterSeek")
-        )
-        self.assertLess(0.2, before)
-        self.assertLessEqual(before, after)
-        self.assertLess(after + 0.2, later)
-        self.assertLess(later, TARGET, "the measurement of the page took too long")
-        self.assertLess(TARGET + 0.2, after_seek)
+        times = {moment: state["currentTime"] for moment, state in states.items()}
+        self.assertLess(0.2, times["before"])
+        self.assertLessEqual(times["before"], times["after"])
+        self.assertLess(times["after"] + 0.2, times["later"])
+        self.assertLess(times["later"], TARGET, "the measurement of the page took too long")
+        self.assertLess(TARGET + 0.2, times["afterSeek"])
         self.assertTrue(report["atEnd"]["ended"])
         self.assertIsNone(report["atEnd"]["error"])
         heard = [tuple(rest) for path, *rest in report["responses"] if path.endswith(VARIANT_PATH)]
