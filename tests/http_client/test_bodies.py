@@ -24,21 +24,7 @@ from tests.support.wire import PACKET, ClientCase, Peer, chunk, error, reply, re
 CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
-class BodyCase(ClientCase):
-    """Requests to a server that responds with the packets of the test."""
-
-    @property
-    def peer(self) -> Peer:
-        """The server's end of the newest connection."""
-        return self.network.peers[-1]
-
-    def answer(self, *packets: bytes) -> Response:
-        """Return the response that consists of these packets."""
-        self.network.scripts.append(packets)
-        return self.result_of(self.client.request("GET", "http://s3.test/a", {}))
-
-
-class SmallBodyTests(BodyCase):
+class SmallBodyTests(ClientCase):
     """`BodyCollector`"""
 
     def test_limit(self) -> None:
@@ -61,7 +47,10 @@ class SmallBodyTests(BodyCase):
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
     def test_broken_off(self) -> None:
-        """A body that ends early raises TransportError, even if no length is stated."""
+        """A body with malformed chunks or an early end raises TransportError.
+
+        So does a body whose end is not marked.
+        """
         for packets in (
             (reply(200, length=5), b"hell"),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
@@ -73,9 +62,6 @@ class SmallBodyTests(BodyCase):
                 end(self.peer)
                 self.network.run()
                 self.exactly(reading, TransportError)
-
-    def test_misframed(self) -> None:
-        """A body with malformed chunks raises TransportError."""
         response = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
         self.error_of(response.read(100), TransportError)
 
@@ -97,7 +83,7 @@ class SmallBodyTests(BodyCase):
         self.network.advance(60)
 
 
-class BodyStreamCase(BodyCase):
+class BodyStreamCase(ClientCase):
     """Body that is streamed to a consumer."""
 
     def send_body(
@@ -127,48 +113,38 @@ class BodyStreamCase(BodyCase):
 class BodyStreamTests(BodyStreamCase):
     """`BodyStream`: the bytes that reach the consumer"""
 
-    def test_interface(self) -> None:
-        """A body stream implements Twisted's IPushProducer."""
-        self.assertTrue(verifyObject(IPushProducer, BodyStream(self.network, Any, 0)))
-
     def test_bodies(self) -> None:
-        """A body arrives unchanged in any framing and in packets of any size."""
+        """A body arrives unchanged in any framing and in packets of any size.
+
+        An empty body is streamed without a write.
+        """
         data = bytes(range(256)) * 1000
         size = len(data)
         chunks = [chunk(data[n : n + 7777]) for n in range(0, size, 7777)]
-        for packets in (
-            (reply(200, data),),
-            (reply(206, length=size), data),
-            (reply(200, length=size), data[:1], data[1:999], data[999:]),
-            (reply_without_length(200, headers=CHUNKED), *chunks, chunk(b"")),
-            (reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),),
+        for packets, body in (
+            ((reply(200, data),), data),
+            ((reply(206, length=size), data), data),
+            ((reply(200, length=size), data[:1], data[1:999], data[999:]), data),
+            ((reply_without_length(200, headers=CHUNKED), *chunks, chunk(b"")), data),
+            ((reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),), data),
+            ((reply(200),), b""),
+            ((reply_without_length(200, headers=CHUNKED), chunk(b"")), b""),
         ):
-            for expected in (size, None):
-                self.assert_sent(self.send_body(*packets, size=expected), data)
+            for expected in (len(body), None):
+                self.assert_sent(self.send_body(*packets, size=expected), body)
+                self.assertEqual("wrote" in self.consumer.calls, bool(body))
 
     def test_order(self) -> None:
         """The producer is registered before the first byte, and unregistered before the end."""
+        self.assertTrue(verifyObject(IPushProducer, BodyStream(self.network, Any, 0)))
         for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
-            sending = self.send_body(*packets, size=3)
-            self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
+            calls: list[str] = []
+            consumer = FakeConsumer()
+            sending = self.answer(*packets).stream(3).send(consumer)
+            sending.addCallback(lambda _, calls=calls, seen=consumer.calls: calls.extend(seen))
+            self.network.run()
             self.successResultOf(sending)
-        calls: list[str] = []
-        response = self.answer(reply(200, b"abc"))
-        self.consumer = FakeConsumer()
-        sending = response.stream(3).send(self.consumer)
-        sending.addCallback(lambda _: calls.extend(self.consumer.calls))
-        self.network.run()
-        self.assertEqual(calls, ["registered", "wrote", "unregistered"])
-
-    def test_empty(self) -> None:
-        """An empty body is streamed without a write."""
-        for packets in (
-            (reply(200),),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"")),
-        ):
-            for size in (0, None):
-                self.assert_sent(self.send_body(*packets, size=size), b"")
-                self.assertEqual(self.consumer.calls, ["registered", "unregistered"])
+            self.assertEqual(calls, ["registered", "wrote", "unregistered"])
 
     @DETERMINISTIC
     @given(st.data())
@@ -190,29 +166,26 @@ class BodyStreamTests(BodyStreamCase):
         self.assert_sent(sending, body)
 
     def test_close_delimited(self) -> None:
-        """A close-delimited body is complete if it has the expected size."""
-        for end in (Peer.close, Peer.reset):
-            sending = self.send_body(reply_without_length(200), b"hello", size=5)
+        """A close-delimited body is complete if it has the expected size.
+
+        With an unknown size it fails: its end looks the same as a broken connection.
+        """
+        for end, size in ((Peer.close, 5), (Peer.reset, 5), (Peer.close, None)):
+            sending = self.send_body(reply_without_length(200), b"hello", size=size)
             end(self.peer)
             self.network.run()
-            self.assert_sent(sending, b"hello")
-
-    def test_close_delimited_without_size(self) -> None:
-        """A close-delimited body of unknown size fails on a cleartext connection.
-
-        Without a length, the end of the body looks the same as a broken connection.
-        """
-        sending = self.send_body(reply_without_length(200), b"hello")
-        self.peer.close()
-        self.network.run()
-        self.assert_broken(sending)
+            if size is None:
+                self.assert_broken(sending)
+            else:
+                self.assert_sent(sending, b"hello")
 
     def test_early_end(self) -> None:
-        """A body that ends early fails, whatever its framing is."""
+        """A body that ends early or has malformed chunks fails, whatever its framing is."""
+        chunked = reply_without_length(200, headers=CHUNKED)
         for packets in (
             (reply(200, length=6), b"hello"),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
-            (reply_without_length(200, headers=CHUNKED), b"6\r\nhello"),
+            (chunked, chunk(b"hello")),
+            (chunked, b"6\r\nhello"),
             (reply_without_length(200), b"hello"),
         ):
             for end in (Peer.close, Peer.reset):
@@ -221,6 +194,7 @@ class BodyStreamTests(BodyStreamCase):
                 self.network.run()
                 self.assert_broken(sending)
                 self.assertEqual(bytes(self.consumer.data), b"hello")
+        self.assert_broken(self.send_body(chunked, chunk(b"hello"), b"zz\r\n", size=10))
 
     def test_another_size(self) -> None:
         """A complete body that is shorter than expected fails; the error states both sizes."""
@@ -228,8 +202,7 @@ class BodyStreamTests(BodyStreamCase):
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
         ):
-            sending = self.send_body(*packets, size=6)
-            error = self.exactly(sending, TransportError)
+            error = self.exactly(self.send_body(*packets, size=6), TransportError)
             self.assertEqual(str(error), "the body has 5 bytes instead of 6")
             self.assertEqual(self.consumer.calls[-1], "unregistered")
 
@@ -240,15 +213,9 @@ class BodyStreamTests(BodyStreamCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
             (reply_without_length(200), b"hello, "),
         ):
-            sending = self.send_body(*packets, size=6)
-            reason = self.assert_broken(sending)
+            reason = self.assert_broken(self.send_body(*packets, size=6))
             self.assertEqual(reason, "the body is longer than its stated length")
             self.assertEqual(bytes(self.consumer.data), b"")
-
-    def test_misframed(self) -> None:
-        """A body with malformed chunks fails."""
-        head = reply_without_length(200, headers=CHUNKED)
-        self.assert_broken(self.send_body(head, chunk(b"hello"), b"zz\r\n", size=10))
 
 
 class PauseTests(BodyStreamCase):
@@ -289,35 +256,28 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, bytes(size))
 
     def test_paused_before_registering(self) -> None:
-        """A stream may be paused before it has a consumer, and resumed after that."""
-        stream = self.answer(reply(200, length=5), b"hello").stream(5)
-        stream.pauseProducing()
-        self.consumer = FakeConsumer()
-        sending = stream.send(self.consumer)
-        self.network.run()
-        self.assertEqual(self.peer.unread, 5)
-        stream.resumeProducing()
-        self.network.run()
-        self.assert_sent(sending, b"hello")
-
-    def test_resumed_before_registering(self) -> None:
-        """Pausing and resuming a stream before it has a consumer changes nothing."""
-        stream = self.answer(reply(200, length=5), b"hello").stream(5)
-        stream.pauseProducing()
-        stream.resumeProducing()
-        self.assertEqual(self.peer.unread, 5)
-        self.consumer = FakeConsumer()
-        sending = stream.send(self.consumer)
-        self.network.run()
-        self.assert_sent(sending, b"hello")
+        """A stream may be paused before it has a consumer, and resumed before or after that."""
+        for resumed_before in (False, True):
+            stream = self.answer(reply(200, length=5), b"hello").stream(5)
+            stream.pauseProducing()
+            if resumed_before:
+                stream.resumeProducing()
+            self.assertEqual(self.peer.unread, 5)
+            self.consumer = FakeConsumer()
+            sending = stream.send(self.consumer)
+            self.network.run()
+            if not resumed_before:
+                self.assertEqual(self.peer.unread, 5)
+                stream.resumeProducing()
+                self.network.run()
+            self.assert_sent(sending, b"hello")
 
     def test_paused_in_the_last_write(self) -> None:
         """A pause during the last write does not delay the end of the stream."""
         consumer = FakeConsumer(capacity=0)
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
-        self.network.scripts.append(reply(200))
-        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).discard())
+        self.result_of(self.answer(reply(200)).discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_resumed_while_writing(self) -> None:
@@ -330,13 +290,11 @@ class PauseTests(BodyStreamCase):
 
     def test_calls_after_the_end(self) -> None:
         """Producer calls after the end do not affect the next request on the connection."""
-        self.network.scripts.append(reply(200, b"hello"))
-        response = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        stream = response.stream(5)
+        stream = self.answer(reply(200, b"hello")).stream(5)
         self.consumer = FakeConsumer()
         sending = stream.send(self.consumer)
         self.network.run()
-        fetching = self.begin(self.client.request("GET", "http://s3.test/", {}))
+        fetching = self.fetch()
         stream.pauseProducing()
         stream.resumeProducing()
         stream.stopProducing()
@@ -353,30 +311,23 @@ class StallTests(BodyStreamCase):
 
     def test_stall(self) -> None:
         """After 30 seconds without data the stream fails; earlier data reaches the consumer."""
-        sending = self.send_body(reply(200, length=9), b"hello", size=9)
-        self.network.advance(29.9)
-        self.assertNoResult(sending)
-        self.network.advance(0.1)
-        self.assertEqual(self.assert_broken(sending), "the body stalled for 30 seconds")
-        self.assertTrue(self.peer.aborted)
-        self.assertEqual(bytes(self.consumer.data), b"hello")
+        for data in (b"hello", b""):
+            sending = self.send_body(reply(200, length=9), *filter(None, [data]), size=9)
+            self.network.advance(29.9)
+            self.assertNoResult(sending)
+            self.network.advance(0.1)
+            self.assertEqual(self.assert_broken(sending), "the body stalled for 30 seconds")
+            self.assertTrue(self.peer.aborted)
+            self.assertEqual(bytes(self.consumer.data), data)
 
     def test_longer_timeout(self) -> None:
         """A caller can set a stall timeout longer than 30 seconds."""
-        response = self.answer(reply(200, length=9))
-        sending = response.stream(9, 600).send(FakeConsumer())
+        sending = self.answer(reply(200, length=9)).stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
-        self.assertEqual(
-            str(self.exactly(sending, TransportError)), "the body stalled for 600 seconds"
-        )
-
-    def test_nothing(self) -> None:
-        """The stream fails after 30 seconds if not even the first byte arrives."""
-        sending = self.send_body(reply(200, length=9), size=9)
-        self.network.advance(30)
-        self.assert_broken(sending)
+        error = self.exactly(sending, TransportError)
+        self.assertEqual(str(error), "the body stalled for 600 seconds")
 
     def test_slow(self) -> None:
         """A slow server may take any time, as long as each pause is under 30 seconds."""
@@ -436,8 +387,7 @@ class ConsumerGoneTests(BodyStreamCase):
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.network.run()
         self.exactly(sending, ConsumerGone)
-        self.network.scripts.append(reply(200, b"next"))
-        response = self.result_of(self.client.request("POST", "http://s3.test/", {}))
+        response = self.answer(reply(200, b"next"), method="POST")
         self.assertEqual(self.result_of(response.read(4)), b"next")
 
     def test_gone_at_once(self) -> None:
@@ -486,7 +436,7 @@ class FakeFile:
         return data
 
 
-class RequestBodyCase(BodyCase):
+class RequestBodyCase(ClientCase):
     """Upload of a byte range of a file."""
 
     def put(self, source: FakeFile, start: int, stop: int) -> Deferred[Response]:
@@ -504,12 +454,9 @@ class RequestBodyTests(RequestBodyCase):
 
     DATA = bytes(range(256)) * 4000
 
-    def test_interface(self) -> None:
-        """A request body implements Twisted's IBodyProducer."""
-        self.assertTrue(verifyObject(IBodyProducer, RequestBody(FakeFile(b""), 0, 0)))
-
     def test_ranges(self) -> None:
         """Each range of a file arrives exactly, with its length as Content-Length."""
+        self.assertTrue(verifyObject(IBodyProducer, RequestBody(FakeFile(b""), 0, 0)))
         size = len(self.DATA)
         for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):
             self.network.scripts.append(reply(200))
@@ -583,46 +530,38 @@ class RequestBodyTests(RequestBodyCase):
             self.upload.stopProducing()
         self.assertEqual(self.network.requests[-1].body, b"hello")
 
-    def test_short_file(self) -> None:
-        """A file shorter than the range fails the upload, and no complete request is sent."""
-        for size in (0, 5, 3 * PACKET):
-            source = FakeFile(bytes(size))
-            error = self.exactly(self.put(source, 0, size + 1), TransportError)
-            self.assertIn("EOFError", str(error))
+    def test_broken_file(self) -> None:
+        """A file that is too short or cannot be read fails the upload.
+
+        No complete request is sent.
+        """
+        broken = OSError(5, "Input/output error")
+        for size, failure, text in (
+            (0, None, "EOFError"),
+            (5, None, "EOFError"),
+            (3 * PACKET, None, "EOFError"),
+            (3 * PACKET, broken, "Input/output error"),
+        ):
+            putting = self.put(FakeFile(bytes(size), failure), 0, size + 1)
+            self.assertIn(text, str(self.exactly(putting, TransportError)))
             self.network.run()
             self.assertTrue(self.peer.aborted)
             self.assertEqual(self.peer.requests, [])
 
-    def test_broken_disk(self) -> None:
-        """A file that cannot be read fails the upload, and no complete request is sent."""
-        source = FakeFile(bytes(3 * PACKET), OSError(5, "Input/output error"))
-        error = self.exactly(self.put(source, 0, 5 * PACKET), TransportError)
-        self.assertIn("Input/output error", str(error))
-        self.network.run()
-        self.assertTrue(self.peer.aborted)
-        self.assertEqual(self.peer.requests, [])
-
-    def test_broken_off(self) -> None:
-        """If the object store closes the connection, the upload fails and reads no further."""
-        for end in (Peer.close, Peer.reset):
+    def test_given_up(self) -> None:
+        """If the object store closes the connection or the caller cancels, no more is read."""
+        for end in (Peer.close, Peer.reset, None):
             source = FakeFile(self.DATA)
             putting = self.put_slowly(source)
             read_to = source.read_to
-            end(self.peer)
+            if end is None:
+                putting.cancel()
+            else:
+                end(self.peer)
             self.network.run()
-            self.exactly(putting, TransportError)
+            self.exactly(putting, CancelledError if end is None else TransportError)
+            self.assertEqual(self.peer.aborted, end is None)
             self.assertEqual(source.read_to, read_to)
-
-    def test_cancelled(self) -> None:
-        """Cancelling an upload aborts the connection, and the file is read no further."""
-        source = FakeFile(self.DATA)
-        putting = self.put_slowly(source)
-        read_to = source.read_to
-        putting.cancel()
-        self.network.run()
-        self.exactly(putting, CancelledError)
-        self.assertTrue(self.peer.aborted)
-        self.assertEqual(source.read_to, read_to)
 
     def test_cancelled_after_all_was_sent(self) -> None:
         """Cancelling while waiting for the response to an upload aborts the connection."""
@@ -652,53 +591,31 @@ class EarlyResponseTests(RequestBodyCase):
         return putting
 
     def test_answer(self) -> None:
-        """A response before the end of the upload is returned, and the upload is not completed."""
-        putting = self.put_early(
-            FakeFile(self.DATA), lambda peer: peer.send(reply(403, self.DENIED))
-        )
-        response = self.successResultOf(putting)
-        self.assertEqual(response.status, 403)
-        self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
-        self.network.run()
-        self.assertEqual(self.peer.requests, [])
-        self.peer.reset()
-        self.peer.set_window(None)
-        self.network.run()
+        """A response before the end of an upload is returned, and the connection is closed.
 
-    def test_answer_and_close(self) -> None:
-        """An early response is returned even if the object store then closes the connection."""
+        The file is read no further, and may be closed without an error in the log.
+        """
+        log = Log()
+        self.addCleanup(log.start())
 
-        def respond(peer: Peer) -> None:
+        def respond_and_close(peer: Peer) -> None:
             peer.send(reply(403, self.DENIED, {"Connection": "close"}))
             peer.close()
 
-        response = self.successResultOf(self.put_early(FakeFile(self.DATA), respond))
-        self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
-        self.peer.set_window(None)
-        self.network.run()
-
-    def test_connection(self) -> None:
-        """After an early response the connection is closed and the file is read no further."""
-        source = FakeFile(self.DATA)
-        putting = self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED)))
-        read_to = source.read_to
-        self.end(putting)
-        self.network.advance(60)
-        closed = self.peer.closed
-        self.peer.set_window(None)
-        self.network.run()
-        self.assertTrue(closed, "the connection is still open")
-        self.assertEqual(source.read_to, read_to, "the file was read further")
-
-    def test_file_that_is_closed(self) -> None:
-        """A file may be closed after an early response without an error in the log."""
-        log = Log()
-        self.addCleanup(log.start())
-        source = FakeFile(self.DATA)
-        self.end(self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED))))
-        source.data, source.error = b"", ValueError("I/O operation on closed file")
-        self.peer.set_window(None)
-        self.network.run()
+        for respond in (lambda peer: peer.send(reply(403, self.DENIED)), respond_and_close):
+            source = FakeFile(self.DATA)
+            response = self.successResultOf(self.put_early(source, respond))
+            read_to = source.read_to
+            source.data, source.error = b"", ValueError("I/O operation on closed file")
+            self.assertEqual(response.status, 403)
+            self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
+            self.network.run()
+            self.assertEqual(self.peer.requests, [])
+            self.network.advance(60)
+            self.assertTrue(self.peer.closed, "the connection is still open")
+            self.peer.set_window(None)
+            self.network.run()
+            self.assertEqual(source.read_to, read_to, "the file was read further")
         self.flushLoggedErrors()
         self.assertEqual(log.errors, [])
 

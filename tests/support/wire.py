@@ -2,7 +2,7 @@
 
 Bytes move only in `Network.run`, and time passes only in `Network.advance`. So a test can act
 between any two packets and never waits. A transport that is full, closed or aborted behaves as
-Twisted's real one does; `tests.http_client.test_client` also tests this with real sockets.
+Twisted's real one does; `tests.http_client.test_client_live` tests this with real sockets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from audioproxy.http_client.client import HttpClient
+from audioproxy.http_client.client import HttpClient, Response
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -580,6 +580,22 @@ class ClientCase(SynchronousTestCase):
         begun = Deferred.fromCoroutine(work)
         self.network.run()
         return begun
+
+    @property
+    def peer(self) -> Peer:
+        """The server's end of the newest connection."""
+        return self.network.peers[-1]
+
+    def fetch(
+        self, method: str = "GET", url: str = "http://s3.test/a", **options: Any
+    ) -> Deferred[Response]:
+        """Start a request without headers."""
+        return self.begin(self.client.request(method, url, {}, **options))
+
+    def answer(self, *packets: bytes, method: str = "GET") -> Response:
+        """Return the response to a request, which consists of these packets."""
+        self.network.scripts.append(packets)
+        return self.result_of(self.client.request(method, "http://s3.test/a", {}))
 
     def result_of(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, which must complete while the clock stands still."""

@@ -1,0 +1,133 @@
+"""The outbound HTTP client on real sockets, and its import in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import platformTrust
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.http_client.client import HttpClient
+from audioproxy.http_client.errors import TransportError
+from tests.support.consumers import FakeConsumer
+from tests.support.wire import reply
+
+reactor: Any = _reactor
+
+
+class ServerProtocol(Protocol):
+    """Server side of a connection, which answers any data with the test's response."""
+
+    def __init__(self, server: RealTests) -> None:
+        self.server = server
+
+    def connectionMade(self) -> None:
+        self.server.connections.append(self)
+        self.ended: Deferred[BaseException] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        if self.server.answer:
+            self.transport.write(self.server.answer)
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.ended.callback(reason.value)
+
+
+class RealTests(TestCase):
+    """Real sockets behave like the simulated ones"""
+
+    timeout = 10
+
+    def setUp(self) -> None:
+        self.connections: list[ServerProtocol] = []
+        self.answer = reply(200, b"hello")
+        factory = Factory.forProtocol(lambda: ServerProtocol(self))
+        factory.noisy = False
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        self.port = port
+        self.url = f"http://127.0.0.1:{port.getHost().port}/"
+        self.client = HttpClient(reactor, platformTrust())
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
+
+    async def test_used_again_and_closed(self) -> None:
+        """One TCP connection serves two requests and closes with the client; then none opens."""
+        for _ in range(2):
+            response = await self.client.request("GET", self.url, {})
+            self.assertEqual(await response.read(5), b"hello")
+        self.assertEqual(len(self.connections), 1)
+        await self.client.close()
+        self.assertIsInstance(await self.connections[0].ended, ConnectionDone)
+        await self.port.stopListening()
+        self.client.open()
+        with self.assertRaises(TransportError):
+            await self.client.request("GET", self.url, {})
+
+    async def test_given_up(self) -> None:
+        """Cancelling a request, or discarding a long response, closes its connection at once."""
+        self.answer = b"HTTP/1.1 200 OK\r\n"
+        fetching = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
+        while not self.connections:
+            await reactor_iteration()
+        fetching.cancel()
+        with self.assertRaises(CancelledError):
+            await fetching
+        await self.connections[0].ended
+        self.answer = reply(200, length=10**9) + b"x" * 1000
+        await (await self.client.request("GET", self.url, {})).discard()
+        await self.connections[1].ended
+
+    async def test_slow_reader(self) -> None:
+        """While the consumer is paused, a server can send only as much as the kernel buffers."""
+        size = 64 * 1024 * 1024
+        self.answer = reply(200, length=size)
+        response = await self.client.request("GET", self.url, {})
+        consumer = FakeConsumer(capacity=0)
+        sending = response.stream(size).send(consumer)
+        server = self.connections[0].transport
+        server.write(bytes(size))
+        left, idle_iterations = size, 0
+        # The transfer is blocked once 200 reactor iterations have moved nothing.
+        while idle_iterations < 200:
+            await reactor_iteration()
+            now = len(server.dataBuffer) - server.offset + server._tempDataLen
+            idle_iterations = idle_iterations + 1 if now == left else 0
+            left = now
+        self.assertGreater(left, size // 2)
+        self.assertLessEqual(len(consumer.data), 2 * 64 * 1024)
+        consumer.on_write = consumer.drain
+        consumer.drain()
+        await sending
+        self.assertEqual(len(consumer.data), size)
+
+
+def reactor_iteration() -> Deferred[None]:
+    """Wait for one iteration of the reactor."""
+    passed: Deferred[None] = Deferred()
+    reactor.callLater(0, passed.callback, None)
+    return passed
+
+
+class ImportTests(SynchronousTestCase):
+    """Imports that a service needs only for remote sources and stores"""
+
+    def test_lazy_imports(self) -> None:
+        """Importing `audioproxy.backends` imports neither OpenSSL nor Twisted's HTTP client."""
+        code = (
+            "import sys, audioproxy.backends, audioproxy._twisted;"
+            "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
+        )
+        # Import this working tree: an installed package could belong to another working tree.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=True, env=environment
+        )
+        self.assertEqual(b"[]\n", ran.stdout)
