@@ -8,91 +8,79 @@ from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
 from audioproxy.sources.allowlist import Allowlist
 
 
+def bucket(name: str) -> S3Source:
+    """Return a source in a bucket."""
+    return S3Source(name, b"k")
+
+
+def host(name: str) -> HttpsSource:
+    """Return a source at a host."""
+    return HttpsSource(f"https://{name}/", name)
+
+
 class AllowlistTests(SynchronousTestCase):
     """`Allowlist`"""
 
-    def assert_buckets(self, entry: str, admitted: str, refused: str) -> None:
-        """Assert which buckets an entry allows and refuses; names are separated by spaces."""
-        for names, verdict in ((admitted, True), (refused, False)):
-            for name in names.split():
-                allows = Allowlist((entry,)).allows(S3Source(name, b"k"))
-                self.assertIs(allows, verdict, (entry, name))
+    def test_unset_or_empty(self) -> None:
+        """Without an allowlist, every bucket is admitted and every https host refused.
 
-    def assert_hosts(self, entry: str, admitted: str, refused: str) -> None:
-        """Assert which hosts an entry allows and refuses; names are separated by spaces."""
-        for names, verdict in ((admitted, True), (refused, False)):
-            for name in names.split():
-                allows = Allowlist((entry,)).allows(HttpsSource(f"https://{name}/", name))
-                self.assertIs(allows, verdict, (entry, name))
+        An empty allowlist refuses every bucket and every https host. Local sources are never
+        restricted.
+        """
+        for entries, admits_buckets in ((None, True), ((), False), (("other",), False)):
+            allowlist = Allowlist(entries)
+            self.assertIs(allowlist.allows(bucket("any")), admits_buckets, entries)
+            self.assertFalse(allowlist.allows(host("a.example")), entries)
+            self.assertTrue(allowlist.allows(LocalSource(b"a.mp3")), entries)
 
-    def test_unset(self) -> None:
-        """Without an allowlist, every bucket is admitted and every https host refused."""
-        allowlist = Allowlist(None)
-        self.assertTrue(allowlist.allows(S3Source("any", b"k")))
-        self.assertFalse(allowlist.allows(HttpsSource("https://a.example/", "a.example")))
+    def test_buckets(self) -> None:
+        """An entry is an exact name, or a prefix with a trailing ``*``, both case-sensitive.
 
-    def test_empty(self) -> None:
-        """An empty allowlist refuses every bucket and every https host."""
-        allowlist = Allowlist(())
-        self.assertFalse(allowlist.allows(S3Source("any", b"k")))
-        self.assertFalse(allowlist.allows(HttpsSource("https://a.example/", "a.example")))
+        A bare ``*`` matches every bucket. An entry with ``*`` in another place matches nothing.
+        """
+        for entry, admitted, refused in (
+            ("Music", "Music", "music MUSIC Music2 aMusic Musi"),
+            ("media-*", "media-a media- media-x.y", "media xmedia-a Media-a"),
+            ("*.example.com", "", "a.example.com example.com"),
+            ("*", "a Media x.y", ""),
+            *((entry, "", "ab a aXb aa a.b.b x.a") for entry in self.STARS),
+        ):
+            for names, verdict in ((admitted, True), (refused, False)):
+                for name in names.split():
+                    self.assertIs(Allowlist((entry,)).allows(bucket(name)), verdict, (entry, name))
 
-    def test_local(self) -> None:
-        """The allowlist does not restrict local sources."""
-        for entries in (None, (), ("other",)):
-            self.assertTrue(Allowlist(entries).allows(LocalSource(b"a.mp3")))
+    STARS = ("a*b", "*a", "**", "a**", "*a*", "*.*", "a.*.b", "*.a*")
 
-    def test_exact_name(self) -> None:
-        """An exact name matches a bucket case-sensitively and a host case-insensitively."""
-        self.assert_buckets("Music", "Music", "music MUSIC Music2 aMusic Musi")
-        self.assert_hosts("CDN.example.com", "cdn.example.com", "a.cdn.example.com example.com")
+    def test_hosts(self) -> None:
+        """An entry is a name in any case, an address without brackets, or ``*.`` with a suffix.
 
-    def test_prefix_of_a_bucket(self) -> None:
-        """A trailing ``*`` matches any rest of a bucket's name, case-sensitively."""
-        self.assert_buckets("media-*", "media-a media- media-x.y", "media xmedia-a Media-a")
-
-    def test_prefix_of_a_host(self) -> None:
-        """An entry with a trailing ``*`` matches no host."""
-        self.assert_hosts("cdn*", "", "cdn cdn.example.com cdn1")
-        self.assert_hosts("10.0.0.*", "", "10.0.0.1")
-
-    def test_suffix_of_a_host(self) -> None:
-        """A leading ``*.`` matches one or more labels of a host."""
-        self.assert_hosts(
-            "*.Example.com", "a.example.com b.a.example.com", "example.com xexample.com a.example"
-        )
-
-    def test_suffix_of_a_bucket(self) -> None:
-        """An entry with a leading ``*.`` matches no bucket."""
-        self.assert_buckets("*.example.com", "", "a.example.com example.com")
-
-    def test_everything(self) -> None:
-        """A bare ``*`` matches every bucket and every host."""
-        self.assert_buckets("*", "a Media x.y", "")
-        self.assert_hosts("*", "a.example ::1 10.0.0.1", "")
-
-    def test_star_elsewhere(self) -> None:
-        """An entry with ``*`` in another place matches nothing."""
-        for entry in ("a*b", "*a", "**", "a**", "*a*", "*.*", "a.*.b", "*.a*"):
-            self.assert_buckets(entry, "", "ab a aXb aa a.b.b x.a")
-            self.assert_hosts(entry, "", "ab a axb aa a.b.b x.a x.ab")
-
-    def test_address(self) -> None:
-        """An IP literal without brackets matches exactly this address."""
-        self.assert_hosts("::1", "::1", "::2")
-        for entry in ("[::1]", "::*"):
-            self.assert_hosts(entry, "", "::1 ::2")
-        self.assert_hosts("192.0.2.1", "192.0.2.1", "192.0.2.10")
+        The suffix matches one or more labels. A bare ``*`` matches every host. An entry with ``*``
+        in another place, also at the end, matches nothing.
+        """
+        for entry, admitted, refused in (
+            ("CDN.example.com", "cdn.example.com", "a.cdn.example.com example.com"),
+            (
+                "*.Example.com",
+                "a.example.com b.a.example.com",
+                "example.com xexample.com a.example",
+            ),
+            ("cdn*", "", "cdn cdn.example.com cdn1"),
+            ("10.0.0.*", "", "10.0.0.1"),
+            ("*", "a.example ::1 10.0.0.1", ""),
+            ("::1", "::1", "::2"),
+            ("[::1]", "", "::1"),
+            ("::*", "", "::1"),
+            ("192.0.2.1", "192.0.2.1", "192.0.2.10"),
+            *((entry, "", "ab a axb aa a.b.b x.a x.ab") for entry in self.STARS),
+        ):
+            for names, verdict in ((admitted, True), (refused, False)):
+                for name in names.split():
+                    self.assertIs(Allowlist((entry,)).allows(host(name)), verdict, (entry, name))
 
     def test_several(self) -> None:
         """A source is admitted if at least one entry matches."""
         allowlist = Allowlist(("a", "b*", "*.c"))
-        for source, verdict in (
-            (S3Source("a", b"k"), True),
-            (S3Source("bb", b"k"), True),
-            (S3Source("c", b"k"), False),
-            (HttpsSource("https://x.c/", "x.c"), True),
-            (HttpsSource("https://a/", "a"), True),
-            (HttpsSource("https://bb/", "bb"), False),
-        ):
-            self.assertIs(allowlist.allows(source), verdict, source)
+        for source in (bucket("a"), bucket("bb"), host("x.c"), host("a")):
+            self.assertTrue(allowlist.allows(source), source)
+        for source in (bucket("c"), host("bb")):
+            self.assertFalse(allowlist.allows(source), source)

@@ -92,8 +92,13 @@ class DownloadCase(SynchronousTestCase):
     def receive(self, stream: FakeStream, limit: int = 10**9) -> Deferred[int]:
         """Start to download a stream into the file."""
         self.stream = stream
-        self.consumer = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
-        return Deferred.fromCoroutine(self.consumer.receive(stream))
+        consumer = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
+        return Deferred.fromCoroutine(consumer.receive(stream))
+
+    def renew_file(self) -> None:
+        """Replace the file by an empty one."""
+        self.file.close()
+        self.file = AnonymousFile()
 
     @property
     def written(self) -> bytes:
@@ -111,8 +116,7 @@ class ReceiveTests(DownloadCase):
     def test_bytes(self) -> None:
         """When a download ends, the file contains all bytes."""
         for size in (0, 1, PIECE, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH):
-            self.file.close()
-            self.file = AnonymousFile()
+            self.renew_file()
             data = os.urandom(size)
             receiving = self.receive(FakeStream())
             for start in range(0, size, PIECE):
@@ -125,28 +129,27 @@ class ReceiveTests(DownloadCase):
             self.assertEqual(self.written, data)
 
     def test_not_before(self) -> None:
-        """A download ends only after its last byte is in the file."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(b"hello")
-        self.stream.end()
-        self.assertNoResult(receiving)
-        self.assertEqual(self.written, b"")
-        self.threads.run()
-        self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
+        """A download ends only after its last byte is in the file.
 
-    def test_at_once(self) -> None:
-        """A stream that ends before `send` returns is written completely."""
-        receiving = self.receive(FakeStream(b"hello", whole=True))
-        self.threads.run()
-        self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
+        This also applies to a stream that ends before `send` returns.
+        """
+        for early in (False, True):
+            self.renew_file()
+            receiving = self.receive(FakeStream(b"hello" * early, whole=early))
+            if not early:
+                self.stream.push(b"hello")
+                self.stream.end()
+            self.assertNoResult(receiving)
+            self.assertEqual(self.written, b"")
+            self.threads.run()
+            self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
 
     @DETERMINISTIC
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
         """At any pace of the disk and the stream, the file gets all bytes in order."""
         self.patch(download_module, "_BATCH_SIZE", 16)
-        self.file.close()
-        self.file = AnonymousFile()
+        self.renew_file()
         receiving = self.receive(FakeStream())
         for step in steps:
             if step is None or self.stream.paused:
@@ -204,21 +207,20 @@ class FailureTests(DownloadCase):
 
     def test_limit(self) -> None:
         """A stream of exactly the limit is written; one more byte stops the stream."""
-        for size, pieces in ((10, [b"x" * 10]), (10, [b"x"] * 10)):
-            self.file.close()
-            self.file = AnonymousFile()
-            receiving = self.receive(FakeStream(), limit=size)
-            for piece in pieces:
-                self.stream.push(piece)
-            self.stream.end()
-            self.threads.run()
-            self.assertEqual(self.successResultOf(receiving), size)
-            receiving = self.receive(FakeStream(), limit=size - 1)
-            for piece in pieces:
-                self.stream.push(piece)
-            self.assertTrue(self.stream.gone)
-            self.threads.run()
-            self.failureResultOf(receiving, LimitExceeded)
+        for pieces in ([b"x" * 10], [b"x"] * 10):
+            self.renew_file()
+            for limit in (10, 9):
+                receiving = self.receive(FakeStream(), limit=limit)
+                for piece in pieces:
+                    self.stream.push(piece)
+                self.assertIs(self.stream.gone, limit == 9)
+                if limit == 10:
+                    self.stream.end()
+                self.threads.run()
+                if limit == 10:
+                    self.assertEqual(self.successResultOf(receiving), 10)
+                else:
+                    self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_at_once(self) -> None:
         """A stream that exceeds the limit before `send` returns fails, complete or not."""
@@ -297,27 +299,22 @@ class FailureTests(DownloadCase):
             self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.EAGAIN)
 
     def test_stream_that_fails(self) -> None:
-        """If the stream fails, the download fails with the same error after the running write."""
-        for size in (5, BATCH, BATCH + 5):
+        """If the stream fails, the download fails with the same error after the running write.
+
+        Buffered bytes are not written, since the file is closed next.
+        """
+        for size in (5, BATCH, BATCH + PIECE):
+            self.renew_file()
             receiving = self.receive(FakeStream())
-            self.stream.push(bytes(size))
+            for start in range(0, size, BATCH):
+                self.stream.push(bytes(min(size - start, BATCH)))
             error = TransportError("broken off")
             self.stream.end(error)
             if size >= BATCH:
                 self.assertNoResult(receiving)
             self.threads.run()
             self.assertIs(self.failureResultOf(receiving).value, error)
-
-    def test_nothing_afterwards(self) -> None:
-        """If the stream fails, buffered bytes are not written, since the file is closed next."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(bytes(BATCH))
-        self.stream.push(bytes(PIECE))
-        self.stream.end(TransportError("broken off"))
-        self.threads.run()
-        self.failureResultOf(receiving, TransportError)
-        self.assertEqual(self.threads.waiting, 0)
-        self.assertEqual(len(self.written), BATCH)
+            self.assertEqual((0, size // BATCH * BATCH), (self.threads.waiting, len(self.written)))
 
 
 class CancelledTests(DownloadCase):
@@ -333,33 +330,20 @@ class CancelledTests(DownloadCase):
         self.assertEqual(self.threads.waiting, 0)
 
     def test_while_writing(self) -> None:
-        """A cancelled download waits for the thread that uses the file descriptor."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(bytes(BATCH))
-        receiving.cancel()
-        self.assertTrue(self.stream.gone)
-        self.assertNoResult(receiving)
-        self.threads.run()
-        self.failureResultOf(receiving, CancelledError)
+        """A cancelled download waits for the thread that uses the file descriptor.
 
-    def test_twice(self) -> None:
-        """A download that is cancelled twice still waits for the writing thread."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(bytes(BATCH))
-        receiving.cancel()
-        receiving.cancel()
-        self.assertNoResult(receiving)
-        self.threads.run()
-        self.failureResultOf(receiving, CancelledError)
-
-    def test_last_write(self) -> None:
-        """A download that is cancelled after the stream's end waits for the running write."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(bytes(BATCH))
-        self.stream.push(b"hello")
-        self.stream.end()
-        receiving.cancel()
-        self.assertNoResult(receiving)
-        self.threads.run()
-        self.failureResultOf(receiving, CancelledError)
-        self.assertEqual(self.threads.waiting, 0)
+        This also applies if it is cancelled twice, or after the stream's end.
+        """
+        for times, ended in ((1, False), (2, False), (1, True)):
+            receiving = self.receive(FakeStream())
+            self.stream.push(bytes(BATCH))
+            if ended:
+                self.stream.push(b"hello")
+                self.stream.end()
+            for _ in range(times):
+                receiving.cancel()
+            self.assertTrue(self.stream.gone or ended)
+            self.assertNoResult(receiving)
+            self.threads.run()
+            self.failureResultOf(receiving, CancelledError)
+            self.assertEqual(self.threads.waiting, 0)

@@ -86,42 +86,32 @@ class OpenTests(SourceCase):
     """`S3Sources.open`"""
 
     def test_known(self) -> None:
-        """Size and ETag are those of the store; the ETag is validator and fingerprint."""
-        opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
-        self.assertEqual(
-            (opened.size, opened.etag, opened.validator), (1234, '"abc-1"', b'"abc-1"')
-        )
-        self.assertEqual((opened.fingerprint(), opened.descriptors), (b'"abc-1"', {}))
-        opened.close()
-        opened.close()
+        """Size and ETag are those of the store; the ETag is validator and fingerprint.
 
-    def test_unknown(self) -> None:
-        """Without Content-Length and ETag, a source has no size, validator or fingerprint."""
-        opened = self.open(reply_without_length(200))
-        self.assertEqual((opened.size, opened.etag, opened.validator), (None, None, b""))
-        self.assertEqual(opened.fingerprint(), b"")
-
-    def test_tags_that_cannot_be_used(self) -> None:
-        """Weak, malformed and very long ETags are ignored."""
-        for tag in (
-            'W/"abc"',
-            "abc",
-            '""',
-            '"a b"',
-            '"a\tb"',
-            '"é"',
-            '"a"b"',
-            '"%s"' % ("x" * 201),
+        Without Content-Length and ETag, a source has none of them, and is read all the same.
+        """
+        for response, size, tag in (
+            (reply(200, length=1234, headers={"ETag": '"abc-1"'}), 1234, '"abc-1"'),
+            (reply_without_length(200), None, None),
         ):
-            opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual((opened.etag, opened.validator), (None, b""), tag)
-            self.assertNotIn("-headers", self.input_of(opened).options)
+            opened = self.open(response)
+            self.assertEqual((size, tag), (opened.size, opened.etag))
+            validator = (tag or "").encode()
+            self.assertEqual((validator,) * 2, (opened.validator, opened.fingerprint()))
+            self.assertEqual({}, opened.descriptors)
+            self.assertIn("X-Amz-", self.input_of(opened).url)
+            opened.close()
+            opened.close()
 
-    def test_tags_that_can(self) -> None:
-        """Other ETags are used unchanged."""
-        for tag in ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"'):
+    def test_tags(self) -> None:
+        """Weak, malformed and very long ETags are ignored; other ETags are used unchanged."""
+        unusable = ('W/"abc"', "abc", '""', '"a b"', '"a\tb"', '"é"', '"a"b"', f'"{"x" * 201}"')
+        usable = ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"')
+        for tag in (*unusable, *usable):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual(opened.etag, tag)
+            used = tag if tag in usable else None
+            self.assertEqual((used, (used or "").encode()), (opened.etag, opened.validator), tag)
+            self.assertEqual(used is not None, "-headers" in self.input_of(opened).options, tag)
 
     def test_key(self) -> None:
         """The bytes of the key are requested exactly."""
@@ -130,28 +120,24 @@ class OpenTests(SourceCase):
         self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
 
     def test_refusals(self) -> None:
-        """Missing and denied objects are 404, misconfigured stores 500, failing stores 502."""
-        for status, refusal in (
-            (404, NotFound),
-            (403, NotFound),
-            (401, NotFound),
-            (301, NotConfigured),
-            (405, NotConfigured),
-            (429, UpstreamUnavailable),
-            (500, UpstreamUnavailable),
-            (503, UpstreamUnavailable),
-        ):
-            self.network.scripts.append(reply(status))
-            self.exactly(self.begin_to_open(), refusal)
+        """Missing and denied objects are 404, misconfigured stores 500, failing stores 502.
 
-    def test_bad_requests(self) -> None:
-        """The refusal of a status 400 depends on the error code in its body."""
-        for code, refusal in (
-            ("InvalidBucketName", NotFound),
-            ("ExpiredToken", NotFound),
-            ("AuthorizationHeaderMalformed", NotConfigured),
+        The refusal of a status 400 depends on the error code in its body.
+        """
+        for refusal, replies in (
+            (NotFound, [reply(404)]),
+            (NotFound, [reply(403)]),
+            (NotFound, [reply(401)]),
+            (NotFound, [reply(400), reply(400, error("InvalidBucketName"))]),
+            (NotFound, [reply(400), reply(400, error("ExpiredToken"))]),
+            (NotConfigured, [reply(301)]),
+            (NotConfigured, [reply(405)]),
+            (NotConfigured, [reply(400), reply(400, error("AuthorizationHeaderMalformed"))]),
+            (UpstreamUnavailable, [reply(429)]),
+            (UpstreamUnavailable, [reply(500)]),
+            (UpstreamUnavailable, [reply(503)]),
         ):
-            self.network.scripts += [reply(400), reply(400, error(code))]
+            self.network.scripts += replies
             self.exactly(self.begin_to_open(), refusal)
 
     def test_unreachable(self) -> None:
@@ -177,16 +163,13 @@ class UnchangedTests(SourceCase):
         self.network.scripts += responses
         return self.result_of(opened.unchanged())
 
-    def test_same(self) -> None:
-        """A source with the same ETag is unchanged."""
-        self.assertTrue(self.unchanged(reply(200, length=5, headers=TAGGED)))
-        self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
-
-    def test_another(self) -> None:
-        """A source with another ETag, or that is missing, has changed."""
-        other = {"ETag": '"abd"'}
-        self.assertFalse(self.unchanged(reply(200, length=5, headers=other)))
-        self.assertFalse(self.unchanged(reply(404)))
+    def test_tag(self) -> None:
+        """A source with the same ETag is unchanged; with another ETag, or missing, it changed."""
+        other = reply(200, length=5, headers={"ETag": '"abd"'})
+        same = reply(200, length=5, headers=TAGGED)
+        for response, verdict in ((same, True), (other, False), (reply(404), False)):
+            self.assertIs(verdict, self.unchanged(response))
+            self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
 
     def test_store_cannot_report(self) -> None:
         """If the store does not say whether a source has changed, it counts as unchanged."""
@@ -210,14 +193,13 @@ class UnchangedTests(SourceCase):
 class InputTests(SourceCase):
     """`OpenS3Source.input`"""
 
-    WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
+    WHOLE = reply(200, length=5, headers=TAGGED)
 
     def test_presigned(self) -> None:
         """A render gets a presigned URL for GET that expires with the render's time limit.
 
-        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here). The store's clock may be
-        some seconds ahead of this machine's, and a probe's time limit may be as short as this
-        difference.
+        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here), because the store's clock
+        may be some seconds ahead of this machine's.
         """
         for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
             for whole, expected in ((True, lifetime), (False, "300")):
@@ -259,10 +241,6 @@ class InputTests(SourceCase):
         for whole in (True, False):
             self.error_of(opened.input(60, whole=whole), UndecodableSource)
 
-    def test_unknown_size(self) -> None:
-        """An object of unknown size is read."""
-        self.assertIn("X-Amz-", self.input_of(self.open(reply_without_length(200))).url)
-
 
 class LogTests(SourceCase):
     """Log events, and secrets that no event may contain."""
@@ -273,7 +251,12 @@ class LogTests(SourceCase):
         return [(event["log_level"], str(formatEvent(event))) for event in events]
 
     def test_levels(self) -> None:
-        """A missing source logs nothing, a denied one an info event, and other errors a warning."""
+        """A denied source logs an info event and other errors a warning.
+
+        A missing source, and one that is opened, log nothing.
+        """
+        self.input_of(self.open(InputTests.WHOLE))
+        self.assertEqual(self.logged(), [])
         for response, expected in (
             (reply(404), []),
             (reply(403), [(LogLevel.info, "the bucket bucket refuses a source: status 403")]),
@@ -283,12 +266,6 @@ class LogTests(SourceCase):
             self.network.scripts.append(response)
             self.failureResultOf(self.begin_to_open())
             self.assertEqual(self.logged(), expected)
-
-    def test_success(self) -> None:
-        """A source that is opened successfully logs nothing."""
-        opened = self.open(InputTests.WHOLE)
-        self.input_of(opened)
-        self.assertEqual(self.logged(), [])
 
     def test_secrets(self) -> None:
         """No log event, of Twisted or of the standard library, contains a secret or a signature."""
