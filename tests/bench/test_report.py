@@ -43,42 +43,40 @@ class FigureTests(SynchronousTestCase):
     """Figures computed from rounds."""
 
     def test_ratio(self) -> None:
-        """A figure's ratio is computed per round, since conditions differ between rounds."""
-        self.assertEqual([0.4, 0.5, 0.3], figure().compared)
+        """A figure's ratio is computed per round, since conditions differ between rounds.
 
-    def test_rounds_without_a_peer(self) -> None:
-        """A figure without a peer is compared with its target directly."""
-        row = Figure("idle service", "resident memory", "MB", [61.0, 59.0, 58.0], target=60)
-        self.assertEqual([61.0, 59.0, 58.0], row.compared)
-        self.assertIs(True, row.target_met)
-
-    def test_uneven_rounds(self) -> None:
-        """A figure with more rounds of one side than of the other raises ValueError."""
+        More rounds of one side than of the other raise ValueError. A figure without a peer is
+        compared with its target directly.
+        """
         row = figure()
+        self.assertEqual([0.4, 0.5, 0.3], row.compared)
         row.ours.append(1.0)
         self.assertRaises(ValueError, lambda: row.compared)
+        alone = Figure("idle service", "resident memory", "MB", [61.0, 59.0, 58.0], target=60)
+        self.assertEqual(([61.0, 59.0, 58.0], True), (alone.compared, alone.target_met))
 
     def test_target(self) -> None:
         """A figure's median is compared with its target as a lower or an upper bound."""
-        for target, at_least, met in ((0.4, True, True), (0.41, True, False), (0.4, False, True)):
+        for target, at_least, met in (
+            *((0.4, True, True), (0.41, True, False), (0.4, False, True)),
+            *((0.39, False, False), (None, False, None)),
+        ):
             self.assertIs(met, figure(target=target, at_least=at_least).target_met)
-        self.assertIs(False, figure(target=0.39).target_met)
-        self.assertIsNone(figure().target_met)
 
 
 class PageTests(SynchronousTestCase):
     """Generated page."""
 
     def test_rows(self) -> None:
-        """A row shows target, median, range, the medians of both sides, and the verdict."""
+        """A row shows target, median, range, the medians of both sides, and the verdict.
+
+        A figure without a target is in a separate table; its remark follows the table.
+        """
         self.assertIn(
             "| a HIT | over nginx | at least 0.35 | 0.4 (0.3-0.5) | 40 requests/s"
             " | 100 requests/s (nginx) | yes |",
             page("{{ targets }}", record()),
         )
-
-    def test_row_without_target(self) -> None:
-        """A figure without a target is in a separate table; its remark follows the table."""
         text = page("{{ stated }}\n{{ remarks }}", record())
         self.assertIn("| a HIT | over nginx | 0.4 (0.3-0.5) |", text)
         self.assertIn("- a HIT: on one core.", text)
@@ -122,12 +120,11 @@ class LoadTests(SynchronousTestCase):
 
     def test_units(self) -> None:
         """Requests, bytes and CPU time are converted to rates per second, from any unit of wrk."""
-        for took, size, megabytes in (
-            ("2.00s", "1.00GB", 536.870912),
-            ("500.00ms", "4KB", 0.008192),
+        for took, seconds, size, megabytes in (
+            ("2.00s", 2.0, "1.00GB", 536.870912),
+            ("500.00ms", 0.5, "4KB", 0.008192),
         ):
             load = read_report(WRK_OUTPUT.format(took=took, size=size, errors=""), 0.5)
-            seconds = 2.0 if took == "2.00s" else 0.5
             self.assertEqual(60123 / seconds, load.requests)
             self.assertAlmostEqual(megabytes, load.megabytes)
             self.assertEqual(0.5 / seconds, load.cpu)

@@ -40,8 +40,8 @@ def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
         file.writeframes((samples * 32767).astype("<i2").tobytes())
 
 
-class PlayerCase(NodeCase):
-    """Tests with the player in a process of its own."""
+class PlayerTests(NodeCase):
+    """The player in a process of its own, on the command line and as its user sees and hears it."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -72,14 +72,6 @@ class PlayerCase(NodeCase):
 
         return await until(printed, "the player to listen")
 
-
-class PlayerTests(PlayerCase):
-    """Page of the player as its user sees and hears it."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.chromium = program("chromium")
-
     async def test_page(self) -> None:
         """Each format plays while it is rendered, and supports seeking once it is stored.
 
@@ -95,7 +87,8 @@ class PlayerTests(PlayerCase):
             "playFormats": [SECONDS, *AUDIO_FORMATS],
             "useControls": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
         }
-        report = await self.run_script("player.mjs", self.chromium, url, json.dumps(scenarios))
+        chromium = program("chromium")
+        report = await self.run_script("player.mjs", chromium, url, json.dumps(scenarios))
         self.assertEqual([], report["consoleMessages"])
         self.assertEqual([], report["foreignRequests"])
         self.assert_formats_played(report["playFormats"])
@@ -173,10 +166,6 @@ class PlayerTests(PlayerCase):
         self.assertEqual(play, chosen)
         self.assertNotEqual(chosen, other)
 
-
-class StartTests(PlayerCase):
-    """Start of the player from the command line."""
-
     async def test_samples(self) -> None:
         """The player makes samples in an empty folder, and Ctrl-C ends the player with status 0.
 
@@ -190,10 +179,8 @@ class StartTests(PlayerCase):
         document = json.loads((await fetch(port, b"/sign?source=drone.mp3&f=ogg")).body)
         # The page reads the cache state of its audio element's requests from Server-Timing.
         target = document["url"].encode()
-        for state, response in (
-            (b"MISS", await fetch(port, target)),
-            (b"HIT", await until_hit(port, target)),
-        ):
+        miss, hit = await fetch(port, target), await until_hit(port, target)
+        for state, response in ((b"MISS", miss), (b"HIT", hit)):
             self.assertEqual((200, state), (response.status, response["x-audio-proxy"]))
             timing = rb"\Acache;desc=%s, first;dur=[\d.]+\Z" % state
             self.assertRegex(response["server-timing"], timing)

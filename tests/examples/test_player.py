@@ -55,13 +55,10 @@ class PlayerCase(SynchronousTestCase):
         connection.send_raw(b"%s %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (method, target.encode(), host))
         return connection.response
 
-    def sign(self, source: str = "a.wav", **parameters: str) -> Response:
-        """Return the response that contains the URLs of a variant."""
-        return self.fetch(f"/sign?{urlencode({'source': source, **parameters})}")
-
     def document(self, source: str = "a.wav", **parameters: str) -> Any:
-        """Return the parsed document with the URLs of a variant."""
-        return json.loads(self.sign(source, **parameters).body)
+        """Return the document with the URLs of a variant, or with the refusal, and its status."""
+        response = self.fetch(f"/sign?{urlencode({'source': source, **parameters})}")
+        return {"status": response.status, **json.loads(response.body)}
 
 
 class ListingTests(PlayerCase):
@@ -74,21 +71,18 @@ class ListingTests(PlayerCase):
         return json.loads(response.body)
 
     def test_audio_in_order(self) -> None:
-        """Visible files with an audio extension are listed by path, in order; others are not."""
-        self.add("b.WAV", "A.flac", "c/d.mp3", "notes.txt", "noext", "c/.hidden.wav", ".git/x.wav")
-        self.assertEqual(
-            ["A.flac", "b.WAV", "c/d.mp3"], [row["name"] for row in self.listed()["sources"]]
-        )
-        self.assertTrue(self.listed()["complete"])
+        """Visible files with an audio extension are listed by path, in order; others are not.
 
-    def test_special_files(self) -> None:
-        """Folders, symlinks and FIFOs are not listed, even with an audio extension."""
-        self.add("real.wav")
+        Folders, symlinks and FIFOs are not listed, even with an audio extension.
+        """
+        self.add("b.WAV", "A.flac", "c/d.mp3", "notes.txt", "noext", "c/.hidden.wav", ".git/x.wav")
         (self.root / "folder.wav").mkdir()
-        (self.root / "link.wav").symlink_to("real.wav")
+        (self.root / "link.wav").symlink_to("b.WAV")
         (self.root / "around").symlink_to(self.root)
         os.mkfifo(self.root / "pipe.wav")
-        self.assertEqual(["real.wav"], [row["name"] for row in self.listed()["sources"]])
+        names = [row["name"] for row in self.listed()["sources"]]
+        self.assertEqual(["A.flac", "b.WAV", "c/d.mp3"], names)
+        self.assertTrue(self.listed()["complete"])
 
     def test_odd_names(self) -> None:
         """Files whose names are not UTF-8, or contain markup, are listed and can be signed."""
@@ -145,12 +139,10 @@ class SigningTests(PlayerCase):
         self.assertEqual(b"/info" + source, self.signed(document, "info"))
         self.assertEqual("br:96/f:opus/gain:-2.5/t:3:5", document["canonical"])
         self.assertRegex(document["key"], r"\A[0-9a-f]{64}\Z")
-
-    def test_waveform_alone(self) -> None:
-        """With f:peaks the variant's URL is a waveform with all requested options."""
+        # With f:peaks the variant's URL is a waveform with all requested options.
         document = self.document(f="peaks", pk_fmt="dat", dl="a.dat")
         self.assertEqual(
-            b"/ch:1/dl:a.dat/f:peaks/pk_bits:16/pk_fmt:dat/pts:800/plain/local://a.wav",
+            b"/ch:1/dl:a.dat/f:peaks/pk_bits:16/pk_fmt:dat/pts:800" + source,
             self.signed(document, "url"),
         )
 
@@ -166,31 +158,23 @@ class SigningTests(PlayerCase):
 
     def test_refusals(self) -> None:
         """Options and sources that the service would refuse get its status and message (D20)."""
-        for parameters, status, error, words in (
-            (
-                {"f": "mp3", "br": "9999"},
-                422,
-                "invalid_options",
-                '"br:9999" is not accepted: f:mp3',
-            ),
-            ({"br": "96", "q": "2"}, 422, "invalid_options", "exclude each other"),
-            ({"t": "1/f:wav"}, 422, "invalid_options", '"t:1/f:wav" is not accepted'),
-            ({"pts": "0"}, 422, "invalid_options", '"pts:0" is not accepted'),
-            ({"shape": "1"}, 422, "invalid_options", '"shape" is not accepted'),
-            ({"exp": "soon"}, 422, "invalid_options", '"exp" is not accepted'),
-            ({"exp": "-5"}, 410, "expired", "expired"),
-            ({"source": "../a.wav"}, 404, "not_found", "leaves the root"),
-            ({"source": ""}, 404, "not_found", ""),
+        invalid, expired, missing = (422, "invalid_options"), (410, "expired"), (404, "not_found")
+        for parameters, refusal, words in (
+            ({"f": "mp3", "br": "9999"}, invalid, '"br:9999" is not accepted: f:mp3'),
+            ({"br": "96", "q": "2"}, invalid, "exclude each other"),
+            ({"t": "1/f:wav"}, invalid, '"t:1/f:wav" is not accepted'),
+            ({"pts": "0"}, invalid, '"pts:0" is not accepted'),
+            ({"shape": "1"}, invalid, '"shape" is not accepted'),
+            ({"exp": "soon"}, invalid, '"exp" is not accepted'),
+            ({"exp": "-5"}, expired, "expired"),
+            ({"source": "../a.wav"}, missing, "leaves the root"),
+            ({"source": ""}, missing, ""),
         ):
-            response = self.sign(**parameters)
-            self.assertEqual(status, response.status, parameters)
-            document = json.loads(response.body)
-            self.assertEqual({"error", "message"}, document.keys())
-            self.assertEqual(error, document["error"])
+            document = self.document(**parameters)
+            self.assertEqual({"error", "message", "status"}, document.keys())
+            self.assertEqual(refusal, (document["status"], document["error"]), parameters)
             self.assertIn(words, document["message"])
-
-    def test_parameter_given_twice(self) -> None:
-        """A repeated parameter returns 422, like a repeated segment."""
+        # A repeated parameter is refused like a repeated segment.
         self.assertEqual(422, self.fetch("/sign?source=a.wav&br=96&br=128").status)
 
     def test_formats(self) -> None:
@@ -208,15 +192,15 @@ class SigningTests(PlayerCase):
             self.assertEqual(unavailable, set(formats[token]["unavailable"]))
             for option, why in formats[token]["unavailable"].items():
                 value = "16" if option == "bd" else "8000" if option == "sr" else "1"
-                response = self.sign(f=token, **{option: value})
-                self.assertEqual(422, response.status)
-                self.assertIn(why, json.loads(response.body)["message"])
+                document = self.document(f=token, **{option: value})
+                self.assertEqual(422, document["status"])
+                self.assertIn(why, document["message"])
 
     def test_offered_rates(self) -> None:
         """Every sample rate that /formats offers is accepted."""
         for row in describe_formats()["formats"]:  # type: ignore[attr-defined]
             for rate in row["sr"] if row["token"] != "peaks" else ():
-                self.assertEqual(200, self.sign(f=row["token"], sr=str(rate)).status)
+                self.assertEqual(200, self.document(f=row["token"], sr=str(rate))["status"])
 
 
 class SiteTests(PlayerCase):
@@ -241,13 +225,7 @@ class SiteTests(PlayerCase):
         for host in (b"localhost:4001", b"127.0.0.1"):
             self.assertEqual(200, self.fetch("/formats", host=host).status, host)
         for host in (b"evil.example", b"127.0.0.1.evil.example:4001", b""):
-            for target in (
-                "/",
-                "/sign?source=a.wav",
-                "/sources",
-                "/page/main.mjs",
-                "/audio/variant",
-            ):
+            for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs", "/audio/x"):
                 self.assertEqual(421, self.fetch(target, host=host).status, (host, target))
 
     def test_other_methods(self) -> None:

@@ -27,11 +27,7 @@ HEADER_BYTES = 24
 
 @dataclass(frozen=True)
 class WaveformDocument:
-    """Parsed waveform document.
-
-    :ivar pixel: the field ``samples_per_pixel``.
-    :ivar values: a minimum and a maximum for each channel of each pixel.
-    """
+    """Parsed waveform document: a minimum and a maximum for each channel of each pixel."""
 
     version: int
     channels: int
