@@ -195,11 +195,11 @@ class OutputTests(SynchronousTestCase):
             self.assertEqual(2, command("doctor", *words).status)
 
     def test_line(self) -> None:
-        """A result is a single line, even if a path contains control characters."""
-        self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
+        """A result is a single line, even if a path contains control characters.
 
-    def test_summary(self) -> None:
-        """The last line counts the problems that keep the service from working."""
+        The last line counts the problems that keep the service from working.
+        """
+        self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
         ok, odd, wrong = good("a", ""), note("b", ""), bad("c", "")
         for results, words in (
             ([ok], "All is well."),

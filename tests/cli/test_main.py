@@ -34,11 +34,11 @@ class HelpTests(SynchronousTestCase):
                 build_parser().parse_args([name, *words.split()])
 
     def test_version(self) -> None:
-        """`--version` prints the version of the package."""
-        self.assertEqual(f"audioproxy {audioproxy.__version__}\n", command("--version").out)
+        """`--version` prints the version of the package.
 
-    def test_mistakes(self) -> None:
-        """An unknown or missing command or argument prints the usage and exits with 2."""
+        An unknown or missing command or argument prints the usage and exits with 2.
+        """
+        self.assertEqual(f"audioproxy {audioproxy.__version__}\n", command("--version").out)
         for words in ((), ("bake",), ("sign",), ("verify", "--what")):
             ended = command(*words)
             self.assertEqual((2, ""), (ended.status, ended.out), words)

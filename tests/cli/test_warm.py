@@ -98,7 +98,10 @@ class FetchTests(ClientCase):
             self.assertEqual(words, self.failure_reason(self.fetch(response)))
 
     def test_busy(self) -> None:
-        """`warm` retries a 429 after Retry-After seconds, as often as --tries allows."""
+        """`warm` retries a 429 after Retry-After seconds, as often as --tries allows.
+
+        It waits 60 seconds at most, and 2 seconds after an invalid Retry-After.
+        """
         busy = reply(429, headers={"Retry-After": "7"})
         fetching = self.fetch(busy, busy, reply(200, headers=MISS))
         for request_count in (1, 2):
@@ -110,9 +113,6 @@ class FetchTests(ClientCase):
         self.network.advance(7)
         self.network.advance(7)
         self.assertEqual("429 a: b", self.failure_reason(fetching))
-
-    def test_retry_delay(self) -> None:
-        """A retry waits 60 seconds at most, and 2 seconds after an invalid Retry-After."""
         for text, seconds in (("86400", 60), ("9" * 5000, 60), ("soon", 2), ("123456789x", 2)):
             fetching = self.fetch(reply(429, headers={"Retry-After": text}), reply(200))
             self.network.advance(seconds - 0.1)
@@ -175,11 +175,9 @@ class BlockedFetcher:
 
     def __init__(self) -> None:
         self.waiting: list[Deferred[str]] = []
-        self.urls: list[str] = []
 
     async def fetch(self, url: str) -> str:
         """Wait until the test fires the Deferred."""
-        self.urls.append(url)
         self.waiting.append(Deferred(self.waiting.remove))
         return await self.waiting[-1]
 

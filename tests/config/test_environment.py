@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -79,10 +80,9 @@ class ConfigCase(SynchronousTestCase):
 
     def file(self) -> str:
         """Make a readable regular file and return its path."""
-        path = self.mktemp()
-        with open(path, "w", encoding="ascii") as stream:
-            stream.write("-----BEGIN CERTIFICATE-----\n")
-        return os.path.abspath(path)
+        path = Path(self.mktemp()).resolve()
+        path.touch()
+        return str(path)
 
     def folder(self) -> str:
         """Make a directory and return its path."""
@@ -251,12 +251,12 @@ class SigningTests(ConfigCase):
     """AP_KEY, AP_SALT and AP_ALLOW_INSECURE."""
 
     def test_key_and_salt(self) -> None:
-        """Key and salt are hex-decoded, in either letter case (Authentication, 1)."""
+        """Key and salt are hex-decoded, in either letter case (Authentication, 1).
+
+        A malformed one is refused with its fault (Authentication, 4; D32).
+        """
         config = load({"AP_KEY": "aBcD" * 16, "AP_SALT": "0F"})[0]
         self.assertEqual((config.key, config.salt), (bytes.fromhex("abcd" * 16), b"\x0f"))
-
-    def test_bad_secrets(self) -> None:
-        """A malformed key or salt is refused with its fault (Authentication, 4; D32)."""
         odd = "an odd number of hexadecimal digits, {}, but each byte has two"
         for text, fault in (
             ("ab" * 10, "10 bytes"),
@@ -491,7 +491,10 @@ class ObjectStoreTests(ConfigCase):
         self.assertEqual((config.source_s3.ca_bundle, config.variant_s3.ca_bundle), (one, two))
 
     def test_endpoint_spelling(self) -> None:
-        """An endpoint is an origin; letter case and a default port are normalized."""
+        """An endpoint is an origin; letter case and a default port are normalized.
+
+        Any other endpoint is refused, with an origin to use instead.
+        """
         for text, endpoint in (
             ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
             ("HTTPS://Minio.Example:443", "https://minio.example"),
@@ -499,9 +502,6 @@ class ObjectStoreTests(ConfigCase):
             ("http://minio_1", "http://minio_1"),
         ):
             self.assertEqual(self.config(AP_S3_ENDPOINT=text).source_s3.endpoint, endpoint)
-
-    def test_bad_endpoint(self) -> None:
-        """An endpoint that is not exactly an origin is refused, with an origin to use instead."""
         for rest, what in (
             ("/", "a trailing slash"),
             ("/path", "a path"),
@@ -582,14 +582,14 @@ class ObjectStoreTests(ConfigCase):
             self.assertIn(": set on its own", self.problem(token, **variables, **{token: "token"}))
 
     def test_bad_credentials(self) -> None:
-        """Credentials that would break a request header are refused at boot and not shown."""
+        """Credentials that would break a request header are refused at boot and not shown.
+
+        A bucket store without credentials is refused with the names of the missing variables.
+        """
         for name in (*SHARED, *OWN, "AWS_SESSION_TOKEN", "AP_VARIANT_S3_SESSION_TOKEN"):
             for text in ("hush hush", "hush\n", "hush\u00fc", "hush\r\nX: y", " "):
                 problem = self.problem(name, **SHARED | OWN | {name: text})
                 self.assertNotIn("hush", problem)
-
-    def test_bucket_without_identity(self) -> None:
-        """A bucket store without credentials is refused with the names of the missing variables."""
         problem = self.problem("AP_VARIANT_STORE", AP_VARIANT_STORE="s3://variants")
         for name in (*SHARED, *OWN):
             self.assertIn(name, problem)
@@ -738,9 +738,6 @@ class ReportTests(ConfigCase):
             self.assertTrue(warning.isprintable() and "known name is AP_" in warning, warning)
         # Variables of other programs cause no warnings.
         self.assertEqual((), self.warnings(AWS_PROFILE="x", PATH="/bin", ap_key="x", MAP_KEY="x"))
-
-    def test_misspelling_beside_a_problem(self) -> None:
-        """A misspelled name is reported together with the problem that it causes (D33)."""
         error = self.assertRaises(ConfigError, load, {"AP_KYE": KEY, "AP_SALT": SALT})
         self.assertEqual(len(error.problems), 1)
         self.assertIn("the nearest known name is AP_KEY", error.warnings[0])

@@ -37,9 +37,6 @@ class FormatTests(SynchronousTestCase):
         for token, row in FORMATS.items():
             columns = (row.content_type, row.lossy, row.br, row.q, row.q_whole, row.depths)
             self.assertEqual((row.token, columns), (token, rows[token]))
-
-    def test_lossy_ceiling(self) -> None:
-        """The highest ``sr`` of lossy formats is 48000 (Format and encoding options)."""
         self.assertEqual(LOSSY_RATE_CEILING, 48000)
 
 
@@ -71,7 +68,10 @@ class RatesTests(SynchronousTestCase):
                 self.assertIs(FORMATS[token].rates.accepts(rate), rate in accepted, (token, rate))
 
     def test_nearest(self) -> None:
-        """`Rates.nearest` returns the same rate, the next higher one or the highest (D8)."""
+        """`Rates.nearest` returns the same rate, the next higher one or the highest (D8).
+
+        `Rates.describe` states the rates that ``sr`` accepts (D20).
+        """
         for token, rates in (
             ("mp3", {44_100: 44_100, 44_099: 44_100, 44_101: 48_000, 1: 8000, 96_000: 48_000}),
             ("opus", {44_100: 48_000, 24_001: 48_000, 11_025: 12_000, 192_000: 48_000}),
@@ -83,18 +83,12 @@ class RatesTests(SynchronousTestCase):
         ):
             for source, rate in rates.items():
                 self.assertEqual(FORMATS[token].rates.nearest(source), rate, (token, source))
-
-    def test_describe(self) -> None:
-        """`Rates.describe` states the rates that ``sr`` accepts (D8, D20)."""
         for token, words in (
             ("opus", "one of 8000, 12000, 16000, 24000, 48000"),
             ("aac", "one of " + ", ".join(map(str, (7350, *MPEG)))),
             ("flac", "only multiples of 10 above 65534"),
         ):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
-
-    def test_nearest_in_steps_of_10(self) -> None:
-        """The nearest rate is supported, even above ``step_10_above`` and ``highest`` (D8)."""
         rates = Rates(lowest=100, highest=200, step_10_above=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)

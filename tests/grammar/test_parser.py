@@ -75,16 +75,16 @@ class SegmentTests(OptionsCase):
     """Segments of every option class"""
 
     def test_every_key(self) -> None:
-        """The known keys are exactly those of the contract (Versioning, 5)."""
+        """The known keys are exactly those of the contract (Versioning, 5).
+
+        A URL without options requests an mp3 (Format and encoding options; D1).
+        """
         for key, values in KEYS.items():
             for value in values:
                 read_options(split_options(with_required(key, value)))
         error = self.assertRaises(InvalidOptions, read_options, [b"x:1"])
         listed = error.message.rpartition("the options are ")[2].rstrip(".").split(", ")
         self.assertEqual(listed, sorted(KEYS))
-
-    def test_none(self) -> None:
-        """A URL without options requests an mp3 (Format and encoding options; D1)."""
         self.assertEqual(read_options([]), (VariantOptions(f="mp3"), None))
 
     def test_unknown(self) -> None:
@@ -340,7 +340,10 @@ class EncodingTests(OptionsCase):
                 self.assert_refused(words, f"q:{q}/f:{token}/br:128")
 
     def test_rates(self) -> None:
-        """``sr`` is a rate that the codec supports, from 1000 to 384000 Hz (D6, D8)."""
+        """``sr`` is a rate that the codec supports, from 1000 to 384000 Hz (D6, D8).
+
+        Above 48000 it is refused for lossy formats (Format and encoding options, 2).
+        """
         for token, accepted, refused in (
             ("mp3", (8000, 11025, 44100, 48000), (7350, 12345)),
             ("opus", (8000, 48000), (11025, 22050, 32000, 44100)),
@@ -362,9 +365,6 @@ class EncodingTests(OptionsCase):
         for token in FORMATS:
             texts = [f"f:{token}/sr:{rate}" for rate in (999, 384_001)]
             self.assert_refused("a whole number from 1000 to 384000", *texts)
-
-    def test_lossy_ceiling(self) -> None:
-        """An ``sr`` above 48000 is refused for lossy formats (Format and encoding options, 2)."""
         for token in LOSSY:
             texts = [f"f:{token}/sr:{rate}" for rate in (48001, 64000, 88200, 96000, 384_000)]
             self.assert_refused("a lossy format takes at most 48000 Hz", *texts)
@@ -565,13 +565,13 @@ class ExpTests(OptionsCase):
             self.assertIsNone(read_expiry(split_options(f"exp:{value}")), value)
 
     def test_other_errors(self) -> None:
-        """`read_expiry` ignores errors in other segments (Request handling order, 2)."""
+        """`read_expiry` ignores errors in other segments (Request handling order, 2).
+
+        It returns None unless ``exp`` occurs once and is well formed (Request option exp).
+        """
         for text in ("exp:5/br:1", "zz:1/exp:5", "f:mp3//exp:5", "br/exp:5", "br:96/q:1/exp:5"):
             self.assertEqual(read_expiry(split_options(text)), 5, text)
             self.assertRaises(InvalidOptions, read_options, split_options(text))
-
-    def test_none(self) -> None:
-        """``exp`` is None unless it is given exactly once and well formed (Request option exp)."""
         for text in (
             *("", "f:mp3", "exp", "exp:", "EXP:5", "cb:exp:5", "exp:5/exp:6", "exp:5/exp:5"),
             *("exp:5/exp:x", "expires:5", "%65xp:5", " exp:5"),

@@ -124,12 +124,12 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(padded, [signature + b"="])
 
     def test_key_and_salt(self) -> None:
-        """A signature with another key or another salt is refused (Authentication, 8)."""
+        """Another key, salt or ``exp`` invalidates a signature (Authentication, 8).
+
+        So does removing ``exp`` (Request option exp, 1).
+        """
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY[::-1], SALT, PATH)))
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY, b"pepper", PATH)))
-
-    def test_exp_is_signed(self) -> None:
-        """Changing or removing ``exp`` invalidates the signature (Request option exp, 1)."""
         signature = sign(KEY, SALT, b"/exp:1893456000/plain/local://a")
         for path in (b"/exp:1893456001/plain/local://a", b"/plain/local://a"):
             self.assertFalse(verify(KEY, SALT, path, signature), path)

@@ -65,9 +65,6 @@ class DiagnosisTests(SynchronousTestCase):
         )
         standard = base64.b64encode(mac(key, SALT + PATH))
         self.assertIn("+ and /", diagnose_signature(key, SALT, PATH, standard) or "")
-
-    def test_two_mistakes(self) -> None:
-        """If the signed input and the spelling are both wrong, the wrong input is named."""
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 

@@ -319,25 +319,23 @@ class SchemeTests(SourceCase):
     """The schemes of sources"""
 
     def test_other_schemes(self) -> None:
-        """Schemes other than local, s3 and https are refused (Canonical source string, 4)."""
+        """Other schemes than local, s3 and https are refused (Canonical source string, 4).
+
+        So are sources without a scheme (Source forms; D16). Only an https source has a
+        case-insensitive scheme (Canonical source string, 2).
+        """
         refused = (
             *(b"http://example.com/a", b"HTTP://example.com/a", b"ftp://h/a", b"file:///a"),
             *(b"concat://a", b"data://x", b"httpsx://h/", b"shttps://h/", b"s3a://b/k", b"x://"),
             *(b"gs://b/k", b"https+unix://h/"),
         )
         self.assert_refused("a source is local://, s3:// or https://", *refused)
-
-    def test_no_scheme(self) -> None:
-        """A source that does not start with a scheme is refused (Source forms; D16)."""
         refused = (
             *(b"", b"a.mp3", b"/a.mp3", b"://a", b"local:a", b"local:/a", b"s3:/b/k", b"https:h"),
             *(b"https:/h/a", b" https://h/", b"\nlocal://a", b"local\n://a", b"1s3://b/k"),
             *(b"local:", b"\xff://a"),
         )
         self.assert_refused("a source starts with local://, s3:// or https://", *refused)
-
-    def test_letter_case(self) -> None:
-        """Only an https source has a case-insensitive scheme (Canonical source string, 2)."""
         refused = (b"LOCAL://a", b"Local://a", b"S3://b/k")
         self.assert_refused("a source is local://, s3:// or https://", *refused)
 
