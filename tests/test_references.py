@@ -6,6 +6,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -63,14 +64,17 @@ def prose(path: Path) -> str:
     )
 
 
-def documents() -> Iterator[tuple[str, str]]:
-    """Yield the path and the prose of each source file and document."""
+@cache
+def documents() -> list[tuple[str, str]]:
+    """Return the path and the prose of each source file and document."""
     places = [ROOT / name for name in ("Makefile", "README.md", "CONTRIBUTING.md", "setup.cfg")]
     for folder in FOLDERS:
         places += (place for place in (ROOT / folder).rglob("*") if place.suffix in TEXT)
-    for place in places:
-        if "node_modules" not in place.parts and place != Path(__file__).resolve():
-            yield str(place.relative_to(ROOT)), prose(place)
+    return [
+        (str(place.relative_to(ROOT)), prose(place))
+        for place in places
+        if "node_modules" not in place.parts and place != Path(__file__).resolve()
+    ]
 
 
 def dead_references(text: str, decisions: set[str], rules: dict[str, str]) -> Iterator[str]:
