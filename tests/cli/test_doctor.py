@@ -6,6 +6,7 @@ import os
 import resource
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +139,8 @@ class MachineTests(SynchronousTestCase):
         config = Config(allow_insecure=True, local_root=str(self.folder))
         self.assert_result(check_local_sources(config), NOTE, "it is empty")
         (self.folder / "a.wav").touch()
-        self.assert_result(
-            check_local_sources(config), GOOD, rf"^{self.folder} \(\w+\) can be read"
-        )
+        words = rf"^{self.folder} \(\w+\) can be read"
+        self.assert_result(check_local_sources(config), GOOD, words)
 
     def test_disk_space(self) -> None:
         """`doctor` compares the maximum disk use of renders with the space that is free."""
@@ -151,12 +151,9 @@ class MachineTests(SynchronousTestCase):
         self.assertRegex(found.text, "2 renders at a time .+ may take 2000 TB; free some")
         words = "2000 TB; free some space, set TMPDIR"
         self.assert_result(check_temporary_files(config), NOTE, words)
-        config = Config(
-            allow_insecure=True,
-            variant_store=FileStore(str(self.folder)),
-            source_allowlist=("*",),
-            max_src_bytes=PETABYTE,
-            max_concurrency=2,
+        store = FileStore(str(self.folder))
+        config = replace(
+            config, variant_store=store, source_allowlist=("*",), max_src_bytes=PETABYTE
         )
         words = "with https sources of AP_MAX_SRC_BYTES, may take 2000 TB"
         self.assert_result(check_temporary_files(config), NOTE, words)
@@ -214,16 +211,9 @@ class OutputTests(SynchronousTestCase):
 
         Other counts are followed by their noun in the singular or plural.
         """
-        for count, words in (
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1 kB"),
-            (1_234_567, "1.23 MB"),
-            (999_600_000, "1 GB"),
-            (2_000_000_000, "2 GB"),
-            (5 * PETABYTE, "5000 TB"),
-        ):
-            self.assertEqual(words, format_bytes(count))
+        counts = {0: "0 B", 999: "999 B", 1000: "1 kB", 1_234_567: "1.23 MB", 999_600_000: "1 GB"}
+        counts |= {2 * 10**9: "2 GB", 5 * PETABYTE: "5000 TB"}
+        self.assertEqual(counts, {count: format_bytes(count) for count in counts})
         self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
 
     def test_filesystem(self) -> None:

@@ -177,32 +177,26 @@ class ScalarTests(ConfigCase):
 
     def test_numbers(self) -> None:
         """A number is accepted from its minimum to its maximum, in decimal digits (Limits)."""
-        for variable, low, high in (
-            ("AP_PORT", 0, 65_535),
-            ("AP_METRICS_PORT", 0, 65_535),
-            ("AP_PRESIGN_TTL", 1, 604_800),
-            ("AP_MAX_SRC_BYTES", 1, 10**15),
-            ("AP_MAX_VARIANT_BYTES", 1, 10**15),
-            ("AP_MAX_CONCURRENCY", 1, 4096),
-            ("AP_MAX_PROBE_CONCURRENCY", 1, 65_536),
-            ("AP_QUEUE_SIZE", 0, 10**6),
-            ("AP_READY_QUEUE_THRESHOLD", 0, 10**6),
-            ("AP_RENDER_TIMEOUT", 1, 86_400),
-            ("AP_PROBE_TIMEOUT", 1, 86_400),
+        greater = {"ready_queue_threshold": "AP_QUEUE_SIZE=1000000"}
+        greater["probe_timeout"] = "AP_RENDER_TIMEOUT=86400"
+        for low, high, names in (
+            (0, 65_535, "port metrics_port"),
+            (1, 604_800, "presign_ttl"),
+            (1, 10**15, "max_src_bytes max_variant_bytes"),
+            (1, 4096, "max_concurrency"),
+            (1, 65_536, "max_probe_concurrency"),
+            (0, 10**6, "queue_size ready_queue_threshold"),
+            (1, 86_400, "render_timeout probe_timeout"),
         ):
-            field = variable.removeprefix("AP_").lower()
-            higher_limit = {
-                "AP_READY_QUEUE_THRESHOLD": {"AP_QUEUE_SIZE": "1000000"},
-                "AP_PROBE_TIMEOUT": {"AP_RENDER_TIMEOUT": "86400"},
-            }.get(variable, {})
-            highest = high - 1 if variable == "AP_PROBE_TIMEOUT" else high
-            for number in (low, highest):
-                config = self.config(**higher_limit, **{variable: str(number)})
-                self.assertEqual(getattr(config, field), number, variable)
             wanted = f"a whole number from {low} to {high} is required"
             refused = (str(low - 1), str(high + 1), "9" * 5000)
             refused += ("x", "1.5", "1e3", "2GB", " 1", "1\n", "+1", "1_0", "0x1", "\u0661", "-")
-            self.assert_refused(variable, refused, wanted)
+            for name in names.split():
+                variable, limit = f"AP_{name.upper()}", variables(greater.get(name, ""))
+                for number in (low, high - 1 if name == "probe_timeout" else high):
+                    config = self.config(**limit, **{variable: str(number)})
+                    self.assertEqual(getattr(config, name), number, name)
+                self.assert_refused(variable, refused, wanted)
 
     def test_choices(self) -> None:
         """A setting with fixed values accepts these only (Deployment configuration)."""

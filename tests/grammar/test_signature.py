@@ -29,12 +29,6 @@ VECTORS = (
         b"qx0u7i21AFBwdiadkM5a1iy6cJffXs6z35u4lYix24I",
     ),
     (
-        "ff" * 32,
-        "00",
-        b"/info/plain/s3://bucket/some%20key.flac",
-        b"jW0HOcBeapRLgX4ed8ljU5miXtDm8z8CJqpeh-ej4Ys",
-    ),
-    (
         "2af8a9104b3f64ed640d8c7e298d2d480f03a3610cbc2b33474321ec59024a48"
         "592ea8545e41e09d5d1108759df48ede0054f225df39d4f0f312450e0aa9dd25",
         "70657070657220616e642073616c74",
