@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -15,21 +17,20 @@ class BitrateTests(SynchronousTestCase):
     """`bitrate_bounds`"""
 
     def test_fixed_bounds(self) -> None:
-        """mp3, aac and m4a each have fixed bounds, whatever the sample rate and channels (D6)."""
-        for token, bounds in (("mp3", (8, 320)), ("aac", (8, 512)), ("m4a", (8, 512))):
-            for rate in (8000, 44100, 48000, 96000):
-                for channels in (1, 2):
-                    self.assertEqual(bitrate_bounds(token, rate, channels), bounds)
+        """mp3, aac and m4a have fixed bounds, whatever the sample rate and channels (D6).
 
-    def test_none(self) -> None:
-        """Lossless formats and peaks have no bit rate (D7)."""
-        for token in ("flac", "wav", "peaks"):
-            self.assertIs(bitrate_bounds(token, 44100, 2), None)
-
-    def test_opus(self) -> None:
-        """Opus accepts up to 256 kbps for mono and up to 510 kbps for stereo (D13)."""
-        self.assertEqual(bitrate_bounds("opus", 48000, 1), (6, 256))
-        self.assertEqual(bitrate_bounds("opus", 8000, 2), (6, 510))
+        Opus accepts up to 256 kbps for mono and up to 510 kbps for stereo (D13). Lossless formats
+        and peaks have no bit rate (D7).
+        """
+        for tokens, mono, stereo in (
+            ("mp3", (8, 320), (8, 320)),
+            ("aac m4a", (8, 512), (8, 512)),
+            ("opus", (6, 256), (6, 510)),
+            ("flac wav peaks", None, None),
+        ):
+            for token, rate in product(tokens.split(), (8000, 44100, 48000, 96000)):
+                found = bitrate_bounds(token, rate, 1), bitrate_bounds(token, rate, 2)
+                self.assertEqual(found, (mono, stereo), (token, rate))
 
     def test_vorbis(self) -> None:
         """Vorbis has bounds for each band of rates; in some bands no bit rate can be set (D13)."""

@@ -88,21 +88,17 @@ class CommandTests(SynchronousTestCase):
 
     def test_filters_and_seek(self) -> None:
         """The filter chain and the seek position are at the right place in the command line."""
-        words = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
-        self.assertEqual(
-            words,
-            [
-                *("ffmpeg", "-nostdin", "-hide_banner", "-v", "error"),
-                *SOURCE.encoder_arguments("4"),
-                *f"{STREAMS} {BIT_EXACT} -af".split(),
-                "aformat=sample_rates=44100"
-                ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
-                ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
-                ",volume=volume=-3dB:precision=double:eval=once"
-                ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100",
-                *f"-c:a pcm_f32le -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1".split(),
-            ],
+        words = (
+            f"{STREAMS} {BIT_EXACT} -af aformat=sample_rates=44100"
+            ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
+            ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
+            ",volume=volume=-3dB:precision=double:eval=once"
+            ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100"
+            f" -c:a pcm_f32le -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
+        opened = [*OPEN_SOURCE[:5], *SOURCE.encoder_arguments("4")]
+        found = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
+        self.assertEqual(found, [*opened, *words.split()])
 
     def test_remote(self) -> None:
         """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
@@ -226,15 +222,13 @@ class RateAndDepthTests(SynchronousTestCase):
     def test_depth_arguments(self) -> None:
         """Each depth is requested explicitly (D9)."""
         for text, words in (
-            ("f:flac/bd:16", ["flac", "-sample_fmt", "s16"]),
-            ("f:flac/bd:24", ["flac", "-sample_fmt", "s32"]),
-            ("f:wav/bd:16", ["pcm_s16le"]),
-            ("f:wav/bd:24", ["pcm_s24le"]),
-            ("f:wav/bd:32f", ["pcm_f32le"]),
+            ("f:flac/bd:16", "flac -sample_fmt s16"),
+            ("f:flac/bd:24", "flac -sample_fmt s32"),
+            ("f:wav/bd:16", "pcm_s16le"),
+            ("f:wav/bd:24", "pcm_s24le"),
+            ("f:wav/bd:32f", "pcm_f32le"),
         ):
-            line = command(text)
-            at = line.index("-c:a") + 1
-            self.assertEqual(line[at : at + len(words)], words)
+            self.assertIn(f" -c:a {words} ", " ".join(command(text)))
 
 
 class EncodersTests(SynchronousTestCase):

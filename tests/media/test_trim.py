@@ -127,9 +127,8 @@ class SampleRangeTests(SynchronousTestCase):
         self.assertTrue(sample_range.start >= rate or not sample_range.seek)
         if duration is not None:
             assert sample_range.end is not None
-            self.assertLessEqual(
-                abs(sample_range.end - sample_range.start - duration * rate / 1000), 1
-            )
+            samples = sample_range.end - sample_range.start
+            self.assertLessEqual(abs(samples - duration * rate / 1000), 1)
         if sample_range.length is not None:
             self.assertGreaterEqual(sample_range.length, 1)
             if length is not None:
@@ -151,10 +150,10 @@ class MeasuringTests(SynchronousTestCase):
             ("f:wav", []),
             ("f:wav/norm:ebu", []),
             ("fade:1", []),
-            ("fade:0:1", [stated, estimated, unknown]),
-            ("fade:1:1/t:5", [stated, estimated, unknown]),
-            ("fade:1:1/t:5:5", [stated, estimated, unknown]),
-            ("fade:1:1/t:5:4.001", [stated, estimated, unknown]),
+            *(
+                (text, [stated, estimated, unknown])
+                for text in ("fade:0:1", "fade:1:1/t:5", "fade:1:1/t:5:5", "fade:1:1/t:5:4.001")
+            ),
             # The region ends a second or more before the stated end.
             ("fade:1:1/t:5:4", [estimated, unknown]),
             ("t:5:50", []),

@@ -87,20 +87,14 @@ class WaveformSpecTests(SynchronousTestCase):
 
     def test_where_channels_are_mixed(self) -> None:
         """`Reduction` mixes stereo that is at most trimmed, and ffmpeg all else (Peaks options)."""
-        for text, channels, decoded_channels in (
-            ("ch:1", 1, 1),
-            ("ch:1", 2, 2),
-            ("ch:1/t:1:2", 2, 2),
-            ("ch:1/gain:0", 2, 1),
-            ("ch:1", 6, 1),
-            ("ch:2", 1, 2),
-            ("ch:2", 6, 2),
+        for text, channels, decoded in (
+            *(("ch:1", 1, 1), ("ch:1", 2, 2), ("ch:1/t:1:2", 2, 2), ("ch:1/gain:0", 2, 1)),
+            *(("ch:1", 6, 1), ("ch:2", 1, 2), ("ch:2", 6, 2)),
         ):
-            spec = WaveformSpec.of(
-                parse_options(f"f:peaks/{text}"), replace(STEREO, channels=channels)
-            )
-            expected = (decoded_channels, int(text[3]))
-            self.assertEqual((spec.decoded_channels, spec.channels), expected, (text, channels))
+            probe = replace(STEREO, channels=channels)
+            spec = WaveformSpec.of(parse_options(f"f:peaks/{text}"), probe)
+            found = spec.decoded_channels, spec.channels
+            self.assertEqual(found, (decoded, int(text[3])), (text, channels))
 
 
 class ReductionTests(SynchronousTestCase):
@@ -161,9 +155,7 @@ class ReductionTests(SynchronousTestCase):
         pixels=st.integers(1, 99),
         count=st.integers(1, 1500),
         kind=st.sampled_from([(1, 1), (2, 1), (2, 2)]),
-        blocks_in_pixel=st.integers(1, 4),
-        half_capacity=st.integers(1, 20),
-        half_batch=st.integers(1, 9),
+        sizes=st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(1, 9)),
         cuts=st.lists(st.integers(0, 1500), max_size=50),
         seed=st.integers(0, 99),
     )
@@ -172,13 +164,12 @@ class ReductionTests(SynchronousTestCase):
         pixels: int,
         count: int,
         kind: tuple[int, int],
-        blocks_in_pixel: int,
-        half_capacity: int,
-        half_batch: int,
+        sizes: tuple[int, int, int],
         cuts: list[int],
         seed: int,
     ) -> None:
         """Every pixel is exact for any length and any pieces (D26)."""
+        blocks_in_pixel, half_capacity, half_batch = sizes
         patches = (
             self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
             self.patch(waveform_module, "_LEAST_CAPACITY", 2 * half_capacity),
@@ -199,9 +190,8 @@ class ReductionTests(SynchronousTestCase):
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
         mixed = frames if channels == decoded_channels else mean(frames)
-        self.assertEqual(
-            values(waveform), render_waveform(mixed, waveform.frames_per_pixel, pixels)
-        )
+        expected = render_waveform(mixed, waveform.frames_per_pixel, pixels)
+        self.assertEqual(values(waveform), expected)
 
     def test_real_sizes(self) -> None:
         """Every pixel is exact, and at most 1 % too long, at the lengths where blocks merge (D26).

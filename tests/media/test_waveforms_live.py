@@ -24,10 +24,8 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.processes import open_descriptors
 from tests.support.service import (
     ServiceCase,
-    children,
     encoders,
     fetch,
     long_flac,
@@ -126,21 +124,6 @@ class DeliveryTests(ServiceCase):
         self.assertEqual((200, b"COALESCED", True), summary(two))
         self.assertEqual(one.body, two.body)
         self.assertEqual(2 * 2 * 65536, len(parse_waveform(one.body).values))
-
-    async def test_all_clients_leave(self) -> None:
-        """Without a store, a waveform render that all clients left ends without leaks (D36)."""
-        self.add("long.flac", long_flac())
-        port = self.start(variant_store=None).port
-        # The start of the first child process opens descriptors that the reactor keeps.
-        await fetch(port, signed("/info/plain/local://short.flac"))
-        await until(lambda: not children(), "the probe to end")
-        before = open_descriptors()
-        client = await send(port, signed("/f:peaks/pts:65536/plain/local://long.flac"))
-        await until(encoders, "the encoder")
-        self.assertGreater(len(open_descriptors()), len(before))
-        await client.leave()
-        await until(lambda: not children(), "the encoder to end")
-        await until(lambda: open_descriptors() == before, "pipe, blocks and output to be closed")
 
     async def test_refused(self) -> None:
         """Options that do not fit give 422, sources without audio 415, too large waveforms 500.
