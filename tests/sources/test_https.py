@@ -32,6 +32,17 @@ SOURCE = parse_https(b"https://origin.test/a/b?c")
 TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
 CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
 LIMIT = 1000
+#: Responses of an origin with a source of 7 bytes, or of 10 bytes.
+SAME = reply(200, length=7, headers=TAGGED)
+FIRST_BYTE = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
+LAST_BYTE = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+UNSIZED = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+WHOLE = reply(200, b"0123456789", TAGGED)
+
+
+def redirect(location: str) -> bytes:
+    """Return a redirect."""
+    return reply(302, b"", {"Location": location})
 
 
 def reset_connection(peer: Peer, _: object) -> None:
@@ -78,7 +89,7 @@ class OriginCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.space = FakeScratchSpace()
-        self.tls_error: OSError | None = None
+        self.thread_error: OSError | None = None
         client: Any = PlaintextClient(self.client)
         self.origins = HttpsSources(
             OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
@@ -91,9 +102,9 @@ class OriginCase(ClientCase):
         super().tearDown()
 
     def in_thread(self, work: Any) -> Any:
-        """Run disk work at once, or raise ``tls_error`` if it is set."""
-        if self.tls_error is not None:
-            raise self.tls_error
+        """Run disk work at once, or raise ``thread_error`` if it is set."""
+        if self.thread_error is not None:
+            raise self.thread_error
         return execute(work)
 
     @property
@@ -133,24 +144,20 @@ class OpenTests(OriginCase):
 
     def test_head(self) -> None:
         """A HEAD response with a length is sufficient; the request accepts no compression."""
-        found = self.opened(reply(200, length=7, headers=TAGGED))
+        found = self.opened(SAME)
         self.assertEqual(["HEAD /a/b?c"], self.recorded_requests)
         self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
         self.assertEqual((7, b'"1" 7', {}), (found.size, found.validator, dict(found.descriptors)))
 
     def test_no_head(self) -> None:
         """If HEAD is refused or has no length, the service requests the first byte with GET."""
-        part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         for status in (403, 405, 501):
-            found = self.opened(reply(status), part)
+            found = self.opened(reply(status), FIRST_BYTE)
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-0"], self.recorded_requests[-2:])
             self.assertEqual((7, b'"1" 7'), (found.size, found.validator))
-        for head in (
-            reply(200),
-            reply_without_length(200),
-            reply_without_length(200, b"", CHUNKED),
-        ):
-            self.assertEqual(7, self.opened(head, part).size)
+        unsized = reply_without_length(200), reply_without_length(200, b"", CHUNKED)
+        for head in (reply(200), *unsized):
+            self.assertEqual(7, self.opened(head, FIRST_BYTE).size)
 
     def test_size(self) -> None:
         """The size is that of the whole source, or None if the origin does not send it."""
@@ -162,7 +169,7 @@ class OpenTests(OriginCase):
             (reply(206, b"x", {"Content-Range": "bytes 0-0/" + "9" * 5000}), None),
             (reply(206, b"x"), None),
             (reply(203, b"x" * 7), 7),
-            ((reply_without_length(200, b"", CHUNKED), chunk(b"x")), None),
+            (UNSIZED, None),
         ):
             self.assertEqual(size, self.opened(reply(405), response).size, response)
 
@@ -194,29 +201,28 @@ class OpenTests(OriginCase):
         for status, kind in ((403, NotFound), (405, NotFound), (501, UpstreamUnavailable)):
             self.refused(kind, reply(status), reply(status))
 
-    def unreadable(self, *responses: Any) -> None:
-        """Assert that opening the source succeeds, and that reading it is a 415."""
-        found = self.opened(*responses)
-        requests = len(self.recorded_requests)
-        for whole in (False, True):
-            self.error_of(found.input(60, whole=whole), UndecodableSource)
-        self.assertEqual(requests, len(self.recorded_requests))
-
     def test_no_source(self) -> None:
         """A source whose status has no source body can be opened; reading it is a 415 (D48).
 
-        HEAD requests only open the source, and therefore succeed.
+        So is a source with a Content-Encoding that was not requested. HEAD requests only open the
+        source, and therefore succeed.
         """
-        for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
-            self.unreadable(reply(status))
-            self.unreadable(reply(405), reply(status))
-
-    def test_compressed(self) -> None:
-        """A source with a Content-Encoding that was not requested is a 415 when read (D48)."""
-        for coding in ("gzip", "br", "GZIP", "identity, gzip"):
-            self.unreadable(reply(200, length=7, headers={"Content-Encoding": coding}))
+        statuses = (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416)
+        codings = ("gzip", "br", "GZIP", "identity, gzip")
+        for responses in (
+            *((reply(status),) for status in statuses),
+            *((reply(405), reply(status)) for status in statuses),
+            *((reply(200, length=7, headers={"Content-Encoding": it}),) for it in codings),
+        ):
+            found = self.opened(*responses)
+            requests = len(self.recorded_requests)
+            for whole in (False, True):
+                self.error_of(found.input(60, whole=whole), UndecodableSource)
+            self.assertEqual(requests, len(self.recorded_requests))
         for coding in ("identity", "Identity"):
-            self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
+            found = self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
+            self.network.scripts.append(LAST_BYTE)
+            self.assertTrue(self.result_of(found.input(60, whole=False)).seekable)
 
     def test_unreachable(self) -> None:
         """An origin that cannot be reached is a 502."""
@@ -270,7 +276,7 @@ class RedirectTests(OriginCase):
             "https://origin.test:x/", "https://[::1/", "/a b", "/\xe9", "https://a..test/",
             "/" + "x" * 2048, "javascript:alert(1)",
         ):  # fmt: skip
-            self.refused(NotFound, reply(302, b"", {"Location": place}))
+            self.refused(NotFound, redirect(place))
         self.refused(NotFound, reply(302))
         self.assertEqual({"origin.test"}, {*self.network.names})
 
@@ -278,7 +284,7 @@ class RedirectTests(OriginCase):
         """Five redirects are followed; a sixth is a 502, for HEAD and GET alike (D41, D48)."""
         self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
         self.network.requests.clear()
-        hop = reply(302, b"", {"Location": "/x"})
+        hop = redirect("/x")
         self.refused(UnusableOrigin, *[hop] * 6)
         self.assertEqual(6, len(self.network.requests))
         self.refused(UnusableOrigin, *[reply(405), hop] * 6)
@@ -287,8 +293,8 @@ class RedirectTests(OriginCase):
     def test_allowlist(self) -> None:
         """Each redirect target must be on the allowlist; a refused host name is not resolved."""
         for place in ("https://c.test/", "//origin.test.evil.test/", "https://127.0.0.1/"):
-            self.refused(NotFound, reply(302, b"", {"Location": place}))
-            near = reply(302, b"", {"Location": "https://b.origin.test/"})
+            self.refused(NotFound, redirect(place))
+            near = redirect("https://b.origin.test/")
             self.refused(NotFound, near, reply(307, b"", {"Location": place}))
         self.assertEqual({"origin.test", "b.origin.test"}, {*self.network.names})
 
@@ -326,23 +332,22 @@ class OriginStateTests(OriginCase):
 
     def test_unchanged(self) -> None:
         """The change check requests the original URL; an unavailable origin counts as unchanged."""
-        same = reply(200, length=7, headers=TAGGED)
         for responses, verdict in (
-            ((same,), True),
-            ((reply(405), reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})), True),
-            ((reply(302, b"", {"Location": "/new"}), same), True),
+            ((SAME,), True),
+            ((reply(405), FIRST_BYTE), True),
+            ((redirect("/new"), SAME), True),
             ((reply(200, length=8, headers=TAGGED),), False),
             ((reply(200, length=7, headers={"ETag": '"2"'}),), False),
             ((reply(404),), False),
             ((reply(204),), False),
             ((reply(302),), False),
-            ((reply(302, b"", {"Location": "https://c.test/"}),), False),
+            ((redirect("https://c.test/"),), False),
             ((reply(200, length=7, headers={**TAGGED, "Content-Encoding": "br"}),), False),
-            ((reply(302, b"", {"Location": "/x"}),) * 6, False),
+            ((redirect("/x"),) * 6, False),
             ((reply(503),), True),
             ((reset_connection, reset_connection), True),
         ):
-            found = self.opened(reply(302, b"", {"Location": "/old"}), same)
+            found = self.opened(redirect("/old"), SAME)
             self.network.scripts += responses
             self.network.requests.clear()
             self.assertIs(verdict, self.result_of(found.unchanged()), responses)
@@ -372,7 +377,7 @@ class InputTests(OriginCase):
             (reply(416), False),
             (reply(503), False),
         ):
-            found = self.opened(reply(200, length=7, headers=TAGGED), response)
+            found = self.opened(SAME, response)
             for _ in range(2):
                 opened = self.result_of(found.input(10, whole=ranges))
                 self.assertEqual((SOURCE.url, ranges), (opened.url, opened.seekable), response)
@@ -384,11 +389,10 @@ class InputTests(OriginCase):
 
     def test_unsized(self) -> None:
         """A source of unknown length is copied for the probe too, as it may be truncated (D48)."""
-        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         whole = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
         for at_once, later in (
-            ((reply(405), unsized), (whole,)),
-            ((reply(200, length=7, headers=TAGGED),), (unsized, whole)),
+            ((reply(405), UNSIZED), (whole,)),
+            ((SAME,), (UNSIZED, whole)),
             ((reply(405), reply(206, b"x", {"Content-Range": "bytes 0-0/*"})), (whole,)),
         ):
             found = self.opened(*at_once)
@@ -403,8 +407,7 @@ class InputTests(OriginCase):
 
         A render of this source is refused.
         """
-        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
-        found = self.opened(reply(405), unsized)
+        found = self.opened(reply(405), UNSIZED)
         large = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
         self.network.scripts += [large, large]
         # The copy is not tried again for another probe.
@@ -415,9 +418,8 @@ class InputTests(OriginCase):
 
     def test_unsized_and_late(self) -> None:
         """If a copy for the probe takes half of the given time, the source is probed in place."""
-        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
-        found = self.opened(reply(405), unsized)
-        self.network.scripts += [unsized]
+        found = self.opened(reply(405), UNSIZED)
+        self.network.scripts += [UNSIZED]
         opening = self.begin(found.input(10, whole=False))
         self.network.advance(4.9)
         self.assertNoResult(opening)
@@ -427,9 +429,8 @@ class InputTests(OriginCase):
 
     def test_closed_while_it_is_fetched(self) -> None:
         """If a source is closed during its copy for a probe, the finished copy is removed."""
-        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
-        found = self.opened(reply(405), unsized)
-        self.network.scripts += [unsized]
+        found = self.opened(reply(405), UNSIZED)
+        self.network.scripts += [UNSIZED]
         opening = self.begin(found.input(10, whole=False))
         found.close()
         self.network.peers[-1].send(chunk(b""))
@@ -439,16 +440,14 @@ class InputTests(OriginCase):
 
     def test_ranges_that_are_known(self) -> None:
         """An origin that served the first byte as a range is not asked for the last byte."""
-        part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
-        found = self.opened(reply(405), part)
+        found = self.opened(reply(405), FIRST_BYTE)
         self.assertTrue(self.result_of(found.input(10, whole=True)).seekable)
         self.assertEqual(2, len(self.recorded_requests))
 
     def test_no_validator(self) -> None:
         """A source without a validator is probed in place, but copied for a render."""
         found = self.opened(reply(200, length=7))
-        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
-        self.network.scripts += [part, reply(200, b"0123456")]
+        self.network.scripts += [LAST_BYTE, reply(200, b"0123456")]
         self.assertTrue(self.result_of(found.input(10, whole=False)).seekable)
         self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
         self.assertEqual(
@@ -458,42 +457,34 @@ class InputTests(OriginCase):
 
     def test_behind_a_redirect(self) -> None:
         """ffmpeg gets the URL at the end of the redirects."""
-        same = reply(200, length=7, headers=TAGGED)
-        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
-        away = reply(302, b"", {"Location": "https://b.origin.test/x|y"})
-        found = self.opened(away, same, part)
+        away = redirect("https://b.origin.test/x|y")
+        found = self.opened(away, SAME, LAST_BYTE)
         opened = self.result_of(found.input(10, whole=False))
         self.assertEqual("https://b.origin.test/x%7Cy", opened.url)
         self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.recorded_requests[1:])
 
     def test_short_lived(self) -> None:
         """Redirects are followed again for a render, since it may have waited in the queue."""
-        same = reply(200, length=7, headers=TAGGED)
-        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         for place, more in (("/new", ["GET /new bytes=6-6"]), ("/old", [])):
-            found = self.opened(reply(302, b"", {"Location": "/old"}), same, part)
+            found = self.opened(redirect("/old"), SAME, LAST_BYTE)
             self.result_of(found.input(10, whole=False))
             self.network.requests.clear()
-            self.network.scripts += [
-                reply(307, b"", {"Location": place}),
-                same,
-                *[part] * len(more),
-            ]
+            self.network.scripts += [redirect(place), SAME, *[LAST_BYTE] * len(more)]
             opened = self.result_of(found.input(10, whole=True))
             self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.seekable))
             self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.recorded_requests)
 
     def test_redirect_target_changed(self) -> None:
         """If the redirect target changed since the probe, or is gone, the render is refused."""
-        away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
+        away = redirect("/old")
         for responses, kind in (
             ((away, reply(200, length=8, headers=TAGGED)), RenderFailed),
             ((away, reply(200, length=7, headers={"ETag": '"2"'})), RenderFailed),
             ((away, reply(404)), NotFound),
             ((away, reply(503)), UpstreamUnavailable),
-            ((reply(302, b"", {"Location": "https://c.test/"}),), NotFound),
+            ((redirect("https://c.test/"),), NotFound),
         ):
-            found = self.opened(away, same)
+            found = self.opened(away, SAME)
             self.network.scripts += responses
             self.error_of(found.input(10, whole=True), kind)
             self.assertEqual([], self.network.scripts)
@@ -501,7 +492,7 @@ class InputTests(OriginCase):
     def test_copy(self) -> None:
         """A source of an origin without ranges is copied once, and not checked for changes."""
         for response in (
-            reply(200, b"0123456789", TAGGED),
+            WHOLE,
             reply(203, b"0123456789", TAGGED),
             (reply_without_length(200, b"", CHUNKED), chunk(b"01234"), chunk(b"56789"), chunk(b"")),
         ):
@@ -519,36 +510,32 @@ class InputTests(OriginCase):
                 self.assertEqual({}, dict(found.descriptors))
 
     def test_until_close(self) -> None:
-        """A body that ends with the connection is complete if it has the length that HEAD sent."""
-        for said, refusal in ((b"0123456789", None), (b"01234", UpstreamUnavailable)):
-            found = self.without_ranges()
+        """A body that ends with the connection is complete if it has the length that HEAD sent.
 
-            def speak(peer: Any, _: object, said: bytes = said) -> None:
-                peer.send(reply_without_length(200, said, TAGGED))
-                peer.close()
-
-            fetching = self.fetch(found, speak)
-            if refusal is None:
-                self.successResultOf(fetching)
-            else:
-                self.exactly(fetching, refusal)
-            found.close()
-
-    def test_until_an_unmarked_close(self) -> None:
-        """A body of unknown length that ends with the connection, without TLS, is a 502 (D48).
-
-        A probe, too, first fetches the body to its end.
+        A body of unknown length that ends with the connection, without TLS, is a 502 (D48). A
+        probe, too, first fetches the body to its end.
         """
 
-        def speak(peer: Any, _: object) -> None:
-            peer.send(reply_without_length(200, b"0123456789", TAGGED))
-            peer.close()
+        def close_after(body: bytes) -> Any:
+            def speak(peer: Any, _: object) -> None:
+                peer.send(reply_without_length(200, body, TAGGED))
+                peer.close()
 
+            return speak
+
+        for said, complete in ((b"0123456789", True), (b"01234", False)):
+            found = self.without_ranges()
+            fetching = self.fetch(found, close_after(said))
+            if complete:
+                self.successResultOf(fetching)
+            else:
+                self.exactly(fetching, UpstreamUnavailable)
+            found.close()
+        # TLS would mark the end of the body; this connection does not use TLS.
         for whole in (False, True):
-            found = self.opened(reply(405), speak)
+            found = self.opened(reply(405), close_after(b"0123456789"))
             self.network.requests.clear()
-            self.network.scripts += [speak]
-            # TLS would mark the end of the body; this connection does not use TLS.
+            self.network.scripts.append(close_after(b"0123456789"))
             self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
             self.assertEqual(["GET /a/b?c"], self.recorded_requests)
             found.close()
@@ -559,7 +546,7 @@ class InputTests(OriginCase):
             (NotFound, reply(404)),
             (UpstreamUnavailable, reply(503)),
             (UpstreamUnavailable, reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/10"})),
-            (UndecodableSource, reply(302, b"", {"Location": "/x"})),
+            (UndecodableSource, redirect("/x")),
             (RenderFailed, reply(200, b"0123456789", {"ETag": '"2"'})),
             (RenderFailed, reply(200, b"012345678", TAGGED)),
             (RenderFailed, reply(200, b"x" * 5000, {"ETag": '"2"'})),
@@ -591,23 +578,22 @@ class InputTests(OriginCase):
             found.close()
 
     def test_too_much(self) -> None:
-        """A body of unknown length is copied up to the limit; past it, reading stops with 413."""
-        for size, kind in ((LIMIT, None), (LIMIT + 1, SourceTooLarge)):
-            unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
-            found = self.opened(reply(405), unknown)
+        """A body of unknown length is copied up to the limit; past it, reading stops with 413.
+
+        If the copy's Content-Length exceeds the limit, no scratch file is created.
+        """
+        for size in (LIMIT, LIMIT + 1):
+            found = self.opened(reply(405), UNSIZED)
             body = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * size), chunk(b""))
             fetching = self.fetch(found, body)
-            if kind is None:
+            if size == LIMIT:
                 self.successResultOf(fetching)
             else:
-                self.assertIn(str(LIMIT), self.exactly(fetching, kind).message)
+                self.assertIn(str(LIMIT), self.exactly(fetching, SourceTooLarge).message)
                 self.assertTrue(self.network.peers[-1].aborted)
             found.close()
-
-    def test_much_too_much(self) -> None:
-        """If the copy's Content-Length exceeds the limit, no scratch file is created."""
-        unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
-        found = self.opened(reply(405), unknown)
+        self.space.made.clear()
+        found = self.opened(reply(405), UNSIZED)
         fetching = self.fetch(found, reply(200, length=10 * LIMIT, headers=TAGGED))
         self.exactly(fetching, SourceTooLarge)
         self.assertEqual([], self.space.made)
@@ -615,24 +601,18 @@ class InputTests(OriginCase):
     def test_no_room(self) -> None:
         """If a copy cannot be created or written, the response is 500."""
         full = OSError(errno.ENOSPC, "No space left on device")
-        for response in (
-            reply(200, b"0123456789", TAGGED),
-            reply(200, b"0" * 9, TAGGED, length=10),
+        for response, refusal, thread_error in (
+            (WHOLE, full, None),
+            (reply(200, b"0" * 9, TAGGED, length=10), full, None),
+            (WHOLE, None, full),
         ):
             found = self.without_ranges()
-            self.space.refusal = full
-            self.begin_refused(found, response)
-            self.space.refusal = None
-        self.assertTrue(self.network.peers[-1].aborted)
-        self.tls_error = full
-        self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
-
-    def begin_refused(self, found: OpenHttpsSource, response: bytes) -> None:
-        """Assert that a copy fails with a 500 within fifteen seconds of its response."""
-        fetching = self.fetch(found, response)
-        self.network.advance(15)
-        self.exactly(fetching, RenderFailed)
-        found.close()
+            self.space.refusal, self.thread_error = refusal, thread_error
+            fetching = self.fetch(found, response)
+            self.network.advance(15)
+            self.exactly(fetching, RenderFailed)
+            self.assertTrue(self.network.peers[-1].aborted or response == WHOLE)
+            found.close()
 
 
 class DeadlineTests(OriginCase):
@@ -663,20 +643,25 @@ class DeadlineTests(OriginCase):
     def test_in_time(self) -> None:
         """A finished copy leaves no timer behind."""
         found = self.without_ranges()
-        self.successResultOf(self.fetch(found, reply(200, b"0123456789", TAGGED), seconds=9))
+        self.successResultOf(self.fetch(found, WHOLE, seconds=9))
         self.network.advance(9)
         self.assertEqual(1, self.space.held)
         found.close()
 
     def test_silence(self) -> None:
-        """A request without a response ends with TimeoutError when the given time is over."""
-        for whole in (False, True):
-            known = self.without_ranges() if whole else None
-            found = known or self.opened(reply(200, length=10, headers=TAGGED))
-            asking = self.begin(found.input(5, whole=whole))
-            self.network.advance(5)
+        """A request without a response ends with TimeoutError when the given time is over.
+
+        If no time is left, it ends at once.
+        """
+        for whole, seconds in ((False, 5), (True, 5), (True, -1)):
+            if whole and seconds > 0:
+                found = self.without_ranges()
+            else:
+                found = self.opened(reply(200, length=10, headers=TAGGED))
+            asking = self.begin(found.input(seconds, whole=whole))
+            self.network.advance(max(0, seconds))
             self.exactly(asking, TimeoutError)
-            self.assertTrue(self.network.peers[-1].closed)
+            self.assertTrue(self.network.peers[-1].closed or seconds < 0)
 
     def test_both(self) -> None:
         """The range check and the copy after it share the given time."""
@@ -691,22 +676,13 @@ class DeadlineTests(OriginCase):
         self.exactly(fetching, TimeoutError)
         self.assertEqual(("GET /a/b?c", 0), (self.recorded_requests[-1], self.space.held))
 
-    def test_no_time(self) -> None:
-        """If no time is left, opening the input fails at once."""
-        found = self.opened(reply(200, length=10, headers=TAGGED))
-        asking = self.begin(found.input(-1, whole=True))
-        self.network.advance(0)
-        self.exactly(asking, TimeoutError)
-
     def test_stalling_everywhere(self) -> None:
         """Each request of a lookup may take fifteen seconds."""
-        asking = self.begin(self.origins.open(SOURCE))
-        self.network.advance(15)
-        self.exactly(asking, UpstreamUnavailable)
-        self.network.scripts.append(reply(405))
-        asking = self.begin(self.origins.open(SOURCE))
-        self.network.advance(15)
-        self.exactly(asking, UpstreamUnavailable)
+        for responses in ((), (reply(405),)):
+            self.network.scripts += responses
+            asking = self.begin(self.origins.open(SOURCE))
+            self.network.advance(15)
+            self.exactly(asking, UpstreamUnavailable)
 
     def test_slow_everywhere(self) -> None:
         """All requests of a lookup, redirects included, may take thirty seconds together."""
