@@ -37,9 +37,8 @@ class SignTests(SynchronousTestCase):
     def test_info_encoded_and_path(self) -> None:
         """`sign` supports info documents, base64url-encoded sources and given paths."""
         base = ("--base", "https://audio.example")
-        self.assertEqual(
-            SIGNER.info_url(PIECE), command("sign", *base, "--info", PIECE).out.strip()
-        )
+        info = command("sign", *base, "--info", PIECE)
+        self.assertEqual(SIGNER.info_url(PIECE), info.out.strip())
         encoded = Signer(KEY, SALT, encoded=True).url(PIECE)
         self.assertEqual(encoded, command("sign", "--encoded", PIECE).out.strip())
         path = "/f:mp3/br:8/plain/local://a%20b"

@@ -63,15 +63,14 @@ class RequestTests(SynchronousTestCase):
         request = read_request(signed(path), KEYS, NOW)
         options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])
         key = cache_key(options, b"local://a")
-        self.assertEqual(
-            VariantRequest(options, LocalSource(b"a"), exp, "br:96/f:opus", key, etag(key)), request
-        )
+        source = LocalSource(b"a")
+        expected = VariantRequest(options, source, exp, "br:96/f:opus", key, etag(key))
+        self.assertEqual(expected, request)
 
     def test_info(self) -> None:
         """An info request contains only a source."""
-        self.assertEqual(
-            InfoRequest(LocalSource(b"a")), parse_request(b"/info/plain/local://a", NOW)
-        )
+        request = parse_request(b"/info" + PATH, NOW)
+        self.assertEqual(InfoRequest(LocalSource(b"a")), request)
 
     def test_order(self) -> None:
         """Errors are reported in the order signature, exp, options, source."""
