@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.sources import local as local_module
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -327,7 +327,7 @@ class RefusedTests(LocalCase):
             def refuse(*_: object, number: int = number, **__: object) -> int:
                 raise OSError(number, os.strerror(number))
 
-            self.patch(local_module.os, "open", refuse)
+            self.patch(os, "open", refuse)
             self.assertIs(type(self.refusal(b"a.mp3")), UpstreamUnavailable, number)
 
     def test_root_gone(self) -> None:
@@ -382,14 +382,14 @@ class SwapTests(LocalCase):
 
     def between(self, swap: Callable[[], object]) -> None:
         """Call ``swap`` between the check of a path and the opening of its file."""
-        resolve = local_module._resolve
+        open_file, swaps = os.open, [swap]
 
-        def resolve_and_swap(root: bytes, path: bytes) -> list[bytes]:
-            components = resolve(root, path)
-            swap()
-            return components
+        def swap_and_open(*words: Any, **more: Any) -> int:
+            if swaps:
+                swaps.pop()()
+            return open_file(*words, **more)
 
-        self.patch(local_module, "_resolve", resolve_and_swap)
+        self.patch(os, "open", swap_and_open)
 
     def test_swapped_for_a_link(self) -> None:
         """A file or folder that becomes a symbolic link after the check is not followed (D43)."""
@@ -397,9 +397,8 @@ class SwapTests(LocalCase):
         for name, path, target in (("in", b"in/b.mp3", "."), ("a.mp3", b"a.mp3", "secret.mp3")):
 
             def swap(name: str = name, target: str = target) -> None:
-                if not (self.root / name).is_symlink():
-                    (self.root / name).rename(self.place / f"away-{name}")
-                    (self.root / name).symlink_to(self.place / "out" / target)
+                (self.root / name).rename(self.place / f"away-{name}")
+                (self.root / name).symlink_to(self.place / "out" / target)
 
             self.between(swap)
             self.assert_refused(path)
@@ -414,10 +413,9 @@ class SwapTests(LocalCase):
             path.write_bytes(b"one")
 
             def swap(path: Path = path, make: Callable[[Path], None] | None = make) -> None:
-                if path.is_file():
-                    path.unlink()
-                    if make is not None:
-                        make(path)
+                path.unlink()
+                if make is not None:
+                    make(path)
 
             self.between(swap)
             self.assert_refused(os.fsencode(path.name))
