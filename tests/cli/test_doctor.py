@@ -136,6 +136,7 @@ class MachineTests(SynchronousTestCase):
 
     def test_local_sources(self) -> None:
         """An empty AP_LOCAL_ROOT gets a note."""
+        self.assertEqual([], self.results(check_local_sources(Config(allow_insecure=True))))
         config = Config(allow_insecure=True, local_root=str(self.folder))
         self.assert_result(check_local_sources(config), NOTE, "it is empty")
         (self.folder / "a.wav").touch()
