@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from twisted.internet.task import LoopingCall
 from twisted.logger import eventAsText
@@ -447,22 +446,18 @@ class LeftoverTests(TroubleCase):
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.6)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         self.patch(inputs, "_STALL_TIMEOUT_US", 300_000)
-        data, flac = sound("a.wav", "20"), short_flac().read_bytes()
-        framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
+        flac = File(short_flac().read_bytes())
         behaviors: list[Behavior] = [
-            *(File(data, sent=9, then="close_without_notify", **framing) for framing in framings),
-            *(File(data, sent=9, then="hold", **framing) for framing in framings),
-            *(
-                changed(File(data, **framing), File(data, sent=9**6, **framing), is_whole)
-                for framing in framings
-            ),
-            changed(File(flac), File(flac, etag='"2"', modified=None), is_head),
-            *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None)),
-            File(b"No sound, but words.\n" * 500),
-            File(flac, zipped="always"),
+            *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None), flac),
             EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
-            File(flac),
+            File(b"No sound, but words.\n" * 500),
+            replace(flac, zipped="always"),
+            changed(flac, replace(flac, etag='"2"', modified=None), is_head),
         ]
+        for framing in ({}, NO_RANGES, CHUNKED):
+            good = File(sound("a.wav", "20"), **framing)
+            behaviors += [replace(good, sent=9, then=it) for it in ("close_without_notify", "hold")]
+            behaviors.append(changed(good, replace(good, sent=9**6), is_whole))
         untrusted_certificate = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         urls = [url for url, _ in self.put_all(behaviors)]
         return [*urls, open_origin(self, untrusted_certificate).url("/a"), self.origin.url("/none")]
@@ -482,7 +477,7 @@ class LeftoverTests(TroubleCase):
         urls.append(self.origin.put("/open", Redirect(target + query)))
         # The reactor opens a pipe with its first child process, and keeps it.
         first = self.start()
-        await fetch(first.port, self.path(urls[-3], "info"))
+        await fetch(first.port, self.path(urls[5], "info"))
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=2, render_timeout=5)
