@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -569,7 +569,7 @@ class ExpTests(OptionsCase):
         ):
             self.assertIsNone(read_expiry(split_options(text)), text)
 
-    @DETERMINISTIC
+    @settings(DETERMINISTIC, max_examples=40)
     @given(segments=option_segments(), exp=expiries(), data=st.data())
     def test_request_option(self, segments: list[bytes], exp: int, data: st.DataObject) -> None:
         """The options and their canonical string exclude ``exp`` (Option classes)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
@@ -103,7 +103,7 @@ class SplitTargetTests(SynchronousTestCase):
             slash = b"/" if signed != before else b""
             self.assertEqual(before + slash + target.source, signed)
 
-    @DETERMINISTIC
+    @settings(DETERMINISTIC, max_examples=40)
     @given(segments=option_segments(), text=sources().flatmap(escaped))
     def test_built_path(self, segments: list[bytes], text: bytes) -> None:
         """A path that is joined from parts is split into the same parts (D1)."""
