@@ -1,33 +1,63 @@
-"""Exchanges: each request has one response and one access log line, however it ends."""
+"""Exchanges: each request has one response, one log line and one count, however it ends."""
 
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import NotFound, RenderFailed, RenderTimeout
-from tests.support.http import Log, ResourceHarness
+from audioproxy.errors import (
+    NotFound,
+    QueueFull,
+    RenderFailed,
+    RenderTimeout,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
+from tests.support.http import Connection, Log, ResourceHarness
+from tests.test_metrics import Counts
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 OPTIONS_AND_SOURCE = "opts=f:mp3 src=local://a%20b.mp3"
 
 
 class ExchangeCase(SynchronousTestCase):
-    """A service and its log."""
+    """A service, its log and its metrics."""
 
     def setUp(self) -> None:
+        # `line` collects the garbage of this test only, which is quick.
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
         self.log = Log()
         self.addCleanup(self.log.start())
-        self.harness = ResourceHarness()
+        self.make()
 
-    def line(self) -> str:
-        """Return the only access log line; assert that no error was logged."""
+    def make(self, **settings: Any) -> None:
+        """Replace the service with a new one."""
+        self.harness = ResourceHarness(**settings)
+        self.counts = Counts(self.harness.metrics)
+
+    def request(self, **more: Any) -> Connection:
+        """Send a request whose render has no output yet."""
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH), **more)
+        return connection
+
+    def line(self, errors: int = 0) -> str:
+        """Return the only access log line since the last call.
+
+        Assert that its request was counted with its endpoint and status family (Metrics, 2), and
+        the number of logged errors.
+        """
         gc.collect()
-        self.assertEqual([], self.log.errors)
+        self.assertEqual(errors, len(self.log.errors))
         (record,) = self.log.requests
+        series = f"http_requests_total {record.endpoint} {record.status // 100}xx"
+        self.assertEqual({series: 1}, self.counts.of("http_requests_total"))
         self.log.events.clear()
+        self.counts = Counts(self.harness.metrics)
         return str(record)
 
 
@@ -36,8 +66,7 @@ class LineTests(ExchangeCase):
 
     def test_miss(self) -> None:
         """The line of a render has options, source, cache state, bytes and duration."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
+        self.request()
         self.harness.render(PATH).write_output(b"abc")
         self.harness.clock.advance(1.2345)
         self.harness.render(PATH).end()
@@ -45,17 +74,47 @@ class LineTests(ExchangeCase):
             f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 3 bytes in 1234ms", self.line()
         )
 
-    def test_hit(self) -> None:
-        """The line of a HIT has the bytes of the sent body, which are 0 for HEAD."""
+    def test_variants(self) -> None:
+        """A line has status, options, source and cache state, as far as they are determined.
+
+        On 401, 410 and 422 it has no options and no source (Request log, 2). A 304 has no cache
+        state, as nothing is looked up. Options are never logged without a source (D28).
+        """
         self.harness.store_variant(PATH, b"0123456789")
-        self.harness.fetch_signed(PATH, range=b"bytes=2-4")
-        self.assertEqual(f"render 206 {OPTIONS_AND_SOURCE} cache=HIT 3 bytes in 0ms", self.line())
-        self.harness.fetch_signed(PATH, b"HEAD")
-        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=HIT 0 bytes in 0ms", self.line())
+        tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
+        self.line()
+        missing = b"/f:wav/plain/local://a"
+        rows: tuple[tuple[bytes, bytes, dict[str, Any], str], ...] = (
+            (b"GET", PATH, {}, f"200 {OPTIONS_AND_SOURCE} cache=HIT"),
+            (b"GET", PATH, {"range": b"bytes=2-4"}, f"206 {OPTIONS_AND_SOURCE} cache=HIT"),
+            (
+                b"GET",
+                PATH,
+                {"range": b"bytes=99-"},
+                f"416 range_not_satisfiable {OPTIONS_AND_SOURCE}",
+            ),
+            (b"HEAD", PATH, {}, f"200 {OPTIONS_AND_SOURCE} cache=HIT"),
+            (b"HEAD", missing, {}, "200 opts=f:wav src=local://a cache=MISS"),
+            (b"GET", PATH, {"if_none_match": tag}, f"304 {OPTIONS_AND_SOURCE}"),
+            (b"GET", b"/q:99" + PATH, {}, "422 invalid_options"),
+            (b"HEAD", b"/exp:1" + PATH, {}, "410 expired"),
+            (b"GET", b"/plain/http://refused", {}, "404 not_found"),
+            (b"GET", b"/x", {}, "404 not_found"),
+        )
+        for method, rest, headers, words in rows:
+            response = self.harness.fetch_signed(rest, method, **headers)
+            self.assertEqual(f"render {words} {len(response.body)} bytes in 0ms", self.line())
+        self.harness.fetch(b"/x" + PATH, b"HEAD")
+        self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
+        self.harness.source = NotFound()
+        self.harness.fetch_signed(missing, b"HEAD")
+        self.assertEqual(
+            "render 404 not_found opts=f:wav src=local://a 0 bytes in 0ms", self.line()
+        )
 
     def test_redirect(self) -> None:
         """The line of a redirect is a HIT with 0 bytes, without the presigned URL."""
-        self.harness = ResourceHarness(presign_ttl=300)
+        self.make(presign_ttl=300)
         self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
             self.harness.fetch_signed(PATH, method)
@@ -63,100 +122,94 @@ class LineTests(ExchangeCase):
                 f"render 302 {OPTIONS_AND_SOURCE} cache=HIT 0 bytes in 0ms", self.line()
             )
 
-    def test_gone_before_any_answer(self) -> None:
-        """A client that leaves before any response header is logged with status 499."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        connection.leave()
-        self.assertEqual(f"render 499 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
-
-    def test_conditional(self) -> None:
-        """The line of a 304 has options and source, but no cache state, as nothing is looked up."""
-        tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
-        self.line()
-        self.harness.fetch_signed(PATH, if_none_match=tag)
-        self.assertEqual(f"render 304 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
-
-    def test_refusals(self) -> None:
-        """The lines of a 401, a 410 and a 422 have no options and no source (Request log, 2)."""
-        self.harness.fetch(b"/x" + PATH, b"HEAD")
-        self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
-        self.harness.fetch_signed(b"/q:99" + PATH, b"HEAD")
-        self.assertEqual("render 422 invalid_options 0 bytes in 0ms", self.line())
-        self.harness.fetch_signed(b"/exp:1" + PATH, b"HEAD")
-        self.assertEqual("render 410 expired 0 bytes in 0ms", self.line())
-        self.harness.source = NotFound()
-        self.harness.fetch_signed(PATH, b"HEAD")
-        self.assertEqual(f"render 404 not_found {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
-        self.harness.fetch_signed(b"/plain/http://refused", b"HEAD")
-        # Options are never logged without a source (D28).
-        self.assertEqual("render 404 not_found 0 bytes in 0ms", self.line())
-
     def test_endpoints(self) -> None:
         """Each request has one endpoint class (Request log, 1)."""
-        harness = ResourceHarness(origin="*")
-        for method, target, endpoint in (
-            (b"GET", b"/health", "health"),
-            (b"HEAD", b"/ready", "ready"),
-            (b"OPTIONS", b"/health", "preflight"),
-            (b"GET", b"/metrics", "unknown"),
-            (b"POST", b"/health", "unknown"),
-            (b"GET", b"/hls/x/y", "unknown"),
-            (b"GET", b"/x/info/plain/local://a", "info"),
-            (b"GET", b"/x/information/plain/local://a", "render"),
+        self.make(origin="*")
+        for method, target, words in (
+            (b"GET", b"/health", "health 200"),
+            (b"HEAD", b"/health", "health 200"),
+            (b"GET", b"/ready", "ready 200"),
+            (b"HEAD", b"/ready", "ready 200"),
+            (b"OPTIONS", b"/health", "preflight 204"),
+            (b"OPTIONS", b"/anything", "preflight 204"),
+            (b"GET", b"/metrics", "unknown 404 not_found"),
+            (b"POST", b"/health", "unknown 404 not_found"),
+            (b"GET", b"/hls/x/y", "unknown 404 not_found"),
+            (b"GET", b"/", "unknown 404 not_found"),
+            (b"GET", b"/x/info/plain/local://a", "info 401 invalid_signature"),
+            (b"GET", b"/x/information/plain/local://a", "render 401 invalid_signature"),
         ):
-            harness.fetch(target, method)
-            self.assertEqual(endpoint, self.line().partition(" ")[0])
+            sent = len(self.harness.fetch(target, method).body)
+            self.assertEqual(f"{words} {sent} bytes in 0ms", self.line())
+        self.harness.readiness.depth_changed(2)
+        self.harness.fetch(b"/ready", b"HEAD")
+        self.assertEqual("ready 503 0 bytes in 0ms", self.line())
 
-    def test_refused_render(self) -> None:
-        """The line of a failed render is a warning with options and source, but no cache state."""
-        self.harness.render_error = RenderTimeout()
-        self.harness.fetch_signed(PATH)
-        (record,) = self.log.requests
-        self.assertIs(LogLevel.warn, record.level)
-        self.assertRegex(
-            str(record), rf"\Arender 504 render_timeout {OPTIONS_AND_SOURCE} \d+ bytes in 0ms\Z"
-        )
+    def test_no_http(self) -> None:
+        """Bytes that are not HTTP are logged and counted as ``unknown`` 400."""
+        self.harness.connect().send_raw(b"\x16\x03\x01\r\n\r\n")
+        self.assertTrue(self.line().startswith("unknown 400 "))
+
+    def test_refused_renders(self) -> None:
+        """A refused render has options and source, but no cache state; a 5xx is a warning."""
+        for refusal in (
+            *(NotFound(), UndecodableSource(), QueueFull(1)),
+            *(RenderFailed(), UpstreamUnavailable(), RenderTimeout()),
+        ):
+            self.make()
+            self.harness.render_error = refusal
+            sent = len(self.harness.fetch_signed(PATH).body)
+            (record,) = self.log.requests
+            self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)
+            words = f"{refusal.status} {refusal.code} {OPTIONS_AND_SOURCE}"
+            self.assertEqual(f"render {words} {sent} bytes in 0ms", self.line())
+
+    def test_several_on_a_connection(self) -> None:
+        """Each request on a connection is counted separately."""
+        connection = self.harness.connect()
+        for target in (b"/health", b"/nowhere", b"/ready"):
+            connection.send(target)
+        series = ("health 2xx", "unknown 4xx", "ready 2xx")
+        self.assertEqual({f"http_requests_total {name}": 1 for name in series}, self.counts.changes)
 
 
 class EndTests(ExchangeCase):
     """Clients that leave, failed responses and crashes: subscriptions end, one line is logged."""
 
     def test_left_before_headers(self) -> None:
-        """A client that leaves before the first byte unsubscribes, and nothing is written later."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        connection.leave()
-        render = self.harness.render(PATH)
-        self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
-        self.assertIn(OPTIONS_AND_SOURCE, self.line())
-        render.write_output(b"late")
-        render.end()
-        self.assertEqual(b"", connection.received)
-        self.assertEqual([], self.log.events)
+        """A client that leaves before any response header is a 499; nothing is written later."""
+        for late, failure in ((b"late", None), (b"", RenderFailed())):
+            self.make()
+            connection = self.request()
+            self.assertEqual({}, self.counts.of("http_requests_total"))
+            connection.leave()
+            render = self.harness.render(PATH)
+            self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
+            self.assertEqual(f"render 499 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
+            if late:
+                render.write_output(late)
+            render.end(failure)
+            self.assertEqual((b"", []), (connection.received, self.log.events))
+            self.assertEqual({}, self.counts.changes)
 
     def test_left_while_streaming(self) -> None:
-        """A client that leaves midway unsubscribes, and the line has the bytes sent so far."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).write_output(b"half")
-        connection.leave()
-        self.assertEqual(1, self.harness.render(PATH).left)
-        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line())
-        self.harness.render(PATH).write_output(b"late")
-        self.harness.render(PATH).end(RenderFailed())
-        self.assertEqual([], self.log.events)
-
-    def test_left_while_paused(self) -> None:
-        """A client that leaves while it is stalled unsubscribes and is logged."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).write_output(b"one")
-        connection.pause()
-        self.harness.render(PATH).write_output(b"two")
-        connection.leave()
-        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 3 bytes in 0ms", self.line())
-        self.assertEqual(1, self.harness.render(PATH).left)
+        """A client that leaves midway, stalled or not, unsubscribes; the bytes sent are logged."""
+        for stalled in (False, True):
+            self.make()
+            connection = self.request()
+            render = self.harness.render(PATH)
+            render.write_output(b"half")
+            if stalled:
+                connection.pause()
+                render.write_output(b"more")
+            connection.leave()
+            self.assertEqual(1, render.left)
+            self.assertEqual(
+                f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line()
+            )
+            render.write_output(b"late")
+            render.end(RenderFailed())
+            self.assertEqual([], self.log.events)
 
     def test_left_during_a_hit(self) -> None:
         """A stored variant is closed when its client leaves."""
@@ -172,22 +225,44 @@ class EndTests(ExchangeCase):
 
     def test_others_stay(self) -> None:
         """A client that leaves does not affect others that share the render."""
-        first, second = self.harness.connect(), self.harness.connect()
-        first.send(self.harness.path(PATH))
-        second.send(self.harness.path(PATH))
+        first, second = self.request(), self.request()
         first.leave()
         self.harness.render(PATH).write_output(b"all")
         self.harness.render(PATH).end()
         self.assertEqual((b"all", True), (second.response.body, second.response.complete))
 
     def test_failed_stream(self) -> None:
-        """A response that fails midway is logged once, with its status and an error code."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).write_output(b"some")
-        self.harness.render(PATH).end(RenderTimeout())
+        """A response that fails midway is aborted, so it looks incomplete (Errors, 10).
+
+        It has no last chunk; to HTTP/1.0, a close would complete it. It is logged once, with the
+        status that was sent and an error code.
+        """
+        for version in (b"HTTP/1.1", b"HTTP/1.0"):
+            self.make()
+            connection = self.request(version=version)
+            render = self.harness.render(PATH)
+            render.write_output(b"some")
+            self.assertEqual({}, self.counts.of("http_requests_total"))
+            render.end(RenderTimeout())
+            response = connection.response
+            self.assertEqual((b"some", False), (response.body, response.complete), version)
+            self.assertEqual((True, 1), (connection.aborted, render.left))
+            self.assertEqual(
+                f"render 200 render_timeout {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms",
+                self.line(),
+            )
+
+    def test_cut_short(self) -> None:
+        """A stored variant that is shorter than its Content-Length breaks the response."""
+        self.harness.store_variant(PATH, b"0123456789").size = 20
+        connection = self.request()
+        response = connection.response
+        self.assertTrue(connection.aborted)
+        self.assertEqual((b"0123456789", False), (response.body, response.complete))
+        self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
         self.assertEqual(
-            f"render 200 render_timeout {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line()
+            f"render 200 render_failed {OPTIONS_AND_SOURCE} cache=HIT 10 bytes in 0ms",
+            self.line(errors=1),
         )
 
     def test_crash(self) -> None:
@@ -197,18 +272,17 @@ class EndTests(ExchangeCase):
         self.assertEqual((500, "render_failed"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.assertEqual(1, len(self.log.requests))
+        self.assertTrue(self.line(errors=1).startswith("render 500 render_failed "))
 
     def test_active_requests_end(self) -> None:
         """The number of active requests returns to zero, however the requests end."""
-        connections = [self.harness.connect() for _ in range(3)]
-        for connection in connections:
-            connection.send(self.harness.path(PATH))
-        self.assertEqual(3, self.harness.resource.active.count)
-        connections[0].leave()
-        self.assertEqual(2, self.harness.resource.active.count)
+        active = self.harness.resource.active
+        first, second, _ = (self.request() for _ in range(3))
+        self.assertEqual(3, active.count)
+        first.leave()
+        self.assertEqual(2, active.count)
         self.harness.render(PATH).write_output(b"x")
-        connections[1].leave()
+        second.leave()
         self.harness.render(PATH).end()
         self.harness.fetch(b"/health")
-        self.assertEqual(0, self.harness.resource.active.count)
+        self.assertEqual(0, active.count)
