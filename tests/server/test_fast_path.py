@@ -79,60 +79,64 @@ class FastPathCase(SynchronousTestCase):
     def raw(self, harness: ResourceHarness, path: bytes = PATH, **headers: Any) -> Connection:
         """Send one request and return the connection."""
         connection = harness.connect()
-        lines = [b"GET %s HTTP/1.1" % harness.path(path), b"Host: proxy.example"]
-        for name, given_values in headers.items():
-            values = given_values if isinstance(given_values, list) else [given_values]
-            lines += [name.encode() + b": " + value for value in values]
-        connection.send_raw(b"\r\n".join([*lines, b"", b""]))
+        connection.send_raw(_get(harness, headers, path))
         return connection
 
-    def assert_equal_answers(
-        self, harnesses: tuple[ResourceHarness, ResourceHarness], **headers: Any
-    ) -> ResourceHarness:
-        """Assert that responses and metrics are equal; return the service with the fast path."""
+    def assert_same(
+        self, harnesses: tuple[ResourceHarness, ResourceHarness], path: bytes = PATH, **headers: Any
+    ) -> list[str]:
+        """Assert that responses, metrics and access log lines are the same.
+
+        :returns: the methods that the fast path's service called.
+        """
         plain, fast = harnesses
-        responses = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
+        responses, records = [], []
+        for harness in harnesses:
+            log = Log()
+            stop = log.start()
+            responses.append(comparable(self.raw(harness, path, **headers).received))
+            stop()
+            records.append([record._replace(request_id="") for record in log.requests])
         self.assertEqual(*responses)
+        self.assertEqual(*records)
+        self.assertEqual(len(records[0]), 1)
         self.assertEqual(exposition(plain.metrics.registry), exposition(fast.metrics.registry))
-        return fast
+        return fast.called_methods()
+
+
+def _get(harness: ResourceHarness, headers: dict[str, Any], path: bytes = PATH) -> bytes:
+    lines = [b"GET %s HTTP/1.1" % harness.path(path), b"Host: proxy.example"]
+    for name, values in headers.items():
+        for value in values if isinstance(values, list) else [values]:
+            lines.append(name.encode() + b": " + value)
+    return b"\r\n".join([*lines, b"", b""])
 
 
 class SameTests(FastPathCase):
     """Requests that the fast path serves."""
 
     def test_answers(self) -> None:
-        """Status, header order, body and metrics are the same as on the ordinary path."""
+        """Status, header order, body, metrics and access log are those of the ordinary path.
+
+        (Request log)
+        """
         for headers in COMMON:
-            fast = self.assert_equal_answers(self.harnesses, **headers)
-            self.assertNotIn("lookup", fast.called_methods(), headers)
+            self.assertNotIn("lookup", self.assert_same(self.harnesses, **headers), headers)
 
     def test_other_configurations(self) -> None:
         """With CORS, ``dl`` or ``exp``, the fast path sends the same response."""
-        for origin in ("*", "https://app.example"):
-            fast = self.assert_equal_answers(self.build(origin=origin))
-            self.assertNotIn("lookup", fast.called_methods())
-        for path in (b"/dl:x.mp3" + PATH, b"/exp:%d" % (NOW + 100) + PATH):
-            harnesses = self.build()
+        for origin, path in (
+            ("*", PATH),
+            ("https://app.example", PATH),
+            (None, b"/dl:x.mp3" + PATH),
+            (None, b"/exp:%d" % (NOW + 100) + PATH),
+        ):
+            harnesses = self.build(origin=origin)
             for harness in harnesses:
                 harness.store_variant(path, DATA, disposition="attachment; filename=x")
                 harness.fetch_signed(path)
                 harness.calls.clear()
-            responses = [comparable(self.raw(harness, path).received) for harness in harnesses]
-            self.assertEqual(*responses)
-            self.assertEqual(harnesses[1].called_methods(), ["read_small"])
-
-    def test_lines(self) -> None:
-        """Each request has the same access log line as on the ordinary path (Request log)."""
-        for headers in COMMON:
-            records = []
-            for harness in self.harnesses:
-                log = Log()
-                stop = log.start()
-                self.raw(harness, **headers)
-                stop()
-                records.append([record._replace(request_id="") for record in log.requests])
-            self.assertEqual(*records)
-            self.assertEqual(len(records[0]), 1)
+            self.assertEqual(["read_small"], self.assert_same(harnesses, path))
 
     def test_in_turn(self) -> None:
         """One connection can use the fast path and the ordinary path in turn."""
@@ -140,9 +144,7 @@ class SameTests(FastPathCase):
         connection = fast.connect()
         for headers in (*COMMON, *UNCOMMON[2:3], *COMMON):
             before = len(connection.received)
-            lines = [b"GET %s HTTP/1.1" % fast.path(PATH)]
-            lines += [name.encode() + b": " + value for name, value in headers.items()]  # type: ignore[operator]
-            connection.send_raw(b"\r\n".join([*lines, b"", b""]))
+            connection.send_raw(_get(fast, headers))
             self.assertRegex(connection.received[before:], rb"^HTTP/1\.1 (200|206|304) ")
         self.assertFalse(connection.closed)
 
@@ -153,24 +155,22 @@ class OrdinaryPathTests(FastPathCase):
     def test_uncommon(self) -> None:
         """Requests with unusual headers take the ordinary path and get the same response."""
         for headers in UNCOMMON:
-            fast = self.assert_equal_answers(self.harnesses, **headers)
-            self.assertEqual(fast.called_methods()[-1], "lookup", headers)
+            self.assertEqual("lookup", self.assert_same(self.harnesses, **headers)[-1], headers)
 
     def test_split_and_pipelined_requests(self) -> None:
         """Split requests and pipelined requests get the same response with the fast path."""
-        for plain_or_fast in self.harnesses:
-            path = plain_or_fast.path(PATH)
-            request = b"GET %s HTTP/1.1\r\nX-Request-Id: a\r\n\r\n" % path
-            whole = self.raw(plain_or_fast).received
+        for harness in self.harnesses:
+            request = _get(harness, {"X-Request-Id": b"a"})
+            whole = len(self.raw(harness, **{"X-Request-Id": b"a"}).received)
             for at in (1, 10, len(request) - 3, len(request) - 1):
-                connection = plain_or_fast.connect()
+                connection = harness.connect()
                 connection.send_raw(request[:at])
                 connection.send_raw(request[at:])
-                self.assertEqual(len(connection.received), len(whole) - 31)
-            twice = plain_or_fast.connect()
+                self.assertEqual(len(connection.received), whole)
+            twice = harness.connect()
             twice.send_raw(request * 2)
-            plain_or_fast.connection_clock.advance(0)
-            self.assertEqual(len(twice.received), 2 * (len(whole) - 31))
+            harness.connection_clock.advance(0)
+            self.assertEqual(len(twice.received), 2 * whole)
 
     def test_other_forms(self) -> None:
         """Other methods, versions, target forms and malformed requests take the ordinary path."""
@@ -188,13 +188,18 @@ class OrdinaryPathTests(FastPathCase):
             b"GET %s HTTP/2.0\r\n\r\n" % path,
             b"OPTIONS %s HTTP/1.1\r\n\r\n" % path,
         ):
-            responses = []
-            for harness in self.harnesses:
-                connection = harness.connect()
-                connection.send_raw(request)
-                responses.append((comparable(connection.received), connection.closed))
-            self.assertEqual(*responses, request)
+            self.assert_same_bytes(request)
             self.assertNotIn("read_small", self.harnesses[1].called_methods(), request)
+
+    def assert_same_bytes(self, request: bytes) -> None:
+        """Assert that any bytes get the same response with and without the fast path."""
+        responses = []
+        for harness in self.harnesses:
+            connection = harness.connect()
+            connection.send_raw(request)
+            harness.connection_clock.advance(0)
+            responses.append((comparable(connection.received), connection.closed))
+        self.assertEqual(*responses, request)
 
     def test_unknown(self) -> None:
         """If one byte of a verified path is changed, the response is a 401 (Authentication)."""
@@ -209,21 +214,13 @@ class OrdinaryPathTests(FastPathCase):
         path = b"/exp:%d" % (NOW + 1) + PATH
         _, fast = self.harnesses
         fast.store_variant(path, DATA)
-        self.assertEqual([fast.fetch_signed(path).status for _ in range(2)], [200, 200])
-        fast.now = NOW + 2.0
-        self.assertEqual([fast.fetch_signed(path).status for _ in range(2)], [410, 410])
-
-    def test_gone(self) -> None:
-        """A variant that was removed from the store is rendered again."""
-        _, fast = self.harnesses
-        assert isinstance(fast.stored, dict)
-        fast.stored.clear()
-        connection = fast.connect()
-        connection.send(fast.path(PATH))
-        self.assertEqual(fast.called_methods(), ["read_small", "lookup", "join"])
+        statuses = []
+        for fast.now in (NOW, NOW, NOW + 2.0, NOW + 2.0):
+            statuses.append(fast.fetch_signed(path).status)
+        self.assertEqual(statuses, [200, 200, 410, 410])
 
     def test_stores(self) -> None:
-        """Without a store, and during shutdown, requests take the ordinary path."""
+        """Without a store or its variant, and during shutdown, requests take the ordinary path."""
         harness = ResourceHarness(fast=True, with_store=False)
         connection = harness.connect()
         connection.send(harness.path(PATH))
@@ -236,6 +233,12 @@ class OrdinaryPathTests(FastPathCase):
         fast.site.stopping = True
         open_connection.send(fast.path(PATH))
         self.assertEqual(open_connection.response["connection"], b"close")
+        fast.site.stopping = False
+        fast.calls.clear()
+        assert isinstance(fast.stored, dict)
+        fast.stored.clear()
+        fast.connect().send(fast.path(PATH))
+        self.assertEqual(fast.called_methods(), ["read_small", "lookup", "join"])
 
     def test_a_client_that_takes_nothing(self) -> None:
         """The fast path makes no response while the client does not read earlier ones."""
@@ -251,14 +254,7 @@ class OrdinaryPathTests(FastPathCase):
     def test_arbitrary_bytes(self, noise: bytes, more: bytes, at: int) -> None:
         """Arbitrary bytes get the same response with and without the fast path."""
         request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.harnesses[0].path(PATH)
-        request = request[:at] + noise + request[at:] + more
-        responses = []
-        for harness in self.harnesses:
-            connection = harness.connect()
-            connection.send_raw(request)
-            harness.connection_clock.advance(0)
-            responses.append((comparable(connection.received), connection.closed))
-        self.assertEqual(*responses)
+        self.assert_same_bytes(request[:at] + noise + request[at:] + more)
 
 
 class SendTests(FastPathCase):

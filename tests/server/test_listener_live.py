@@ -1,0 +1,100 @@
+"""Listening ports."""
+
+from __future__ import annotations
+
+import socket
+from unittest import skipUnless
+
+from twisted.internet.error import ConnectError
+from twisted.trial.unittest import TestCase
+
+from audioproxy.server.listener import Listener
+from tests.server.test_channel import MISS
+from tests.support.http import ResourceHarness
+from tests.support.service import fetch, reactor, send, until
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine can listen on IPv6."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+class ListenerTests(TestCase):
+    """One listening port with its site."""
+
+    def setUp(self) -> None:
+        """Build a listener without opening its port."""
+        self.harness = ResourceHarness()
+        self.listener = Listener(reactor, self.harness.site)
+        self.addCleanup(self.listener.close_now)
+
+    async def test_interfaces(self) -> None:
+        """Without an address, IPv4 clients are accepted; with one, only this address is bound.
+
+        Port 0 lets the system choose a port.
+        """
+        for bind in ("127.0.0.1", ""):
+            port = self.listener.open(0, bind)
+            self.assertEqual(200, (await fetch(port, b"/health")).status)
+            if bind:
+                with self.assertRaises(OSError):
+                    socket.create_connection(("127.0.0.2", port), timeout=5)
+                self.listener.close_now()
+
+    @skipUnless(has_ipv6(), "This machine has no IPv6.")
+    async def test_ipv6(self) -> None:
+        """The listener accepts IPv6 clients on an IPv6 address and without an address."""
+        for bind in ("::1", ""):
+            listener = Listener(reactor, self.harness.site)
+            port = listener.open(0, bind)
+            with socket.create_connection(("::1", port), timeout=5):
+                await until(lambda: len(self.harness.site.connections), "the connection")
+            await until(lambda: not len(self.harness.site.connections), "the connection to close")
+            listener.close_now()
+
+    async def test_refused(self) -> None:
+        """A port in use and an address of another machine raise OSError."""
+        port = self.listener.open(0, "127.0.0.1")
+        for bind in ("127.0.0.1", "192.0.2.1"):
+            with self.assertRaises(OSError):
+                Listener(reactor, self.harness.site).open(port, bind)
+
+    async def test_close(self) -> None:
+        """Closing refuses new clients and closes idle ones; responses in progress complete."""
+        port = self.listener.open(0)
+        answering = await send(port, self.harness.path(MISS))
+        await until(lambda: self.harness.rendering, "the request")
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as idle:
+            await until(lambda: len(self.harness.site.connections) == 2, "the other connection")
+            await self.listener.close()
+            with self.assertRaises(ConnectError):
+                await send(port, b"/health")
+            await until(lambda: len(self.harness.site.connections) == 1, "one connection to close")
+            self.assertEqual(b"", idle.recv(1))
+        self.assertIsNone(answering.closed)
+        self.harness.render(MISS).write_output(b"sound")
+        self.harness.render(MISS).end()
+        response = await answering.end()
+        self.assertEqual((b"sound", True), (response.body, response.complete))
+        self.assertEqual(
+            (0, 0), (len(self.harness.site.connections), self.harness.resource.active.count)
+        )
+
+    async def test_close_twice(self) -> None:
+        """Closing a listener that is closed or was never open is harmless.
+
+        Giving up a start leaves no port open.
+        """
+        await self.listener.close()
+        self.listener.open(0)
+        await self.listener.close()
+        await self.listener.close()
+        port = self.listener.open(0)
+        for _ in range(2):
+            self.listener.close_now()
+        with self.assertRaises(ConnectError):
+            await send(port, b"/health")
