@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
+from audioproxy.http_client.client import USER_AGENT
 from tests.cli.command import command
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
@@ -66,24 +67,31 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_request_target(self) -> None:
-        """`warm` drops a URL's fragment, percent-encodes as browsers do, and keeps the rest."""
+        """`warm` drops a URL's fragment, percent-encodes as browsers do, and keeps the rest.
+
+        It sends User-Agent, but neither Accept-Encoding nor the cookies of earlier responses.
+        """
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
             ("http://audio.test/s/plain/local://été\x7f", "/s/plain/local://%C3%A9t%C3%A9%7F"),
+            ("http://audio.test/s/a[1]|%2f;", "/s/a[1]|%2f;"),
             ("http://audio.test", "/"),
         ):
-            self.successResultOf(self.fetch(reply(200), url=url))
+            self.successResultOf(self.fetch(reply(200, headers={"Set-Cookie": "a=b"}), url=url))
             request = self.network.requests[-1]
             self.assertEqual(("GET", target), (request.method, request.target))
-            self.assertEqual("audio.test", request.headers["host"])
+            headers = {"host": "audio.test", "user-agent": USER_AGENT}
+            self.assertEqual(headers, request.headers)
 
     def test_no_url(self) -> None:
-        """A line that is not an http or https URL fails, and no request is sent."""
+        """A line that is not an http or https URL of a known host fails without a request."""
         for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
             reason = self.failure_reason(self.fetch(url=url))
             self.assertRegex(reason, "not an http or https URL; .*sign --base")
         self.assertEqual([], self.network.requests)
+        self.network.unknown.add("audio.test")
+        self.assertRegex(self.failure_reason(self.fetch()), r"^the request failed \(.+\)$")
 
     def test_refused(self) -> None:
         """`warm` reports a refusal with its status and message, and does not retry it."""
