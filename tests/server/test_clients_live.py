@@ -11,7 +11,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tests.support.http import Response, read_response
+from tests.support.http import read_response
 from tests.support.service import (
     PATIENCE,
     Process,
@@ -74,10 +74,21 @@ def has_response(client: socket.socket) -> bool:
     return False
 
 
-def read_to_end(client: socket.socket) -> Response | None:
-    """Read until the server closes the connection."""
-    received = b"".join(iter(lambda: client.recv(65_536), b""))
-    return read_response(received, closed=True)
+def has_ended(client: socket.socket, skip: bool = False) -> bool:
+    """Return whether the server has closed a connection without a response.
+
+    :param skip: read and ignore a response.
+    """
+    client.setblocking(False)
+    try:
+        while client.recv(65_536):
+            if not skip:
+                return False
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
 
 
 class ClientCase(ServiceCase):
@@ -186,17 +197,6 @@ class ManyConnectionsTests(ClientCase):
         await until(lambda: count() == 2500, "all responses")
 
 
-def has_ended(client: socket.socket) -> bool:
-    """Return whether the server has closed a connection without sending anything."""
-    client.setblocking(False)
-    try:
-        return not client.recv(1)
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
-
-
 class DisconnectTests(ClientCase):
     """Connections that end in unusual ways."""
 
@@ -209,7 +209,8 @@ class DisconnectTests(ClientCase):
                 port, b"GET /health HTTP/1.1\r\nX-Request-Id: mine\r\nHost: h\r\nX: "
             )
             client.sendall(b"a" * size)
-            response = read_to_end(client)
+            received = b"".join(iter(lambda client=client: client.recv(65_536), b""))
+            response = read_response(received, closed=True)
             assert response is not None
             self.assertEqual((400, "bad_request"), (response.status, response.error))
             self.assertEqual(
@@ -231,7 +232,7 @@ class DisconnectTests(ClientCase):
             client = connect_and_send(service.port, data)
             half_close(client)
             await until(
-                lambda client=client: has_ended_or_answered(client), "the connection to be closed"
+                lambda client=client: has_ended(client, skip=True), "the connection to be closed"
             )
             client.close()
         client = connect_and_send(
@@ -300,16 +301,3 @@ async def poll(request: Callable[[], Awaitable[T]], condition: Callable[[T], boo
 async def until_queued(port: int, count: int) -> None:
     """Wait until `count` renders are queued for a slot."""
     await poll(lambda: fetch(port, b"/ready"), lambda seen: seen.document["queued"] == count)
-
-
-def has_ended_or_answered(client: socket.socket) -> bool:
-    """Return whether the server has closed a connection, with or without a response."""
-    client.setblocking(False)
-    try:
-        while client.recv(65_536):
-            pass
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        pass
-    return True
