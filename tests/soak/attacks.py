@@ -107,8 +107,9 @@ class Attacks:
 
         Only node A can show this, because it is never restarted.
         """
-        for number, attack in enumerate(cycle(CHILD_STOPS)):
-            if over and number >= self._rig.parameters.stops:
+        least = self._rig.parameters.faults
+        for number, attack in enumerate(cycle(CHILD_STOPS) if least else ()):
+            if over and number >= least:
                 return
             while not await self._attack_child(self._rig.a, attack, chance):
                 # The node was busy, or the child ended before it was found.

@@ -50,7 +50,8 @@ class RunParameters:
     :ivar clients: number of concurrent clients that choose their actions at random. Clients that
         cause one particular fault are not counted.
     :ivar idle: number of idle connections.
-    :ivar stops: number of children that are stopped for good, even if the load ends earlier.
+    :ivar faults: number of faults of each kind that are injected even if the load ends earlier.
+        With 0, no child is stopped for good: the service would have to reach a timeout.
     :ivar bug: name of a bug in `tests.soak.bugs` that the nodes get; empty for none.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
@@ -62,7 +63,7 @@ class RunParameters:
     probe_timeout: int = 4
     clients: int = 14
     idle: int = 200
-    stops: int = 2
+    faults: int = 2
     bug: str = ""
     short: Sequence[tuple[str, str]] = tuple(SHORT)
     changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
@@ -76,7 +77,8 @@ class RunParameters:
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than such a run.
-        return replace(short, stops=0, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
+        few = replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
+        return replace(few, timeout=20, probe_timeout=10, faults=0)
 
     @property
     def renders(self) -> Iterator[tuple[str, str]]:
