@@ -42,7 +42,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(exp, 0, "good until 2100-01-01T00:00:00Z")
 
     def test_wrong(self) -> None:
-        """`verify` exits with 1 on a wrong signature, and names common signing mistakes."""
+        """`verify` exits with 1 on a wrong signature, and names mistakes (Authentication, 2)."""
         url = SIGNER.url(PIECE)
         self.assert_verdict(url.replace("piece", "other"), 1, "wrong signature")
         self.assert_verdict("/insecure/plain/" + PIECE, 1, "wrong signature")
@@ -50,9 +50,7 @@ class VerifyTests(SynchronousTestCase):
         unsalted = sign(KEY, b"", path.encode()).decode()
         words = "wrong signature (it was made without AP_SALT; the salt precedes the path)"
         self.assert_verdict(f"/{unsalted}{path}", 1, words)
-
-    def test_padded(self) -> None:
-        """`verify` accepts one padding character and refuses two (Authentication, 2)."""
+        # One padding character is accepted, and two are refused.
         signature, rest = SIGNER.url(PIECE).removeprefix(SIGNER.base + "/").split("/", 1)
         self.assert_verdict(f"/{signature}=/{rest}", 0, "good")
         words = "its digest is right, and has too much padding; base64url without padding is"
