@@ -228,15 +228,11 @@ class SiteTests(PlayerCase):
             for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs", "/audio/x"):
                 self.assertEqual(421, self.fetch(target, host=host).status, (host, target))
 
-    def test_other_methods(self) -> None:
-        """Only GET and HEAD are supported; other methods return 405 or 501."""
-        for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
-            self.assertEqual(200, self.fetch(target, b"HEAD").status, target)
-            for method in (b"POST", b"PUT", b"DELETE"):
-                self.assertIn(self.fetch(target, method).status, (405, 501), (target, method))
+    def test_methods(self) -> None:
+        """HEAD returns the headers of GET without a body, and logs nothing.
 
-    def test_head(self) -> None:
-        """HEAD returns the headers of GET without a body, and logs nothing."""
+        Only GET and HEAD are supported; other methods return 405 or 501.
+        """
         log = Log()
         self.addCleanup(log.start())
         # The page's nonce changes with each request, but not its length.
@@ -245,6 +241,10 @@ class SiteTests(PlayerCase):
             self.assertEqual(whole.status, head.status, target)
             self.assertEqual(whole["content-length"], head["content-length"], target)
         self.assertEqual(b"", self.fetch("/", b"HEAD", b"evil.example").body)
+        for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
+            self.assertEqual(200, self.fetch(target, b"HEAD").status, target)
+            for method in (b"POST", b"PUT", b"DELETE"):
+                self.assertIn(self.fetch(target, method).status, (405, 501), (target, method))
         self.assertEqual([], log.events)
 
     def test_served_files(self) -> None:
@@ -253,6 +253,5 @@ class SiteTests(PlayerCase):
             self.assertIn(self.fetch(target).status, (404, 405), target)
         for name in ("main.mjs", "style.css", "icon.svg"):
             response = self.fetch(f"/page/{name}", b"HEAD")
-            self.assertEqual(
-                (200, b"nosniff"), (response.status, response["x-content-type-options"])
-            )
+            found = response.status, response["x-content-type-options"]
+            self.assertEqual((200, b"nosniff"), found)
