@@ -64,9 +64,8 @@ class SettingsTests(SynchronousTestCase):
     def test_usable_settings(self) -> None:
         """Refused settings are dropped, and all others are kept."""
         store = {"AP_VARIANT_STORE": f"file://{self.folder}"}
-        in_folder = Config(
-            allow_insecure=True, serve_mode="proxy", variant_store=FileStore(self.folder)
-        )
+        place = FileStore(self.folder)
+        in_folder = Config(allow_insecure=True, serve_mode="proxy", variant_store=place)
         for environment, config, refused in (
             ({}, Config(allow_insecure=True), set()),
             ({**store, "AP_PORT": "x"}, in_folder, {"AP_PORT", "AP_SERVE_MODE"}),

@@ -157,9 +157,8 @@ class PortsTests(DoctorCase):
 
     async def test_unusable(self) -> None:
         """An address of another machine, and a port that requires root, are reported."""
-        results = await self.run_checks(
-            AP_METRICS_BIND="192.0.2.1", AP_METRICS_PORT=str(free_port())
-        )
+        metrics = {"AP_METRICS_BIND": "192.0.2.1", "AP_METRICS_PORT": str(free_port())}
+        results = await self.run_checks(**metrics)
         self.assert_result(results, "AP_METRICS_BIND", BAD, "an address of this machine")
 
         def refuse(*arguments: Any) -> None:

@@ -37,10 +37,8 @@ class StoreCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.objects = ObjectStore(SETTINGS, self.client)
-        threads: Any = None
-        self.variants = S3VariantStore(
-            self.objects, "bucket", AnonymousSpace(), self.network, threads
-        )
+        parts: Any = ("bucket", AnonymousSpace(), self.network, None)
+        self.variants = S3VariantStore(self.objects, *parts)
         self.sources = S3Sources(self.objects, None, 300)
 
     def config(self, **settings: Any) -> Config:

@@ -436,11 +436,9 @@ class PathTests(ConfigCase):
         self.assertEqual(self.config(AP_S3_CA_BUNDLE=good).source_s3.ca_bundle, good)
         self.deny_access(closed, os.R_OK)
         for variable in ("AP_S3_CA_BUNDLE", "AP_VARIANT_S3_CA_BUNDLE"):
-            self.assert_refused(
-                variable,
-                (closed, self.folder(), "/dev/null", self.mktemp(), "a\0b", "\ud800"),
-                "an existing regular file, readable by this process, is required",
-            )
+            paths = (closed, self.folder(), "/dev/null", self.mktemp(), "a\0b", "\ud800")
+            wanted = "an existing regular file, readable by this process, is required"
+            self.assert_refused(variable, paths, wanted)
 
 
 class ObjectStoreTests(ConfigCase):
@@ -452,21 +450,13 @@ class ObjectStoreTests(ConfigCase):
         The variant store uses AP_S3_ENDPOINT and AP_S3_ADDRESSING by default. With its own
         endpoint, it ignores AP_S3_ADDRESSING. (Deployment configuration)
         """
-        own = "AP_VARIANT_S3_ENDPOINT=http://own"
+        shared, own = "AP_S3_ENDPOINT=http://shared", "AP_VARIANT_S3_ENDPOINT=http://own"
         for source, variant, settings in (
             ("None virtual", "None virtual", ""),
             ("None path", "None path", "AP_S3_ADDRESSING=path"),
-            ("shared path", "shared path", "AP_S3_ENDPOINT=http://shared"),
-            (
-                "shared virtual",
-                "shared virtual",
-                "AP_S3_ENDPOINT=http://shared AP_S3_ADDRESSING=virtual",
-            ),
-            (
-                "shared path",
-                "shared virtual",
-                "AP_S3_ENDPOINT=http://shared AP_VARIANT_S3_ADDRESSING=virtual",
-            ),
+            ("shared path", "shared path", shared),
+            ("shared virtual", "shared virtual", f"{shared} AP_S3_ADDRESSING=virtual"),
+            ("shared path", "shared virtual", f"{shared} AP_VARIANT_S3_ADDRESSING=virtual"),
             ("None virtual", "own path", own),
             ("None virtual", "own path", f"{own} AP_S3_ADDRESSING=virtual"),
             ("None virtual", "own virtual", f"{own} AP_VARIANT_S3_ADDRESSING=virtual"),
