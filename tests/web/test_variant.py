@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +29,7 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.parser import read_options
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
@@ -65,6 +65,14 @@ ERRORS: dict[type[Refusal], tuple[int, str, bytes]] = {
 }
 
 
+def _seen(response: Response) -> tuple[int, bytes]:
+    return response.status, response.body
+
+
+def _of(response: Response) -> tuple[bytes, bool]:
+    return response.body, response.complete
+
+
 class VariantCase(SynchronousTestCase):
     """A service with a variant store."""
 
@@ -98,16 +106,14 @@ class OrderTests(VariantCase):
     def test_signature_first(self) -> None:
         """A wrong signature is a 401 before every other check (Request handling order, 1)."""
         for rest in (
-            PATH,
-            b"/f:nonsense/plain/local://a.mp3",
-            b"/exp:1/plain/local://a.mp3",
-            b"/info/plain/local://a.mp3",
-            b"/plain/http://refused",
-            b"/f:mp3/no-source",
-            b"/",
+            *(PATH, b"/f:nonsense/plain/local://a.mp3", b"/exp:1/plain/local://a.mp3"),
+            *(b"/plain/http://refused", b"/f:mp3/no-source", b"/", b"/info/", b"/info/no-source"),
+            *(b"/info/plain/local://a.mp3", b"/info/f:mp3/plain/local://a.mp3"),
+            *(b"/info/exp:1/plain/local://a.mp3", b"/info/plain/http://refused"),
         ):
-            response = self.harness.fetch(b"/" + b"A" * 43 + rest, if_none_match=TAG)
-            self.assert_error(response, InvalidSignature)
+            target = b"/" + b"A" * 43 + rest
+            self.assert_error(self.harness.fetch(target, if_none_match=TAG), InvalidSignature)
+            self.assertEqual(401, self.harness.fetch(target, b"HEAD", if_none_match=TAG).status)
         self.assertEqual([], self.harness.called_methods())
 
     def test_expiry_second(self) -> None:
@@ -123,27 +129,33 @@ class OrderTests(VariantCase):
         self.assertEqual([], self.harness.called_methods())
 
     def test_options_and_source_grammar(self) -> None:
-        """Invalid options are a 422 and malformed sources a 404, without storage access (D16)."""
-        self.assert_error(self.harness.fetch_signed(b"/f:/plain/local://a.mp3"), InvalidOptions)
-        for source in (
-            b"plain/http://a/b",
-            b"plain/https://u:p@host/",
-            b"plain/s3://bucket",
-            b"plain/local:///etc/passwd",
-            b"plain/local://a%00.mp3",
-            b"plain/",
-            b"enc/!!!",
-            b"enc/QQ==",
-            b"plain/local://" + b"a/" * 64 + b"a",
-        ):
-            self.assert_error(self.harness.fetch_signed(b"/f:mp3/" + source), NotFound)
-        self.assertEqual([], self.harness.called_methods())
+        """Invalid options are a 422 and malformed sources a 404, without storage access (D16).
 
-    def test_conditional_third(self) -> None:
-        """A matching If-None-Match is a 304 without storage access (Request handling order, 3)."""
-        self.harness.stored = UpstreamUnavailable()
-        self.assertEqual(304, self.harness.fetch_signed(PATH, if_none_match=TAG).status)
+        Every 404 has the same body, so that it reveals nothing about its cause (Errors, 7).
+        """
+        for segments in (b"f:", b"exp:-1", b"exp:1.5", b"exp:", b"exp:1/exp:2", b"exp:x"):
+            response = self.harness.fetch_signed(b"/" + segments + b"/plain/local://a.mp3")
+            self.assert_error(response, InvalidOptions)
+        bodies = set()
+        for source in (
+            *(b"plain/http://a/b", b"plain/https://u:p@host/", b"plain/s3://bucket", b"plain/"),
+            *(b"plain/local:///etc/passwd", b"plain/local://a%00", b"plain/local://../up"),
+            *(b"enc/!!!", b"enc/QQ==", b"plain/local://" + b"a/" * 64 + b"a", b"no-source", b""),
+        ):
+            for first in (b"/f:mp3/", b"/info/"):
+                response = self.harness.fetch_signed(first + source, if_none_match=TAG)
+                self.assert_error(response, NotFound)
+                bodies.add(response.body)
         self.assertEqual([], self.harness.called_methods())
+        self.harness.source = self.harness.render_error = NotFound("a reason that no client sees")
+        bodies |= {
+            self.harness.fetch_signed(PATH).body,
+            self.harness.fetch_signed(b"/info/plain/local://a.mp3").body,
+            self.harness.fetch(b"/").body,
+            self.harness.fetch(b"/metrics").body,
+            self.harness.fetch(PATH, b"POST").body,
+        }
+        self.assertEqual(1, len(bodies), bodies)
 
     def test_lookup_before_source(self) -> None:
         """A stored variant is served without opening its source (Request handling order, 4)."""
@@ -154,12 +166,10 @@ class OrderTests(VariantCase):
             response = self.harness.fetch_signed(PATH, method)
             self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
             self.assertEqual(["lookup"], self.harness.called_methods())
-
-    def test_lookup_before_coalescing(self) -> None:
-        """A stored variant is a HIT while its render can be joined (Request handling order, 4)."""
-        self.get_miss()
-        self.harness.store_variant(PATH, DATA)
-        self.assertEqual(b"HIT", self.harness.fetch_signed(PATH)["x-audio-proxy"])
+        # A render that could be joined is not looked for either.
+        self.get_miss(b"/plain/local://b")
+        self.harness.store_variant(b"/plain/local://b", DATA)
+        self.assertEqual(b"HIT", self.harness.fetch_signed(b"/plain/local://b")["x-audio-proxy"])
 
     def test_miss(self) -> None:
         """After a miss, GET renders and HEAD opens the source (Request handling order, 5)."""
@@ -184,17 +194,9 @@ class ErrorTests(VariantCase):
     def test_from_the_render(self) -> None:
         """If a render is refused before its first byte, the response has the refusal's status."""
         for refusal in (
-            NotFound("a reason for operators"),
-            SourceTooLarge(),
-            UndecodableSource(),
-            VideoSource(),
-            InvalidOptions("Not this."),
-            QueueFull(7),
-            RenderFailed(),
-            NotConfigured(),
-            ProbeFailed(),
-            UpstreamUnavailable(),
-            RenderTimeout(),
+            *(NotFound("a reason for operators"), SourceTooLarge(), UndecodableSource()),
+            *(VideoSource(), InvalidOptions("Not this."), QueueFull(7), RenderFailed()),
+            *(NotConfigured(), ProbeFailed(), UpstreamUnavailable(), RenderTimeout()),
             ProbeTimeout(),
         ):
             self.harness = ResourceHarness()
@@ -215,27 +217,19 @@ class ErrorTests(VariantCase):
 
     def test_head_is_refused_like_get(self) -> None:
         """HEAD is refused like GET, without body or render (HEAD on signed endpoints, 1 and 2)."""
-        cases: list[tuple[bytes, Refusal | FakeSource]] = [
-            (b"/f:mp3/q:99/plain/local://a.mp3", FakeSource(1)),
-            (b"/exp:1/plain/local://a.mp3", FakeSource(1)),
-            (b"/plain/http://refused/", FakeSource(1)),
-            (b"/no-source", FakeSource(1)),
-            (b"/info/plain/http://refused/", FakeSource(1)),
-            (PATH, NotFound()),
-            (PATH, NotConfigured()),
-            (PATH, UpstreamUnavailable()),
-            (PATH, SourceTooLarge("The source has 1000001 bytes; at most 1000000 are accepted.")),
-        ]
-        for rest, source in cases:
+        too_large = "The source has 1000001 bytes; this service accepts at most 1000000."
+        rows: tuple[tuple[bytes, FakeSource | Refusal, Refusal | None], ...] = (
+            (b"/f:mp3/q:99/plain/local://a.mp3", FakeSource(1), None),
+            (b"/exp:1/plain/local://a.mp3", FakeSource(1), None),
+            (b"/plain/http://refused/", FakeSource(1), None),
+            (b"/no-source", FakeSource(1), None),
+            *((PATH, refusal, refusal) for refusal in (NotFound(), NotConfigured())),
+            (PATH, UpstreamUnavailable(), UpstreamUnavailable()),
+            (PATH, FakeSource(1_000_001), SourceTooLarge(too_large)),
+        )
+        for rest, source, render_error in rows:
             head, get = ResourceHarness(), ResourceHarness()
-            if isinstance(source, SourceTooLarge):
-                head.source = FakeSource(1_000_001)
-                source = SourceTooLarge(
-                    "The source has 1000001 bytes; this service accepts at most 1000000."
-                )
-            elif isinstance(source, Refusal):
-                head.source = source
-            get.render_error = source if isinstance(source, Refusal) else None
+            head.source, get.render_error = source, render_error
             expected = get.fetch_signed(rest, x_request_id=b"same")
             response = head.fetch_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(response.status, 400)
@@ -243,21 +237,6 @@ class ErrorTests(VariantCase):
             self.assertEqual(expected.headers_without_date, response.headers_without_date)
             self.assertEqual(b"", response.body)
             self.assertNotIn("join", [name for name, _ in head.calls])
-
-    def test_every_404_is_the_same(self) -> None:
-        """Every 404 has the same body, so that it reveals nothing about its cause (Errors, 7)."""
-        self.harness.render_error = NotFound("a reason that no client sees")
-        bodies = {
-            self.harness.fetch_signed(PATH).body,
-            self.harness.fetch_signed(b"/plain/http://refused/").body,
-            self.harness.fetch_signed(b"/plain/local://../up").body,
-            self.harness.fetch_signed(b"/no-source").body,
-            self.harness.fetch_signed(b"/info/plain/http://refused/").body,
-            self.harness.fetch(b"/").body,
-            self.harness.fetch(b"/metrics").body,
-            self.harness.fetch(PATH, b"POST").body,
-        }
-        self.assertEqual(1, len(bodies), bodies)
 
     def test_422_quotes_the_segment(self) -> None:
         """The message of a 422 quotes the segment as valid JSON, whatever its bytes are (D20)."""
@@ -286,37 +265,17 @@ class MissTests(VariantCase):
         }.items():
             self.assertEqual(value, response[name], name)
 
-    def test_content_types(self) -> None:
-        """Every format has its content type (D22)."""
-        types = {
-            "mp3": b"audio/mpeg",
-            "opus": b"audio/ogg",
-            "ogg": b"audio/ogg",
-            "aac": b"audio/aac",
-            "m4a": b"audio/mp4",
-            "flac": b"audio/flac",
-            "wav": b"audio/wav",
-        }
-        self.assertEqual(set(FORMATS), {*types, "peaks"})
-        for token, content_type in types.items():
-            rest = b"/f:%s/plain/local://a.mp3" % token.encode()
-            self.assertEqual(content_type, self.get_miss(rest)["content-type"])
-
-    def test_headers_wait_for_the_first_byte(self) -> None:
-        """Headers are sent with the first byte, so that an earlier refusal can set the status."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.assertEqual(b"", connection.received)
-        self.harness.render(PATH).write_output(b"first")
-        self.assertEqual(b"first", connection.response.body)
-        self.assertFalse(connection.response.complete)
-
     def test_coalesced(self) -> None:
-        """A client that joins midway receives all bytes (Variant delivery states)."""
+        """A client that joins midway receives all bytes (Variant delivery states).
+
+        Headers are sent with the first byte, so that an earlier refusal can set the status.
+        """
         first, second = self.harness.connect(), self.harness.connect()
         first.send(self.harness.path(PATH))
+        self.assertEqual(b"", first.received)
         render = self.harness.render(PATH)
         render.write_output(b"one ")
+        self.assertEqual((b"one ", False), _of(first.response))
         # The same variant in another spelling, and with a request option.
         second.send(self.harness.path(b"/exp:%d/enc/bG9jYWw6Ly9hLm1wMw" % (NOW + 5)))
         self.assertEqual(b"one ", second.response.body)
@@ -328,6 +287,13 @@ class MissTests(VariantCase):
             self.assertEqual(state, response["x-audio-proxy"])
             self.assertEqual(TAG, response["etag"])
         self.assertEqual((2, 2), (render.subscribers, render.left))
+
+    def test_content_types(self) -> None:
+        """Every format of audio has its content type (D22)."""
+        for token, form in FORMATS.items():
+            if form.content_type:
+                response = self.get_miss(b"/f:%s/plain/local://a" % token.encode())
+                self.assertEqual(form.content_type.encode(), response["content-type"])
 
     def test_range_is_ignored(self) -> None:
         """A MISS ignores Range, and is never a 206 or a 416."""
@@ -344,25 +310,6 @@ class MissTests(VariantCase):
         get = self.get_miss()
         for name in ("content-type", "cache-control", "etag"):
             self.assertEqual(get[name], response[name])
-
-    def test_failed_stream(self) -> None:
-        """A response that fails midway has no last chunk, so it looks incomplete (Errors, 10)."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).write_output(b"some")
-        self.harness.render(PATH).end(RenderTimeout())
-        self.assertTrue(connection.aborted)
-        self.assertEqual((b"some", False), _of(connection.response))
-        self.assertEqual(1, self.harness.render(PATH).left)
-
-    def test_failed_stream_http_1_0(self) -> None:
-        """A response to HTTP/1.0 that fails midway is aborted, since a close would complete it."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
-        self.harness.render(PATH).write_output(b"some")
-        self.harness.render(PATH).end(RenderFailed())
-        self.assertTrue(connection.aborted)
-        self.assertFalse(connection.response.complete)
 
     def test_http_1_0(self) -> None:
         """A response to HTTP/1.0 is not chunked, and ends with the connection."""
@@ -391,14 +338,6 @@ class MissTests(VariantCase):
         self.assertTrue(connection.response.complete)
 
 
-def _seen(response: Response) -> tuple[int, bytes]:
-    return response.status, response.body
-
-
-def _of(response: Response) -> tuple[bytes, bool]:
-    return response.body, response.complete
-
-
 class HitTests(VariantCase):
     """HIT in proxy mode: Content-Length, ranges, and the headers of the write-back."""
 
@@ -423,6 +362,15 @@ class HitTests(VariantCase):
             self.assertEqual(value, response[name], name)
         self.assertEqual(1, self.stored.closed)
 
+    def test_head(self) -> None:
+        """HEAD of a HIT has all headers of GET, and ignores Range (HEAD on signed endpoints, 4)."""
+        get = self.harness.fetch_signed(PATH, x_request_id=b"same")
+        for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
+            head = self.harness.fetch_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
+            self.assertEqual((200, b""), _seen(head))
+            self.assertEqual(get.headers_without_date, head.headers_without_date)
+        self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
+
     def test_stored_headers_win(self) -> None:
         """A HIT has the Content-Type, Cache-Control and Content-Disposition that were stored."""
         stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
@@ -433,24 +381,9 @@ class HitTests(VariantCase):
             self.assertEqual(b"public, max-age=5", response["cache-control"])
             self.assertEqual(b"attachment", response["content-disposition"])
 
-    def test_head(self) -> None:
-        """HEAD of a HIT has all headers of GET, and ignores Range (HEAD on signed endpoints, 4)."""
-        get = self.harness.fetch_signed(PATH, x_request_id=b"same")
-        for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
-            head = self.harness.fetch_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
-            self.assertEqual((200, b""), _seen(head))
-            self.assertEqual(get.headers_without_date, head.headers_without_date)
-        self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
-
     def test_range(self) -> None:
         """A single byte range is a 206 with these bytes (Hit in proxy mode, 2)."""
-        for header, start, stop in (
-            (b"bytes=0-0", 0, 1),
-            (b"bytes=10-19", 10, 20),
-            (b"bytes=760-", 760, 768),
-            (b"bytes=-8", 760, 768),
-            (b"bytes=700-9999", 700, 768),
-        ):
+        for header, start, stop in ((b"bytes=10-19", 10, 20), (b"bytes=-8", 760, 768)):
             response = self.harness.fetch_signed(PATH, range=header)
             self.assertEqual((206, DATA[start:stop]), _seen(response))
             self.assertEqual(b"bytes %d-%d/768" % (start, stop - 1), response["content-range"])
@@ -467,28 +400,21 @@ class HitTests(VariantCase):
         self.assertEqual(1, self.stored.closed)
 
     def test_ignored_ranges(self) -> None:
-        """Several ranges, other units and malformed values are ignored (Hit in proxy mode, 4)."""
-        several: list[Any] = [[b"bytes=0-1", b"bytes=3-4"]]
-        for header in (b"bytes=0-1,3-4", b"seconds=0-1", b"bytes=x", b"bytes=5-4", *several):
-            response = self.harness.fetch_signed(PATH, range=header)
-            self.assertEqual((200, DATA), _seen(response))
-            self.assertIsNone(response["content-range"])
+        """Several ranges and malformed values are ignored (Hit in proxy mode, 4).
 
-    def test_if_range(self) -> None:
-        """With If-Range, a range applies only for the variant's strong tag (RFC 9110, 13.1.5)."""
-        for condition, status in (
-            (TAG, 206),
-            (b" " + TAG + b" ", 206),
-            (b"W/" + TAG, 200),
-            (b'"another"', 200),
-            (b"Sun, 06 Nov 1994 08:49:37 GMT", 200),
-            (b"", 200),
-        ):
-            response = self.harness.fetch_signed(PATH, range=b"bytes=0-1", if_range=condition)
-            self.assertEqual(status, response.status, condition)
-        # If-Range does not match, so Range is ignored and the response is not a 416.
-        response = self.harness.fetch_signed(PATH, range=b"bytes=9999-", if_range=b'"another"')
-        self.assertEqual(200, response.status)
+        A range applies only if If-Range is absent or the strong tag (RFC 9110, 13.1.5).
+        """
+        other = {"if_range": b'"another"'}
+        rows: tuple[dict[str, Any], ...] = (
+            *({"range": b"bytes=x"}, {"range": [b"bytes=0-1", b"bytes=3-4"]}),
+            *({"range": b"bytes=0-1", **other}, {"range": b"bytes=9999-", **other}),
+        )
+        for headers in rows:
+            response = self.harness.fetch_signed(PATH, **headers)
+            self.assertEqual((200, DATA), _seen(response), headers)
+            self.assertIsNone(response["content-range"])
+        response = self.harness.fetch_signed(PATH, range=b"bytes=0-1", if_range=TAG)
+        self.assertEqual(206, response.status)
 
     def test_empty_variant(self) -> None:
         """An empty variant is a 200 with Content-Length 0."""
@@ -532,15 +458,6 @@ class HitTests(VariantCase):
         self.assertEqual((200, False), (connection.response.status, connection.response.complete))
         self.assertEqual(2, self.stored.closed)
 
-    def test_cut_short(self) -> None:
-        """A variant that is shorter than its Content-Length breaks the response."""
-        self.stored.data = DATA[:100]
-        connection = self.harness.connect()
-        connection.send(self.harness.path(PATH))
-        self.assertTrue(connection.aborted)
-        self.assertEqual((DATA[:100], False), _of(connection.response))
-        self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
-
     def test_pipelined_hits(self) -> None:
         """Pipelined requests on one connection each get all bytes of the variant."""
         connection = self.harness.connect()
@@ -560,21 +477,12 @@ class RedirectTests(VariantCase):
         self.stored = self.harness.store_variant(PATH, DATA, disposition="attachment")
         self.stored.url = self.URL
 
-    def lives(self, exp: int) -> int:
-        """Return the lifetime of the presigned URL for a path with ``exp``."""
-        rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
-        responses = {
-            self.harness.fetch_signed(rest, method)["location"] for method in (b"GET", b"HEAD")
-        }
-        (location,) = responses
-        assert location is not None
-        return int(location.decode().removeprefix(f"{self.URL}?expires="))
-
     def test_get(self) -> None:
         """A HIT is a 302 without a body and with ``no-store`` (Hit in redirect mode, 1 and 2).
 
-        The 302 has the framing headers of a HIT (Framing by cache state).
+        It has the framing headers of a HIT (Framing by cache state). The bytes are not read.
         """
+        self.stored.refusal = self.stored.error = UpstreamUnavailable()
         response = self.harness.fetch_signed(PATH)
         self.assertEqual((302, b""), _seen(response))
         for name, value in {
@@ -617,10 +525,15 @@ class RedirectTests(VariantCase):
 
     def test_expiry(self) -> None:
         """AP_PRESIGN_TTL and ``exp`` limit the presigned URL (Hit in redirect mode, 1)."""
-        for left, seconds in ((1, 1), (299, 299), (300, 300), (301, 300), (10**9, 300)):
-            self.assertEqual(seconds, self.lives(NOW + left))
-        self.harness.now = NOW + 0.9
-        self.assertEqual(10, self.lives(NOW + 10))
+        for now, left, seconds in (
+            *((0, 1, 1), (0, 299, 299), (0, 300, 300), (0, 301, 300), (0, 10**9, 300)),
+            (0.9, 10, 10),
+        ):
+            self.harness.now = NOW + now
+            rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % (NOW + left)
+            for method in (b"GET", b"HEAD"):
+                location = self.harness.fetch_signed(rest, method)["location"]
+                self.assertEqual(f"{self.URL}?expires={seconds}".encode(), location)
 
     def test_last_second(self) -> None:
         """In the last second of ``exp``, the service sends the variant itself (D14)."""
@@ -646,12 +559,6 @@ class RedirectTests(VariantCase):
             response = self.harness.fetch_signed(PATH, method)
             self.assertEqual((200, None), (response.status, response["location"]))
 
-    def test_bytes_are_not_asked_for(self) -> None:
-        """A redirect does not read the variant's bytes from the store."""
-        self.stored.refusal = self.stored.error = UpstreamUnavailable()
-        for method in (b"GET", b"HEAD"):
-            self.assertEqual(302, self.harness.fetch_signed(PATH, method).status)
-
     def test_condition_first(self) -> None:
         """A matching If-None-Match is a 304 instead of a redirect."""
         response = self.harness.fetch_signed(PATH, if_none_match=TAG)
@@ -671,17 +578,17 @@ class ConditionalTests(VariantCase):
     """If-None-Match with the entity tag, which depends only on the URL."""
 
     def test_match(self) -> None:
-        """A list with the variant's tag, weak or strong, in one or several headers, is a 304."""
-        other = b'"another, with a comma"'
-        values: list[Any] = [
-            TAG,
-            b"W/" + TAG,
-            other + b", " + TAG,
-            TAG + b"," + other,
-            b"W/" + other + b" ,\tW/" + TAG,
-            [other, TAG],
-            [b"*", TAG],
-        ]
+        """A list with the variant's tag, in one or several headers, is a 304; another is a 200.
+
+        The variant store is not asked (Request handling order, 3).
+        """
+        self.harness.store_variant(PATH, DATA)
+        self.assertEqual(
+            (200, DATA), _seen(self.harness.fetch_signed(PATH, if_none_match=b'"another"'))
+        )
+        self.harness.stored = UpstreamUnavailable()
+        self.harness.calls.clear()
+        values: tuple[Any, ...] = (TAG, [b'"another, with a comma"', b"W/" + TAG])
         for value in values:
             for method in (b"GET", b"HEAD"):
                 response = self.harness.fetch_signed(PATH, method, if_none_match=value)
@@ -692,97 +599,57 @@ class ConditionalTests(VariantCase):
                     self.assertIsNone(response[name], name)
         self.assertEqual([], self.harness.called_methods())
 
-    def test_no_match(self) -> None:
-        """Another tag, a tag without quotes and ``*`` get the full response."""
-        self.harness.store_variant(PATH, DATA)
-        for value in (b'"another"', TAG.strip(b'"'), b"*", b"", b'"', TAG[:-1], TAG.upper()):
-            response = self.harness.fetch_signed(PATH, if_none_match=value)
-            self.assertEqual((200, DATA), _seen(response), value)
-
-    def test_other_options_other_tag(self) -> None:
-        """Each variant's tag is its cache key, the same for all spellings of the URL (D5)."""
-        same = b"/dl:a.mp3/q:2.0/f:mp3/plain/local://%61.mp3"
-        swapped = b"/f:mp3/q:2/dl:%61.mp3/enc/bG9jYWw6Ly9hLm1wMw"
-        other = b"/f:mp3/q:2/dl:b.mp3/plain/local://a.mp3"
-        tag = b'"' + key_of(same).encode() + b'"'
-        self.assertEqual(304, self.harness.fetch_signed(swapped, if_none_match=tag).status)
-        self.harness.store_variant(other, DATA)
-        self.assertEqual(200, self.harness.fetch_signed(other, if_none_match=tag).status)
-
 
 class ExpiryTests(VariantCase):
     """``exp`` in variant URLs: the last second in which they are served, and limits of max-age."""
 
-    def path_until(self, exp: int) -> bytes:
-        """Return the path of a variant with ``exp``."""
-        return b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
-
-    def max_ages(self, exp: int) -> dict[str, int]:
-        """Return the max-age of every kind of successful response."""
-        rest = self.path_until(exp)
-        self.harness = ResourceHarness(now=self.harness.now)
+    def responses(self, rest: bytes, now: float) -> dict[str, Response]:
+        """Return every kind of successful response of a new service."""
+        self.harness = ResourceHarness(now=now)
         responses = {"MISS": self.get_miss(rest), "COALESCED": self.get_miss(rest)}
         responses["HEAD of a MISS"] = self.harness.fetch_signed(rest, b"HEAD")
-        stored = self.harness.store_variant(rest, DATA)
+        self.harness.store_variant(rest, DATA)
         responses["HIT"] = self.harness.fetch_signed(rest)
         responses["206"] = self.harness.fetch_signed(rest, range=b"bytes=0-0")
         responses["HEAD of a HIT"] = self.harness.fetch_signed(rest, b"HEAD")
         responses["304"] = self.harness.fetch_signed(rest, if_none_match=TAG)
-        # The stored Cache-Control is not limited.
-        self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers.cache_control)
-        kept = VariantHeaders.of(self.harness.render(rest).request.options)
-        self.assertEqual(MEDIA_CACHE_CONTROL, kept.cache_control)
-        max_ages = {}
-        for name, response in responses.items():
-            match = re.fullmatch(
-                rb"public, max-age=(\d+), immutable, no-transform", response["cache-control"] or b""
-            )
-            assert match is not None, response
-            max_ages[name] = int(match[1])
-        return max_ages
+        return responses
 
     def test_clamp(self) -> None:
-        """``exp`` limits max-age of responses, not of stored headers (Request option exp, 3)."""
-        self.assertEqual({90}, set(self.max_ages(NOW + 90).values()))
+        """``exp`` limits max-age of responses, not of stored headers (Request option exp, 3).
 
-    def test_far_expiry(self) -> None:
-        """An ``exp`` after more than a year does not change max-age."""
-        self.assertEqual({31536000}, set(self.max_ages(NOW + 10**9).values()))
-
-    def test_last_second(self) -> None:
-        """During the whole second that ``exp`` names, max-age is 0 (D14)."""
-        for now in (NOW, NOW + 0.999):
-            self.harness.now = now
-            self.assertEqual({0}, set(self.max_ages(NOW).values()))
+        During the whole second that ``exp`` names, max-age is 0 (D14).
+        """
+        for now, left, seconds in ((0, 90, 90), (0, 10**9, 31536000), (0, 0, 0), (0.999, 0, 0)):
+            rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % (NOW + left)
+            for name, response in self.responses(rest, NOW + now).items():
+                self.assertEqual(
+                    b"public, max-age=%d, immutable, no-transform" % seconds,
+                    response["cache-control"],
+                    name,
+                )
+            kept = VariantHeaders.of(self.harness.render(rest).request.options)
+            self.assertEqual(MEDIA_CACHE_CONTROL, kept.cache_control)
 
     def test_afterwards(self) -> None:
         """After the second that ``exp`` names, all requests for a stored variant are a 410."""
-        rest = self.path_until(NOW)
+        rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % NOW
         self.harness.store_variant(rest, DATA)
         self.harness.now = NOW + 1
         self.assert_error(self.harness.fetch_signed(rest), Expired)
         self.assert_error(self.harness.fetch_signed(rest, if_none_match=TAG), Expired)
         self.assertEqual(410, self.harness.fetch_signed(rest, b"HEAD").status)
 
-    def test_one_variant(self) -> None:
-        """URLs that differ only in ``exp`` are one variant (Option classes)."""
-        self.assertEqual(key_of(PATH), key_of(self.path_until(NOW)))
-
-    def test_malformed(self) -> None:
-        """A malformed or repeated ``exp`` is a 422."""
-        for segments in (b"exp:-1", b"exp:1.5", b"exp:", b"exp:1/exp:2", b"exp:x"):
-            response = self.harness.fetch_signed(b"/" + segments + b"/plain/local://a.mp3")
-            self.assert_error(response, InvalidOptions)
-
 
 class DownloadTests(VariantCase):
     """dl: Content-Disposition (D10, RFC 6266)."""
 
     def disposition(self, dl: bytes) -> str:
-        """Return the Content-Disposition of a MISS."""
-        value = self.get_miss(b"/dl:" + dl + b"/plain/local://a.mp3")["content-disposition"]
-        assert value is not None
-        return value.decode("ascii")
+        """Return the Content-Disposition for a value of ``dl``."""
+        options, _ = read_options([b"dl:" + dl])
+        value = VariantHeaders.of(options).content_disposition
+        assert value is not None and value.isascii()
+        return value
 
     def test_values(self) -> None:
         """The ASCII fallback precedes the exact name in UTF-8."""
@@ -797,12 +664,11 @@ class DownloadTests(VariantCase):
         ):
             self.assertEqual(expected, self.disposition(dl))
 
-    def test_kept_with_the_variant(self) -> None:
-        """Content-Disposition is stored with the variant, and sent with every HIT."""
+    def test_sent(self) -> None:
+        """A MISS has the Content-Disposition that is stored with the variant."""
         rest = b"/dl:a.mp3/plain/local://a.mp3"
         expected = self.get_miss(rest)["content-disposition"]
-        kept = VariantHeaders.of(self.harness.render(rest).request.options)
-        self.assertEqual(expected, (kept.content_disposition or "").encode())
+        self.assertEqual(self.disposition(b"a.mp3").encode(), expected)
         self.assertEqual(expected, self.harness.fetch_signed(rest, b"HEAD")["content-disposition"])
 
     @DETERMINISTIC
@@ -822,18 +688,3 @@ class DownloadTests(VariantCase):
         )
         assert match is not None, value
         self.assertEqual(name, unquote(match[2], errors="strict"))
-
-
-class SourceSpellingTests(VariantCase):
-    """Both source forms, ``plain`` and ``enc``."""
-
-    def test_enc(self) -> None:
-        """A source in ``plain`` and in ``enc``, padded or not, gives one cache key (D15)."""
-        for text in (b"local://a.mp3", b"local://a b.mp3", b"s3://bucket/k"):
-            encoded = base64.urlsafe_b64encode(text)
-            keys = {
-                key_of(b"/plain/" + text.replace(b" ", b"%20")),
-                key_of(b"/enc/" + encoded),
-                key_of(b"/enc/" + encoded.rstrip(b"=")),
-            }
-            self.assertEqual(1, len(keys))
