@@ -69,18 +69,23 @@ class FakeScratchSpace:
 
     def __init__(self) -> None:
         self.made: list[AnonymousFile] = []
+        self._closed = 0
         self.refusal: OSError | None = None
 
     async def create(self, seconds: float) -> AnonymousFile:
         if self.refusal is not None:
             raise self.refusal
-        self.made.append(AnonymousFile())
+        self.made.append(AnonymousFile(self._close))
         return self.made[-1]
+
+    def _close(self, close: Any) -> None:
+        close()
+        self._closed += 1
 
     @property
     def held(self) -> int:
         """The number of open copies."""
-        return sum(not file._file.closed for file in self.made)
+        return len(self.made) - self._closed
 
 
 class OriginCase(ClientCase):
@@ -592,11 +597,11 @@ class InputTests(OriginCase):
                 self.assertIn(str(LIMIT), self.exactly(fetching, SourceTooLarge).message)
                 self.assertTrue(self.network.peers[-1].aborted)
             found.close()
-        self.space.made.clear()
+        made = len(self.space.made)
         found = self.opened(reply(405), UNSIZED)
         fetching = self.fetch(found, reply(200, length=10 * LIMIT, headers=TAGGED))
         self.exactly(fetching, SourceTooLarge)
-        self.assertEqual([], self.space.made)
+        self.assertEqual(made, len(self.space.made))
 
     def test_no_room(self) -> None:
         """If a copy cannot be created or written, the response is 500."""

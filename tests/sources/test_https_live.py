@@ -248,10 +248,9 @@ class SameAudioTests(HttpsCase):
 
     async def test_info_without_ranges(self) -> None:
         """A duration that ffprobe cannot determine is omitted, never wrong."""
-        data = sound("long.ogg", "8")
         service = self.start()
         for number, more in enumerate((NO_RANGES, CHUNKED)):
-            url = self.origin.put(f"/{number}.ogg", File(data, **more))
+            url = self.origin.put(f"/{number}.ogg", File(sound("long.ogg", "8"), **more))
             document = (await fetch(service.port, self.path(url, "info"))).document
             self.assertIn(document.get("duration"), (8, None), document)
 

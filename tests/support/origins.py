@@ -17,12 +17,10 @@ import h11
 from OpenSSL import SSL
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as Connection
 from twisted.internet.ssl import ContextFactory
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from tests.support.authority import Certificate
 
@@ -50,27 +48,30 @@ class ReceivedRequest:
     @classmethod
     def read(cls, head: bytes) -> ReceivedRequest:
         """Parse a request without its final blank line."""
-        parser = h11.Connection(h11.SERVER)
-        parser.receive_data(head + b"\r\n\r\n")
-        return cls.from_event(parser.next_event())
+        request, _ = _read_request(head + b"\r\n\r\n")
+        assert request is not None
+        return request
 
-    @classmethod
-    def from_event(cls, event: Any) -> ReceivedRequest:
-        """Return a request that h11 has parsed."""
-        pairs = {name.decode(): value.decode("latin-1") for name, value in event.headers}
-        return cls(event.method.decode(), event.target.decode(), pairs)
+
+def _read_request(data: bytes) -> tuple[ReceivedRequest | None, bytes]:
+    """Return the first request, if its header section is complete, and the bytes after it."""
+    parser = h11.Connection(h11.SERVER)
+    parser.receive_data(data)
+    event = parser.next_event()
+    if not isinstance(event, h11.Request):
+        return None, data
+    headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+    request = ReceivedRequest(event.method.decode(), event.target.decode(), headers)
+    return request, parser.trailing_data[0]
 
 
 @dataclass
 class ConnectionRecord:
     """Accepted connection, with or without requests.
 
-    :ivar secured: whether the TLS handshake completed.
-    :ivar requests: the requests on the connection.
     :ivar reason: why the connection ended; None while it is open.
     """
 
-    secured: bool = False
     requests: list[ReceivedRequest] = field(default_factory=list)
     reason: Failure | None = None
 
@@ -96,7 +97,7 @@ class PendingResponse:
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        self.protocol.transport.write(data)  # type: ignore[union-attr]
+        self.protocol.transport.write(data)
 
     def send_head(
         self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1"
@@ -112,7 +113,7 @@ class PendingResponse:
 
     def close(self) -> None:
         """Close the connection cleanly."""
-        self.protocol.transport.loseConnection()  # type: ignore[union-attr]
+        self.protocol.transport.loseConnection()
 
     def close_without_notify(self) -> None:
         """Close the connection without a TLS close_notify alert."""
@@ -325,9 +326,10 @@ class File:
             getattr(pending, self.then)()
 
 
-@implementer(IHandshakeListener)
 class _OriginProtocol(Connection):
     """Server side of one connection; pipelined requests wait for the response under way."""
+
+    transport: Any
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -339,15 +341,11 @@ class _OriginProtocol(Connection):
     @property
     def tcp_transport(self) -> Any:
         """The TCP transport, which is below TLS."""
-        transport: Any = self.transport
-        return transport.transport if self.origin.secure else transport
+        return self.transport.transport if self.origin.secure else self.transport
 
     def connectionMade(self) -> None:
         self.origin.connections.append(self.connection)
         self.origin.protocols.add(self)
-
-    def handshakeCompleted(self) -> None:
-        self.connection.secured = True
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data
@@ -355,7 +353,7 @@ class _OriginProtocol(Connection):
 
     def finish_response(self) -> None:
         if self.connection.requests[-1].headers.get("connection", "").lower() == "close":
-            self.transport.loseConnection()  # type: ignore[union-attr]
+            self.transport.loseConnection()
             return
         self._busy = False
         # Deferred to the next reactor turn, because this may run within the previous `_next` call.
@@ -364,17 +362,13 @@ class _OriginProtocol(Connection):
     def _next(self) -> None:
         if self._busy or self.connection.reason is not None:
             return
-        # Each request gets a parser of its own, because h11 would wait for a response of its own.
-        parser = h11.Connection(h11.SERVER)
-        parser.receive_data(self._received)
         try:
-            event = parser.next_event()
+            request, self._received = _read_request(self._received)
         except h11.RemoteProtocolError:  # such as a TLS handshake on a cleartext port
-            self.transport.loseConnection()  # type: ignore[union-attr]
+            self.transport.loseConnection()
             return
-        if isinstance(event, h11.Request):
-            self._received, self._busy = parser.trailing_data[0], True
-            request = ReceivedRequest.from_event(event)
+        if request is not None:
+            self._busy = True
             self.connection.requests.append(request)
             self.origin.respond(PendingResponse(request, self))
 
@@ -399,7 +393,7 @@ class Origin:
         self.held: list[Callable[[], None]] = []
         self.protocols: set[_OriginProtocol] = set()
         self._behaviors: dict[str, Behavior] = {}
-        factory = Factory.forProtocol(lambda: _OriginProtocol(self))  # type: ignore[arg-type]
+        factory = Factory.forProtocol(lambda: _OriginProtocol(self))
         factory.noisy = False
         if certificates:
             context = _Contexts(certificates)
