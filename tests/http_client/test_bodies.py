@@ -65,23 +65,6 @@ class SmallBodyTests(ClientCase):
         response = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
         self.error_of(response.read(100), TransportError)
 
-    def test_late(self) -> None:
-        """Reading a body that does not arrive fails after 15 seconds."""
-        reading = self.begin(self.answer(reply(200, length=5)).read(5))
-        self.network.advance(14.9)
-        self.assertNoResult(reading)
-        self.network.advance(0.1)
-        self.assertEqual(
-            str(self.exactly(reading, TransportError)), "the body stalled for 15 seconds"
-        )
-
-    def test_cancelled_and_late(self) -> None:
-        """A cancelled read fails with CancelledError only; no timeout follows."""
-        reading = self.begin(self.answer(reply(200, length=5)).read(5))
-        reading.cancel()
-        self.exactly(reading, CancelledError)
-        self.network.advance(60)
-
 
 class BodyStreamCase(ClientCase):
     """Body that is streamed to a consumer."""
@@ -272,21 +255,21 @@ class PauseTests(BodyStreamCase):
                 self.network.run()
             self.assert_sent(sending, b"hello")
 
-    def test_paused_in_the_last_write(self) -> None:
-        """A pause during the last write does not delay the end of the stream."""
-        consumer = FakeConsumer(capacity=0)
-        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
-        self.assert_sent(sending, b"hello")
+    def test_calls_while_writing(self) -> None:
+        """A consumer may resume from inside a write, and a pause in the last write has no effect.
+
+        The connection is reused.
+        """
+        for resumes, body in ((True, bytes(10 * PACKET)), (False, b"hello")):
+            consumer = FakeConsumer(capacity=0)
+            if resumes:
+                consumer.on_write = consumer.drain
+            sending = self.send_body(
+                reply(200, length=len(body)), body, size=len(body), consumer=consumer
+            )
+            self.assert_sent(sending, body)
         self.result_of(self.answer(reply(200)).discard())
         self.assertEqual(len(self.network.peers), 1)
-
-    def test_resumed_while_writing(self) -> None:
-        """A consumer may resume the stream from inside a write."""
-        consumer = FakeConsumer(capacity=0)
-        consumer.on_write = consumer.drain
-        size = 10 * PACKET
-        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
-        self.assert_sent(sending, bytes(size))
 
     def test_calls_after_the_end(self) -> None:
         """Producer calls after the end do not affect the next request on the connection."""
@@ -362,14 +345,23 @@ class ConsumerGoneTests(BodyStreamCase):
         self.assertNotIn("unregistered", self.consumer.calls)
 
     def test_gone(self) -> None:
-        """If the consumer goes away, the connection is aborted even while the server sends."""
+        """If the consumer goes away or cancels, the connection is aborted, even while data arrives.
+
+        Later data and errors of the server are ignored.
+        """
         for capacity in (None, 0):
-            consumer = FakeConsumer(capacity)
-            sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
-            self.peer.send(bytes(PACKET))
-            consumer.disconnect()
-            self.assert_gone(sending)
-            self.assertEqual(bytes(consumer.data), b"x")
+            for cancels in (False, True):
+                consumer = FakeConsumer(capacity)
+                sending = self.send_body(reply(200, length=9), b"x", size=10**9, consumer=consumer)
+                self.peer.send(bytes(PACKET))
+                if cancels:
+                    sending.cancel()
+                else:
+                    consumer.disconnect()
+                self.peer.reset()
+                self.network.advance(60)
+                self.assert_gone(sending)
+                self.assertEqual(bytes(consumer.data), b"x")
 
     def test_gone_while_writing(self) -> None:
         """The consumer may call stopProducing from inside a write."""
@@ -400,23 +392,6 @@ class ConsumerGoneTests(BodyStreamCase):
         sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=Gone())
         self.assert_gone(sending)
         self.assertEqual(self.consumer.calls, [])
-
-    def test_cancelled(self) -> None:
-        """Cancelling the stream aborts the connection as if the consumer had gone away."""
-        for capacity in (None, 0):
-            consumer = FakeConsumer(capacity)
-            sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
-            sending.cancel()
-            self.assert_gone(sending)
-
-    def test_gone_and_broken(self) -> None:
-        """After the consumer has gone away, data and errors of the server are ignored."""
-        sending = self.send_body(reply(200, length=9), b"hello", size=9)
-        self.consumer.disconnect()
-        self.peer.send(b"too much, far too much")
-        self.peer.reset()
-        self.network.advance(60)
-        self.assert_gone(sending)
 
 
 class FakeFile:
@@ -502,23 +477,21 @@ class RequestBodyTests(RequestBodyCase):
         self.end(putting)
 
     def test_stall(self) -> None:
-        """An upload fails and its connection is aborted if no data is accepted for 30 seconds."""
-        putting = self.put_slowly(FakeFile(self.DATA))
-        self.network.advance(29.9)
-        self.assertNoResult(putting)
-        self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(putting, TransportError)), "no response in time")
-        self.network.run()
-        self.assertTrue(self.peer.aborted)
+        """An upload fails and its connection is aborted if no data is accepted for 30 seconds.
 
-    def test_no_answer(self) -> None:
-        """After the last byte of an upload, the object store has 30 seconds to respond."""
-        putting = self.put(FakeFile(b"hello"), 0, 5)
-        self.network.advance(29.9)
-        self.assertNoResult(putting)
-        self.network.advance(0.1)
-        self.exactly(putting, TransportError)
-        self.assertTrue(self.peer.aborted)
+        After the last byte, the object store has 30 seconds to respond.
+        """
+        for put in (
+            lambda: self.put_slowly(FakeFile(self.DATA)),
+            lambda: self.put(FakeFile(b"hello"), 0, 5),
+        ):
+            putting = put()
+            self.network.advance(29.9)
+            self.assertNoResult(putting)
+            self.network.advance(0.1)
+            self.assertEqual(str(self.exactly(putting, TransportError)), "no response in time")
+            self.network.run()
+            self.assertTrue(self.peer.aborted)
 
     def test_calls_after_the_end(self) -> None:
         """Producer calls after the end of an upload have no effect."""
@@ -549,7 +522,10 @@ class RequestBodyTests(RequestBodyCase):
             self.assertEqual(self.peer.requests, [])
 
     def test_given_up(self) -> None:
-        """If the object store closes the connection or the caller cancels, no more is read."""
+        """If the object store closes the connection or the caller cancels, no more is read.
+
+        Cancelling while waiting for the response, too, aborts the connection.
+        """
         for end in (Peer.close, Peer.reset, None):
             source = FakeFile(self.DATA)
             putting = self.put_slowly(source)
@@ -562,9 +538,6 @@ class RequestBodyTests(RequestBodyCase):
             self.exactly(putting, CancelledError if end is None else TransportError)
             self.assertEqual(self.peer.aborted, end is None)
             self.assertEqual(source.read_to, read_to)
-
-    def test_cancelled_after_all_was_sent(self) -> None:
-        """Cancelling while waiting for the response to an upload aborts the connection."""
         putting = self.put(FakeFile(b"hello"), 0, 5)
         putting.cancel()
         self.network.run()

@@ -241,7 +241,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(all(peer.closed for peer in self.network.peers))
 
     def test_closed(self) -> None:
-        """Closing the client closes its idle connections at once."""
+        """Closing the client closes its idle connections; it refuses requests until it is opened."""
         fetching = [self.fetch(), self.fetch()]
         for peer, each in zip(self.network.peers, fetching, strict=True):
             peer.send(reply(200))
@@ -251,6 +251,10 @@ class ConnectionTests(ClientCase):
         self.result_of(self.client.close())
         self.assertEqual([peer.closed for peer in self.network.peers], [True, True])
         self.assertEqual(self.network.getDelayedCalls(), [])
+        error = self.exactly(self.fetch(), TransportError)
+        self.assertEqual(str(error), "the service has stopped")
+        self.client.open()
+        self.result_of(self.answer(reply(200)).read(0))
 
     def test_discard(self) -> None:
         """Discarding a long response aborts its connection; a short one is read for reuse."""
@@ -332,12 +336,14 @@ class ConnectionTests(ClientCase):
 class DeadlineTests(ClientCase):
     """Every wait has a timeout"""
 
-    def assert_late(self, fetching: Deferred[Any], seconds: float) -> None:
+    def assert_late(
+        self, fetching: Deferred[Any], seconds: float, text: str = "no response in time"
+    ) -> None:
         """Assert that a request fails after exactly this many seconds."""
         self.network.advance(seconds - 0.1)
         self.assertNoResult(fetching)
         self.network.advance(0.1)
-        self.exactly(fetching, TransportError)
+        self.assertEqual(str(self.exactly(fetching, TransportError)), text)
 
     def test_headers(self) -> None:
         """Headers time out after 15 seconds, TLS handshake included, or as the caller sets.
@@ -355,7 +361,8 @@ class DeadlineTests(ClientCase):
     def test_connecting(self) -> None:
         """Connecting to a host times out after 5 seconds."""
         self.network.silent = True
-        self.assert_late(self.fetch(), 5)
+        text = "TimeoutError: User timeout caused connection failure."
+        self.assert_late(self.fetch(), 5, text)
 
     def test_incomplete_headers(self) -> None:
         """All headers must arrive within 15 seconds, even if the server keeps sending slowly."""
@@ -405,7 +412,7 @@ class DeadlineTests(ClientCase):
         for _ in range(14):
             self.network.advance(1)
             self.peer.send(b"x")
-        self.assert_late(reading, 1)
+        self.assert_late(reading, 1, "the body stalled for 15 seconds")
         self.assertTrue(self.peer.aborted)
 
 

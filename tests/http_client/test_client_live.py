@@ -87,7 +87,7 @@ class RealTests(TestCase):
 
     async def test_slow_reader(self) -> None:
         """While the consumer is paused, a server can send only as much as the kernel buffers."""
-        size = 64 * 1024 * 1024
+        size = 32 * 1024 * 1024
         self.answer = reply(200, length=size)
         response = await self.client.request("GET", self.url, {})
         consumer = FakeConsumer(capacity=0)

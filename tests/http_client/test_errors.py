@@ -27,8 +27,39 @@ def wrapped(*errors: BaseException) -> Exception:
     return ResponseFailed([Failure(inner), *(Failure(error) for error in others)])
 
 
-class QueryTests(SynchronousTestCase):
-    """`translate_error`: errors that quote a request"""
+class TranslateErrorTests(SynchronousTestCase):
+    """`translate_error`"""
+
+    def test_errors(self) -> None:
+        """Errors of Twisted's client become the client's own, with the reason as text.
+
+        The text names the original error, not the errors that wrap it; without a text, its class.
+        A rejected certificate is an UntrustedCertificate; a request that the caller cancelled fails
+        with CancelledError.
+        """
+        other_tls_error = TlsError([("SSL routines", "", "wrong version number")])
+        another_name = (UntrustedCertificate, "the certificate is for another name")
+        untrusted = (UntrustedCertificate, "the certificate is not trusted")
+        lost, name = ConnectionLost(), VerificationError([])
+        refused = ConnectionRefusedError()
+        for error, (kind, text) in (
+            (CancelledError(), (CancelledError, "")),
+            (wrapped(CancelledError(), ConnectionDone()), (CancelledError, "")),
+            *((error, another_name) for error in (name, wrapped(name), wrapped(lost, name))),
+            *((e, untrusted) for e in (UNTRUSTED, wrapped(UNTRUSTED), wrapped(lost, UNTRUSTED))),
+            (wrapped(other_tls_error), (TransportError, f"Error: {other_tls_error}")),
+            (wrapped(refused), (TransportError, f"ConnectionRefusedError: {refused}")),
+            (wrapped(KeyError()), (TransportError, "KeyError")),
+        ):
+            translated = translate_error(error)
+            self.assertEqual((type(translated), str(translated)), (kind, text))
+
+    def test_late(self) -> None:
+        """With ``expired``, any error is translated to a TransportError: no response in time."""
+        for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
+            translated = translate_error(error, True)
+            self.assertIs(type(translated), TransportError)
+            self.assertEqual(str(translated), "no response in time")
 
     def test_query(self) -> None:
         """A translated error contains no URL query, since it may be logged (D47)."""
@@ -38,49 +69,3 @@ class QueryTests(SynchronousTestCase):
         self.assertIn("ParseError", text)
         self.assertIn("a.test/b", text)
         self.assertNotIn("s3cret", text)
-
-
-class TranslateErrorTests(SynchronousTestCase):
-    """`translate_error`"""
-
-    def translated(self, error: BaseException | None, expired: bool = False) -> tuple[type, str]:
-        """Return the class and the text of a translated error."""
-        translation = translate_error(error, expired)
-        return type(translation), str(translation)
-
-    def test_late(self) -> None:
-        """With ``expired``, any error is translated to a TransportError: no response in time."""
-        for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
-            self.assertEqual(self.translated(error, True), (TransportError, "no response in time"))
-
-    def test_cancelled(self) -> None:
-        """A request that the caller cancelled fails with CancelledError."""
-        for error in (CancelledError(), wrapped(CancelledError(), ConnectionDone())):
-            self.assertEqual(self.translated(error), (CancelledError, ""))
-
-    def test_untrusted(self) -> None:
-        """A rejected certificate is an UntrustedCertificate that says what is wrong."""
-        for error, text in (
-            (VerificationError([]), "the certificate is for another name"),
-            (UNTRUSTED, "the certificate is not trusted"),
-        ):
-            for given in (error, wrapped(error), wrapped(ConnectionLost(), error)):
-                self.assertEqual(self.translated(given), (UntrustedCertificate, text))
-
-    def test_other_tls_errors(self) -> None:
-        """A TLS error other than a rejected certificate is a TransportError with OpenSSL's text."""
-        error = TlsError([("SSL routines", "", "wrong version number")])
-        kind, text = self.translated(wrapped(error))
-        self.assertIs(kind, TransportError)
-        self.assertIn("wrong version number", text)
-
-    def test_cause(self) -> None:
-        """The text names the original error, not the errors that wrap it."""
-        kind, text = self.translated(wrapped(ConnectionRefusedError()))
-        self.assertIs(kind, TransportError)
-        self.assertIn("Connection was refused by other side", text)
-        self.assertIn("ConnectionRefusedError", text)
-
-    def test_cause_without_text(self) -> None:
-        """An original error without a text is named by its class."""
-        self.assertEqual(self.translated(wrapped(KeyError())), (TransportError, "KeyError"))
