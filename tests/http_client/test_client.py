@@ -241,7 +241,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(all(peer.closed for peer in self.network.peers))
 
     def test_closed(self) -> None:
-        """Closing the client closes its idle connections; it refuses requests until it is opened."""
+        """Closing the client closes idle connections; it refuses requests until it is opened."""
         fetching = [self.fetch(), self.fetch()]
         for peer, each in zip(self.network.peers, fetching, strict=True):
             peer.send(reply(200))

@@ -215,7 +215,8 @@ class OrdinaryPathTests(FastPathCase):
         _, fast = self.harnesses
         fast.store_variant(path, DATA)
         statuses = []
-        for fast.now in (NOW, NOW, NOW + 2.0, NOW + 2.0):
+        for now in (NOW, NOW, NOW + 2.0, NOW + 2.0):
+            fast.now = now
             statuses.append(fast.fetch_signed(path).status)
         self.assertEqual(statuses, [200, 200, 410, 410])
 
