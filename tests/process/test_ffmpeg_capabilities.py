@@ -6,12 +6,39 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process.ffmpeg_capabilities import LISTS, Programs, ProgramsMonitor
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.inputs import local_input
+from audioproxy.media.presets import PRESETS
+from audioproxy.media.probe import Probe
+from audioproxy.process.ffmpeg_capabilities import (
+    LISTS,
+    Programs,
+    ProgramsMonitor,
+    list_arguments,
+    missing_from,
+)
 from audioproxy.process.spawn import Launcher
+from tests.support.audio import parse_options
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
+ENCODER_LIST = b"""Encoders:
+ V..... = Video
+ A..... = Audio
+ ------
+ V....D a64multi             Multicolor charset for Commodore 64
+ A....D aac                  AAC (Advanced Audio Coding)
+ A....D flac                 FLAC (Free Lossless Audio Codec)
+"""
+FILTER_LIST = b"""Filters:
+  T.. = Timeline support
+  | = Source or sink filter
+ TSC afade             A->A       Fade in/out input audio.
+ ... aformat           A->A       Convert the input audio to one of the specified formats.
+ ..C volume            A->A       Change input volume.
+"""
 
 
 class CapabilitiesCase(SynchronousTestCase):
@@ -21,17 +48,16 @@ class CapabilitiesCase(SynchronousTestCase):
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
-        self.finding: Deferred[list[str]]
 
-    def find(self, prefix: tuple[str, ...] = ()) -> None:
-        launcher = Launcher(self.spawner, self.clock, {}, prefix)
-        programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
-        self.finding = Deferred.fromCoroutine(programs.find_missing())
+    def programs(self, *prefix: str) -> Programs:
+        """Return the programs, started with a spawn prefix."""
+        return Programs(Launcher(self.spawner, self.clock, {}, prefix), *PROGRAMS)
 
-    def answer_versions(self) -> None:
-        for program in ("/x/ffmpeg", "/x/ffprobe"):
+    def answer_versions(self, output: bytes = b"version 7") -> None:
+        """Make both programs print their version."""
+        for program in PROGRAMS:
             self.assertEqual(self.spawner.last.arguments[0], program)
-            self.spawner.last.exit_and_end(stdout=b"version 7")
+            self.spawner.last.exit_and_end(stdout=output)
 
     def answer_lists(self, without: tuple[str, ...] = ()) -> None:
         for flag, _, needed in LISTS:
@@ -45,66 +71,68 @@ class CapabilitiesCase(SynchronousTestCase):
 class FindMissingTests(CapabilitiesCase):
     """`Programs.find_missing`"""
 
-    def test_complete(self) -> None:
-        """Nothing is reported missing for a complete ffmpeg."""
-        self.find()
-        self.answer_versions()
-        self.answer_lists()
-        self.assertEqual(self.successResultOf(self.finding), [])
+    def find(self, *prefix: str) -> Deferred[list[str]]:
+        """Start to check the programs."""
+        return Deferred.fromCoroutine(self.programs(*prefix).find_missing())
 
-    def test_encoder_and_filter(self) -> None:
-        """A missing encoder and a missing filter are named."""
-        self.find()
-        self.answer_versions()
-        self.answer_lists(without=("libopus", "deesser"))
-        missing = self.successResultOf(self.finding)
-        self.assertEqual(
-            missing, ["/x/ffmpeg lacks the encoder libopus", "/x/ffmpeg lacks the filter deesser"]
-        )
+    def test_encoders_and_filters(self) -> None:
+        """A missing encoder and a missing filter are named; a complete ffmpeg lacks nothing."""
+        for without, missing in (
+            ((), []),
+            (("libopus", "deesser"), ["the encoder libopus", "the filter deesser"]),
+        ):
+            finding = self.find()
+            self.answer_versions()
+            self.answer_lists(without)
+            expected = [f"/x/ffmpeg lacks {name}" for name in missing]
+            self.assertEqual(self.successResultOf(finding), expected)
 
     def test_both_programs(self) -> None:
         """Programs that cannot be started are named."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.find()
-        missing = self.successResultOf(self.finding)
         self.assertEqual(
-            missing,
+            self.successResultOf(self.find()),
             [f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS],
         )
 
     def test_program_behind_a_prefix(self) -> None:
         """A program that the spawn prefix cannot execute is named."""
-        self.find(("setpriv", "--"))
+        finding = self.find("setpriv", "--")
         self.spawner.last.exit_and_end(stdout=b"version 7")
-        self.spawner.last.exit_and_end(
-            127, stderr=b"setpriv: failed to execute /x/ffprobe: No such file"
-        )
-        why = "exit status 127: setpriv: failed to execute /x/ffprobe: No such file"
-        missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
+        stderr = "setpriv: failed to execute /x/ffprobe: No such file"
+        self.spawner.last.exit_and_end(127, stderr=stderr.encode())
+        expected = [f"/x/ffprobe cannot be run (exit status 127: {stderr})"]
+        self.assertEqual(self.successResultOf(finding), expected)
 
     def test_program_that_hangs(self) -> None:
         """A program that does not respond counts as missing."""
-        self.find()
-        for _ in range(2):
+        finding = self.find()
+        for _ in PROGRAMS:
             self.clock.advance(20)
             self.spawner.last.exit_and_end(signal=15)
-        missing = self.successResultOf(self.finding)
-        self.assertEqual(
-            missing, [f"{each} did not respond within 20 seconds" for each in PROGRAMS]
-        )
+        expected = [f"{each} did not respond within 20 seconds" for each in PROGRAMS]
+        self.assertEqual(self.successResultOf(finding), expected)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_list_that_fails(self) -> None:
         """An ffmpeg that cannot list its encoders is reported as failing, not as lacking them."""
-        self.find()
+        finding = self.find()
         self.answer_versions()
         self.spawner.last.exit_and_end(1)
-        for name in LISTS[1][2]:
-            self.spawner.last.write_stdout(f" ..C {name}  A->A  what it does\n".encode())
-        self.spawner.last.exit_and_end()
-        missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
+        lines = [f" ..C {name}  A->A  what it does\n" for name in LISTS[1][2]]
+        self.spawner.last.exit_and_end(stdout="".join(lines).encode())
+        expected = ["/x/ffmpeg cannot be run (exit status 1)"]
+        self.assertEqual(self.successResultOf(finding), expected)
+
+    def test_version(self) -> None:
+        """The version is the text after the word "version", or empty in other output."""
+        for output, version in (
+            (b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the", "5.1.9-0+deb12u1"),
+            (b"something else", ""),
+        ):
+            finding = Deferred.fromCoroutine(self.programs().find_versions())
+            self.answer_versions(output)
+            self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
 
 
 class ProgramsMonitorTests(CapabilitiesCase):
@@ -118,9 +146,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
 
     def watch(self, start: bool = True) -> ProgramsMonitor:
         """Start the monitor."""
-        launcher = Launcher(self.spawner, self.clock, {})
-        programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
-        monitor = ProgramsMonitor(programs, self.reports.append)
+        monitor = ProgramsMonitor(self.programs(), self.reports.append)
         if start:
             monitor.start()
         self.addCleanup(lambda: self.successResultOf(Deferred.fromCoroutine(monitor.stop())))
@@ -201,24 +227,47 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.assertEqual([True], self.reports)
 
 
-class FindVersionTests(SynchronousTestCase):
-    """`Programs.find_versions`"""
+class RequirementsTests(SynchronousTestCase):
+    """`LISTS` and the functions that use them"""
 
-    def test_version(self) -> None:
-        """The version is the text after the word "version", or empty in other output."""
-        spawner = FakeSpawner()
-        self.addCleanup(spawner.kill_all)
-        launcher = Launcher(spawner, Clock(), {})
-        for output, version in (
-            (
-                b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the FFmpeg developers",
-                "5.1.9-0+deb12u1",
-            ),
-            (b"something else", ""),
+    def test_arguments(self) -> None:
+        """Each list is requested without a banner."""
+        self.assertEqual(
+            list_arguments("/usr/bin/ffmpeg", "-filters"),
+            ["/usr/bin/ffmpeg", "-hide_banner", "-v", "error", "-filters"],
+        )
+
+    def test_missing(self) -> None:
+        """The names that a list lacks are returned in the order of the requirements (D34)."""
+        for listing, needed, missing in (
+            (ENCODER_LIST, ["aac", "flac"], []),
+            (ENCODER_LIST, ["libopus", "aac", "libvorbis"], ["libopus", "libvorbis"]),
+            (ENCODER_LIST, ["a64multi", "Audio", "AAC", "aa"], ["Audio", "AAC", "aa"]),
+            (FILTER_LIST, ["afade", "aformat", "volume"], []),
+            (FILTER_LIST, ["loudnorm", "afade"], ["loudnorm"]),
+            (b"", ["aac"], ["aac"]),
+            (b"\xff\xfe\n A....D \xff x\n", ["aac"], ["aac"]),
         ):
-            programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
-            finding = Deferred.fromCoroutine(programs.find_versions())
-            for _ in range(2):
-                spawner.last.exit_and_end(stdout=output)
-            versions = {"/x/ffmpeg": version, "/x/ffprobe": version}
-            self.assertEqual(self.successResultOf(finding), versions)
+            self.assertEqual(missing_from(listing, needed), missing)
+
+    def test_encoders(self) -> None:
+        """Boot checks every encoder that a render can use (D34)."""
+        used = {
+            ENCODERS[token].codec(depth)[1]
+            for token, form in FORMATS.items()
+            if token in ENCODERS
+            for depth in form.depths or ("",)
+        }
+        self.assertEqual(used, set(LISTS[0][2]))
+
+    def test_filters(self) -> None:
+        """Boot checks every filter that a render can use (D34)."""
+        chains = [",".join(chain(48000)) for chain in PRESETS.values()]
+        stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
+        for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
+            options = parse_options(f"f:wav/ch:{ch}/{stages}")
+            probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
+            words = encoder_arguments("ffmpeg", local_input(), options, probe)
+            chains.append(words[words.index("-af") + 1])
+        used = {stage.partition("=")[0] for chain in chains for stage in chain.split(",")}
+        self.assertEqual(used, set(LISTS[1][2]))

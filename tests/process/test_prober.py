@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -30,27 +31,30 @@ AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "ch
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
 
 
+INVALID = b"x.mp3: Invalid data found when processing input\n"
+
+
 def probe_output(*streams: dict[str, object]) -> bytes:
     """Return ffprobe's output for a file of ten seconds with some streams."""
     container = {"format_name": "mp3", "duration": "10.0"}
     return json.dumps({"streams": streams, "format": container}).encode()
 
 
+@dataclass(eq=False)
 class FakeSource:
     """Source whose behavior each test sets.
 
+    :ivar state: its fingerprint.
+    :ivar refusal: raised by `input`, if it is set.
     :ivar input_calls: for each call of `input`, the seconds that it may take, and whether it needs
         the whole source.
-    :ivar refusal: raised by `input`, if it is set.
-    :ivar state: its fingerprint.
     """
 
-    def __init__(self, source: Input | None = None) -> None:
-        self.input_calls: list[tuple[float, bool]] = []
-        self.refusal: Exception | None = None
-        self.descriptors: dict[int, int] = {}
-        self.state = b""
-        self._source = source or local_input()
+    state: bytes = b""
+    opened: Input = field(default_factory=local_input)
+    refusal: Exception | None = None
+    input_calls: list[tuple[float, bool]] = field(default_factory=list)
+    descriptors: dict[int, int] = field(default_factory=dict)
 
     def fingerprint(self) -> bytes:
         return self.state
@@ -59,7 +63,7 @@ class FakeSource:
         self.input_calls.append((seconds, whole))
         if self.refusal is not None:
             raise self.refusal
-        return self._source
+        return self.opened
 
 
 class ProberCase(SynchronousTestCase):
@@ -70,43 +74,45 @@ class ProberCase(SynchronousTestCase):
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
         self.slots = Slots(self.clock, 2, 0, 1.0)
-        self.launcher = Launcher(self.spawner, self.clock, {})
-        self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
+        launcher = Launcher(self.spawner, self.clock, {})
+        self.prober = Prober(launcher, "ffprobe", self.slots, 10)
 
     def fetch(self, identity: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
         """Probe a source."""
         return Deferred.fromCoroutine(self.prober.probe(identity, source or FakeSource()))
 
-    def refused(self, probing: Deferred[Probe], refusal: type[Exception]) -> Exception:
-        """Return the refusal of a probe, and assert that everything is released."""
-        error = self.failureResultOf(probing, refusal).value
-        self.assertIs(type(error), refusal)
+    def answer(self) -> None:
+        """Make the last child report a source of ten seconds."""
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+
+    def assert_released(self) -> None:
+        """Assert that no slot is held and no timer is left."""
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
-        return error
+
+    def assert_refused(
+        self, probing: Deferred[Probe], refusal: type[Exception], row: object = ""
+    ) -> None:
+        """Assert that a probe is refused, and everything is released."""
+        self.assertIs(type(self.failureResultOf(probing, refusal).value), refusal, row)
+        self.assert_released()
 
 
 class CacheTests(ProberCase):
     """Cached probe results"""
 
-    def make_source(self, state: bytes) -> FakeSource:
-        """Return a source with a fingerprint."""
-        source = FakeSource()
-        source.state = state
-        return source
-
     def probe_uncached(self, state: bytes, identity: bytes = b"a") -> Probe:
         """Probe a source, and assert that this starts a child."""
         before = len(self.spawner.children)
-        probing = self.fetch(identity, self.make_source(state))
+        probing = self.fetch(identity, FakeSource(state))
         self.assertEqual(len(self.spawner.children), before + 1)
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.answer()
         return self.successResultOf(probing)
 
     def test_unchanged(self) -> None:
         """An unchanged source needs no child and no slot."""
         cached = self.probe_uncached(b"1")
         for _ in range(2):
-            self.assertEqual(self.successResultOf(self.fetch(b"a", self.make_source(b"1"))), cached)
+            self.assertEqual(self.successResultOf(self.fetch(b"a", FakeSource(b"1"))), cached)
         self.assertEqual(len(self.spawner.children), 1)
         self.assertEqual(self.slots.held, 0)
 
@@ -120,28 +126,31 @@ class CacheTests(ProberCase):
 
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
-        source = self.make_source(b"1")
+        source = FakeSource(b"1")
         probing = self.fetch(b"a", source)
         source.state = b"2"
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.answer()
         self.successResultOf(probing)
         self.probe_uncached(b"1")
         self.probe_uncached(b"2")
 
     def test_refused(self) -> None:
         """A refusal is not cached, since its cause may be gone at the next request."""
-        probing = self.fetch(b"a", self.make_source(b"1"))
+        probing = self.fetch(b"a", FakeSource(b"1"))
         self.spawner.last.exit_and_end(1)
-        self.refused(probing, ProbeFailed)
+        self.assert_refused(probing, ProbeFailed)
         self.probe_uncached(b"1")
 
     def test_bounded(self) -> None:
         """The cache is bounded, and keeps the sources that were requested last."""
-        for number in range(2000):
+        self.assertLess(prober_module._CACHE_SIZE, 1000)
+        for number in range(prober_module._CACHE_SIZE):
             self.probe_uncached(b"1", b"%d" % number)
-        self.assertLess(len(self.prober._cache), 1000)
-        self.successResultOf(self.fetch(b"1999", self.make_source(b"1")))
-        self.probe_uncached(b"1", b"0")
+        for number in (0, 2):
+            self.successResultOf(self.fetch(b"%d" % number, FakeSource(b"1")))
+        self.probe_uncached(b"1", b"another")
+        self.successResultOf(self.fetch(b"0", FakeSource(b"1")))
+        self.probe_uncached(b"1", b"1")
 
 
 class ResultTests(ProberCase):
@@ -157,49 +166,29 @@ class ResultTests(ProberCase):
         self.spawner.last.exit_and_end()
         probe = self.successResultOf(probing)
         self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
-        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+        self.assert_released()
 
-    def test_video(self) -> None:
-        """A source with a real video stream is refused (Errors, 415)."""
-        probing = self.fetch()
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO, VIDEO))
-        self.refused(probing, VideoSource)
-
-    def test_no_audio(self) -> None:
-        """A source without an audio stream is undecodable (Errors, 415)."""
-        probing = self.fetch()
-        self.spawner.last.exit_and_end(stdout=probe_output())
-        self.refused(probing, UndecodableSource)
-
-    def test_faulty_source(self) -> None:
-        """A probe whose diagnostic reports a faulty source is a 415."""
-        probing = self.fetch()
-        self.spawner.last.exit_and_end(
-            1, stderr=b"x.mp3: Invalid data found when processing input\n"
-        )
-        self.refused(probing, UndecodableSource)
-
-    def test_service_failure(self) -> None:
-        """A probe that fails for a reason other than its source is a 500 `probe_failed`."""
-        for stderr, code, signal in (
-            (b"", 1, None),
-            (b"who knows", 1, None),
-            (b"Cannot allocate memory", 1, None),
-            (b"Cannot allocate memory\nInvalid data found when processing input", 1, None),
-            (b"error while loading shared libraries: libav.so", 127, None),
-            (b"Invalid data found when processing input", 0, 11),
-            (b"Invalid data found when processing input", 0, 40),
+    def test_failures(self) -> None:
+        """Failed probes are refused: 415 for a fault of the source, else 500 `probe_failed`."""
+        for stdout, stderr, code, signal, refusal in (
+            # A real video stream, and no audio stream (Errors, 415).
+            (probe_output(AUDIO, VIDEO), b"", 0, None, VideoSource),
+            (probe_output(), b"", 0, None, UndecodableSource),
+            (b"", INVALID, 1, None, UndecodableSource),
+            # Failures for a reason other than the source.
+            (b"", b"", 1, None, ProbeFailed),
+            (b"", b"who knows", 1, None, ProbeFailed),
+            (b"", b"Cannot allocate memory", 1, None, ProbeFailed),
+            (b"", b"Cannot allocate memory\n" + INVALID, 1, None, ProbeFailed),
+            (b"", b"error while loading shared libraries: libav.so", 127, None, ProbeFailed),
+            (b"", INVALID, 0, 11, ProbeFailed),
+            (b"", INVALID, 0, 40, ProbeFailed),
+            # Output that is not a single JSON document.
+            *((text, b"", 0, None, ProbeFailed) for text in (b"", b"{", b"\xff", b"{} {}")),
         ):
             probing = self.fetch()
-            self.spawner.last.exit_and_end(code, signal, stderr=stderr)
-            self.refused(probing, ProbeFailed)
-
-    def test_bad_output(self) -> None:
-        """Output that is not a single JSON document is a 500 `probe_failed`."""
-        for text in (b"", b"{", b"\xff", b"{} {}"):
-            probing = self.fetch()
-            self.spawner.last.exit_and_end(stdout=text)
-            self.refused(probing, ProbeFailed)
+            self.spawner.last.exit_and_end(code, signal, stdout=stdout, stderr=stderr)
+            self.assert_refused(probing, refusal, (stdout, stderr, code, signal))
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
         """Start a probe whose output exceeds the limit, and end its child."""
@@ -211,12 +200,12 @@ class ResultTests(ProberCase):
 
     def test_endless_output(self) -> None:
         """Endless output without a result is stopped, and is a 500 `probe_failed`."""
-        self.refused(self.cut_off(b" " * (prober_module._OUTPUT_LIMIT + 1)), ProbeFailed)
+        self.assert_refused(self.cut_off(b" " * (prober_module._OUTPUT_LIMIT + 1)), ProbeFailed)
 
     def test_too_many_streams(self) -> None:
         """A source with too many streams to check is a 415: there may be video."""
         text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
-        self.refused(self.cut_off(text), UndecodableSource)
+        self.assert_refused(self.cut_off(text), UndecodableSource)
 
     def test_long_tags(self) -> None:
         """If a source's tags exceed the output limit, everything before the cut is known."""
@@ -230,7 +219,7 @@ class ResultTests(ProberCase):
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.refused(self.fetch(), ProbeFailed)
+        self.assert_refused(self.fetch(), ProbeFailed)
 
     def test_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until its child is dead."""
@@ -239,7 +228,7 @@ class ResultTests(ProberCase):
         self.assertNoResult(probing)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
-        self.refused(probing, ProbeTimeout)
+        self.assert_refused(probing, ProbeTimeout)
 
 
 class RemoteTests(ProberCase):
@@ -249,18 +238,17 @@ class RemoteTests(ProberCase):
 
     def test_how_it_is_opened(self) -> None:
         """A probe opens its source with AP_PROBE_TIMEOUT, and does not need the whole source."""
-        source = FakeSource(remote_input(self.URL, "us/1"))
+        source = FakeSource(opened=remote_input(self.URL, "us/1"))
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.answer()
         self.successResultOf(probing)
 
     def test_source_not_opened(self) -> None:
         """If a source cannot be opened, its error is raised, and no child starts."""
-        source = FakeSource()
-        source.refusal = UpstreamUnavailable()
-        self.refused(self.fetch(source=source), UpstreamUnavailable)
+        source = FakeSource(refusal=UpstreamUnavailable())
+        self.assert_refused(self.fetch(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
@@ -272,34 +260,33 @@ class RemoteTests(ProberCase):
         self.failureResultOf(self.fetch(b"c", sources[2]), QueueFull)
         self.assertEqual([len(source.input_calls) for source in sources], [1, 0, 0])
 
+    def probe_remote(self, stderr: bytes, code: int = 0, ranges: bool = True) -> Deferred[Probe]:
+        """Probe a remote source, of which ffprobe reports a stream."""
+        source = FakeSource(opened=remote_input(self.URL, "us/1", ranges=ranges))
+        probing = self.fetch(source=source)
+        self.spawner.last.exit_and_end(code, stdout=probe_output(AUDIO), stderr=stderr)
+        return probing
+
     def test_diagnostics(self) -> None:
         """A probe that fails because of the connection is refused with the cause."""
         for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
-                probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-                self.spawner.last.exit_and_end(1, stderr=stderr)
-                self.refused(probing, refusal or ProbeFailed)
+                self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)
 
     def test_cut_short(self) -> None:
-        """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
-        for stderr in CUT_SHORT:
-            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
-            self.refused(probing, UpstreamUnavailable)
+        """A probe of a source that was cut short is refused, although ffprobe exits with 0.
 
-    def test_without_ranges(self) -> None:
-        """Without range support, the end of a source is never taken for a lost connection."""
+        Without range support, the end of a source is never taken for a lost connection.
+        """
         for stderr in CUT_SHORT:
-            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1", ranges=False)))
-            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
-            self.assertEqual(self.successResultOf(probing).codec, "mp3")
+            self.assert_refused(self.probe_remote(stderr), UpstreamUnavailable, stderr)
+            probe = self.successResultOf(self.probe_remote(stderr, ranges=False))
+            self.assertEqual(probe.codec, "mp3")
 
     def test_whole(self) -> None:
         """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
         for stderr in COMPLETE_SOURCES:
-            probing = self.fetch(source=FakeSource(remote_input(self.URL, "us/1")))
-            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
-            self.successResultOf(probing)
+            self.successResultOf(self.probe_remote(stderr))
 
 
 class SharingTests(ProberCase):
@@ -309,16 +296,18 @@ class SharingTests(ProberCase):
         """All requests for one source share one child and one slot (Info endpoint, 6)."""
         probing = [self.fetch() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
-        probes = {self.successResultOf(each) for each in probing}
-        self.assertEqual(len(probes), 1)
+        self.answer()
+        self.assertEqual(len({self.successResultOf(each) for each in probing}), 1)
 
     def test_one_failure(self) -> None:
-        """All requests that share a probe get its refusal."""
+        """All requests that share a probe get its refusal; a later request starts a new child."""
         probing = [self.fetch() for _ in range(3)]
         self.spawner.last.exit_and_end(1)
         for each in probing:
-            self.refused(each, ProbeFailed)
+            self.assert_refused(each, ProbeFailed)
+        later = self.fetch()
+        self.answer()
+        self.successResultOf(later)
 
     def test_two_sources(self) -> None:
         """Two sources are probed by two child processes."""
@@ -330,16 +319,6 @@ class SharingTests(ProberCase):
         second.exit_and_end(stdout=probe_output(AUDIO))
         self.successResultOf(two)
 
-    def test_later(self) -> None:
-        """A request after a failed probe starts a new child."""
-        first = self.fetch()
-        self.spawner.last.exit_and_end(1)
-        self.failureResultOf(first, ProbeFailed)
-        second = self.fetch()
-        self.assertEqual(len(self.spawner.children), 2)
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
-        self.successResultOf(second)
-
     def test_cancelled_sharer(self) -> None:
         """Cancelling one request, even the first, leaves the others their result."""
         for cancelled in range(3):
@@ -347,7 +326,7 @@ class SharingTests(ProberCase):
             probing[cancelled].cancel()
             self.failureResultOf(probing.pop(cancelled), CancelledError)
             self.assertEqual(self.spawner.last.signals, [])
-            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+            self.answer()
             for each in probing:
                 self.successResultOf(each)
 
@@ -359,17 +338,17 @@ class SharingTests(ProberCase):
             self.failureResultOf(each, CancelledError)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
-        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+        self.assert_released()
 
     def test_new_client_while_probe_exits(self) -> None:
         """A request gets a new probe while the child of a cancelled probe still runs."""
         self.fetch().addErrback(lambda _: None).cancel()
         stopped_child = self.spawner.last
         later = self.fetch()
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.answer()
         self.assertEqual(self.successResultOf(later).codec, "mp3")
         stopped_child.exit_and_end(signal=15)
-        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+        self.assert_released()
 
     def test_request_during_notification(self) -> None:
         """A request that starts while waiters receive a result starts a new probe."""
@@ -380,7 +359,7 @@ class SharingTests(ProberCase):
         self.assertEqual(len(self.spawner.children), 2)
         self.successResultOf(first)
         self.failureResultOf(second, ProbeFailed)
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.answer()
         self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:

@@ -84,6 +84,19 @@ class WaveformCase(SynchronousTestCase):
         )
         return Deferred.fromCoroutine(rendering)
 
+    def end(self, code: int = 0, signal: int | None = None, **output: bytes) -> None:
+        """End the child with its last output, then run the waiting threads."""
+        self.spawner.last.exit_and_end(code, signal, **output)
+        self.threads.run()
+
+    def read_values(self, rendering: Deferred[None]) -> list[int]:
+        """Return the values of a finished waveform, and empty the output."""
+        self.successResultOf(rendering)
+        document = self.written()
+        os.truncate(self.output, 0)
+        os.lseek(self.output, 0, os.SEEK_SET)
+        return parse_waveform(document).values
+
     def written(self) -> bytes:
         """Return the content of the output."""
         return os.pread(self.output, 1_000_000, 0)
@@ -100,35 +113,23 @@ class GoodEndTests(WaveformCase):
     """Waveforms that succeed"""
 
     def test_document(self) -> None:
-        """The document covers the child's output to its last sample."""
+        """The document covers the child's output to its last sample.
+
+        Nothing is written while the child runs: the length of a pixel is not known yet.
+        """
         rendering = self.start()
         self.spawner.last.write_stdout(samples(1, -1, 2, -2))
         self.spawner.last.write_stdout(samples(3, -3))
+        self.assertEqual(self.written(), b"")
         self.spawner.last.exit_and_end()
         self.assertNoResult(rendering)
+        self.assertEqual(self.written(), b"")
         self.threads.run()
         self.successResultOf(rendering)
         found = parse_waveform(self.written())
         self.assertEqual((found.channels, found.rate, found.pixel, found.length), (2, 8000, 2, 2))
         self.assertEqual(found.values, [1, 2, -2, -1, 3, 3, -3, -3])
-
-    def test_nothing_before_the_end(self) -> None:
-        """Nothing is written while the child runs: the length of a pixel is not known yet."""
-        rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.assertEqual(self.written(), b"")
-        self.spawner.last.exit_and_end()
-        self.assertEqual(self.written(), b"")
-        self.threads.run()
-        self.successResultOf(rendering)
-        self.assertNotEqual(self.written(), b"")
-
-    def test_output_stays_open(self) -> None:
-        """Rendering does not close the output; the caller does."""
-        rendering = self.start()
-        self.spawner.last.exit_and_end(stdout=samples(1, 2))
-        self.threads.run()
-        self.successResultOf(rendering)
+        # Only the caller closes the output.
         os.fstat(self.output)
 
     def test_chunks(self) -> None:
@@ -137,28 +138,18 @@ class GoodEndTests(WaveformCase):
         frames = noisy_frames(100, 2)
         data = frames.tobytes()
         for size in (1, 3, 5, 12, 24, 399):
-            os.truncate(self.output, 0)
-            os.lseek(self.output, 0, os.SEEK_SET)
             rendering = self.start()
             for at in range(0, len(data), size):
                 self.spawner.last.write_stdout(data[at : at + size])
-            self.spawner.last.exit_and_end()
-            self.threads.run()
-            self.successResultOf(rendering)
-            self.assertEqual(
-                parse_waveform(self.written()).values, render_waveform(frames, 50, 2), size
-            )
+            self.end()
+            self.assertEqual(self.read_values(rendering), render_waveform(frames, 50, 2), size)
 
     def test_part_of_a_frame(self) -> None:
         """An incomplete last frame is ignored, whether a channel or half a sample is missing."""
         for part in (b"\x01", samples(99), samples(99) + b"\x01"):
-            os.truncate(self.output, 0)
-            os.lseek(self.output, 0, os.SEEK_SET)
             rendering = self.start()
-            self.spawner.last.exit_and_end(stdout=samples(1, 2, 3, 4) + part)
-            self.threads.run()
-            self.successResultOf(rendering)
-            self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
+            self.end(stdout=samples(1, 2, 3, 4) + part)
+            self.assertEqual(self.read_values(rendering), [1, 1, 2, 2, 3, 3, 4, 4])
 
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit, which go into a file, give a correct waveform."""
@@ -166,27 +157,13 @@ class GoodEndTests(WaveformCase):
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
         rendering = self.start()
-        self.spawner.last.exit_and_end(stdout=frames.tobytes())
-        self.threads.run()
+        self.end(stdout=frames.tobytes())
         self.successResultOf(rendering)
         found = parse_waveform(self.written())
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
-    def test_pipe_that_stays_open(self) -> None:
-        """A grandchild that keeps the pipe open does not delay the result."""
-        self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        held = os.dup(self.spawner.last.inherited[1])
-        self.addCleanup(self.assertRaises, OSError, os.fstat, held)
-        self.spawner.last.exit_and_end()
-        self.threads.run()
-        os.close(held)
-        self.successResultOf(rendering)
-        self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
-
-    def test_output_at_exit(self) -> None:
-        """Output just before the child's death is included, even if the pipe is held open."""
+    def test_pipe_held_open(self) -> None:
+        """A grandchild that holds the pipe open delays neither the end nor the last samples."""
 
         class WriteOnFirstCheck(Event):
             """Event that writes the child's last output in the first call of `is_set`."""
@@ -200,45 +177,36 @@ class GoodEndTests(WaveformCase):
                 return super().is_set()
 
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        self.patch(waveforms, "Event", WriteOnFirstCheck)
-        rendering = self.start()
-        held = os.dup(self.spawner.last.inherited[1])
-        self.spawner.last.exit_and_end()
-        self.threads.run()
-        os.close(held)
-        self.successResultOf(rendering)
-        self.assertEqual(parse_waveform(self.written()).values, [3, 3, 4, 4, 0, 0, 0, 0])
+        for event, values in ((Event, [1, 1, 2, 2]), (WriteOnFirstCheck, [3, 3, 4, 4])):
+            self.patch(waveforms, "Event", event)
+            rendering = self.start()
+            held = os.dup(self.spawner.last.inherited[1])
+            self.end(stdout=samples(1, 2) if event is Event else b"")
+            os.close(held)
+            self.assertEqual(self.read_values(rendering), [*values, 0, 0, 0, 0])
 
 
 class BadEndTests(WaveformCase):
     """Waveforms that fail"""
 
     def test_encoder(self) -> None:
-        """A child that fails causes a refusal, even after valid samples."""
-        for stderr, code, signal, refusal in (
-            (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
-            (b"Empty output", 1, None, NothingDecoded),
-            (b"No space left on device", 1, None, RenderFailed),
-            (b"", 0, 11, RenderFailed),
+        """A child that fails, or outputs no complete frame, causes a refusal."""
+        some = samples(1, 2, 3, 4)
+        for stdout, stderr, code, signal, refusal in (
+            (some, b"x: Invalid data found when processing input", 1, None, UndecodableSource),
+            (some, b"Empty output", 1, None, NothingDecoded),
+            (some, b"No space left on device", 1, None, RenderFailed),
+            (some, b"", 0, 11, RenderFailed),
+            (b"", b"", 0, None, NothingDecoded),
+            (b"\x01", b"", 0, None, NothingDecoded),
+            (samples(1), b"", 0, None, NothingDecoded),
         ):
             rendering = self.start()
-            self.spawner.last.exit_and_end(code, signal, stdout=samples(1, 2, 3, 4), stderr=stderr)
-            self.threads.run()
+            self.end(code, signal, stdout=stdout, stderr=stderr)
             self.refused(rendering, refusal)
 
-    def test_nothing(self) -> None:
-        """A child that exits with 0 without a complete frame causes NothingDecoded."""
-        for output in (b"", b"\x01", samples(1)):
-            rendering = self.start()
-            self.spawner.last.exit_and_end(stdout=output)
-            self.threads.run()
-            self.refused(rendering, NothingDecoded)
-
     def test_timeout(self) -> None:
-        """A child that exceeds its timeout is a 504.
-
-        It is raised when the child is dead and the reader has ended.
-        """
+        """A timeout is a 504, raised when the child is dead and the reader has ended."""
         rendering = self.start(timeout=5)
         self.spawner.last.write_stdout(samples(1, 2))
         self.clock.advance(5)
@@ -259,17 +227,18 @@ class BadEndTests(WaveformCase):
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
         rendering = self.start()
-        self.spawner.last.exit_and_end(stdout=samples(1, 2) * 5)
-        self.threads.run()
+        self.end(stdout=samples(1, 2) * 5)
         self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
-    def assert_write_failed(self, rendering: Deferred[None], events: Iterable[Any]) -> None:
+    def assert_write_failed(
+        self, rendering: Deferred[None], events: Iterable[Any], why: str = "No space left on device"
+    ) -> None:
         """Assert that the waveform fails with a 500 and one warning in the log."""
         message = self.refused(rendering, RenderFailed).message
         self.assertEqual(message, "The waveform could not be written to the disk.")
         (event,) = [event for event in events if "cannot be written" in event["log_format"]]
         self.assertIs(LogLevel.warn, event["log_level"])
-        self.assertIn("No space left on device", event["log_format"].format(**event))
+        self.assertIn(why, event["log_format"].format(**event))
 
     def test_full_disk(self) -> None:
         """An output on a full disk is a 500, and the log says why."""
@@ -277,8 +246,7 @@ class BadEndTests(WaveformCase):
         try:
             with capturedLogs() as events:
                 rendering = self.start(output=full)
-                self.spawner.last.exit_and_end(stdout=samples(1, 2))
-                self.threads.run()
+                self.end(stdout=samples(1, 2))
         finally:
             os.close(full)
         self.assert_write_failed(rendering, events)
@@ -289,20 +257,19 @@ class BadEndTests(WaveformCase):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
                 rendering = self.start()
-                self.spawner.last.exit_and_end(code, signal, stdout=samples(1, 2), stderr=stderr)
-                self.threads.run()
+                self.end(code, signal, stdout=samples(1, 2), stderr=stderr)
             self.assert_write_failed(rendering, events)
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
 
         def refuse() -> tuple[int, int]:
-            raise OSError(24, "No space left on device, say, or too many open files")
+            raise OSError(24, "Too many open files")
 
         self.patch(waveforms.os, "pipe", refuse)
         with capturedLogs() as events:
             rendering = self.start()
-        self.assert_write_failed(rendering, events)
+        self.assert_write_failed(rendering, events, "Too many open files")
         self.assertEqual(self.spawner.children, [])
         self.threads.run()
 
@@ -312,18 +279,15 @@ class BadEndTests(WaveformCase):
         def refuse(work: object) -> Any:
             raise OSError(11, "can't start new thread")
 
-        before = open_descriptors()
-        rendering = self.start(in_thread=refuse)
-        self.refused(rendering, RenderFailed)
+        self.refused(self.start(in_thread=refuse), RenderFailed)
         self.assertEqual(self.spawner.children, [])
-        self.assertEqual(open_descriptors(), before)
+        self.assertEqual(open_descriptors(), self.before)
 
     def test_reader_that_crashes(self) -> None:
         """An unexpected exception is passed on, and nothing is written."""
         self.patch(reader_module, "SAMPLE", "no type")
         rendering = self.start()
-        self.spawner.last.exit_and_end(stdout=samples(1, 2))
-        self.threads.run()
+        self.end(stdout=samples(1, 2))
         self.failureResultOf(rendering, TypeError)
         self.assertEqual(self.written(), b"")
 
@@ -373,8 +337,7 @@ class CancelTests(WaveformCase):
             return self.threads.in_thread(do)
 
         rendering = self.start(in_thread=in_thread)
-        self.spawner.last.exit_and_end(stdout=samples(1, 2))
-        self.threads.run()
+        self.end(stdout=samples(1, 2))
         # These are the reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)
         self.failureResultOf(rendering, CancelledError)

@@ -1,0 +1,241 @@
+"""Real child processes: how they end, what they inherit, and programs that cannot be started."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from unittest.mock import patch
+
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import TestCase
+
+from audioproxy.process import child as child_module
+from audioproxy.process.child import Child, ChildTimeout, Exit
+from audioproxy.process.spawn import Launcher, SpawnFailed
+from tests.support.processes import open_descriptors
+
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+
+
+class RealCase(TestCase):
+    """Real child processes of the real reactor."""
+
+    timeout = 20
+
+    def setUp(self) -> None:
+        self.launcher = Launcher(reactor, reactor, ENVIRONMENT)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int] | None = None,
+        stdout_limit: int = 65536,
+    ) -> Child:
+        """Start a program."""
+        return self.launcher.launch(arguments, descriptors or {}, stdout_limit=stdout_limit)
+
+    async def run_python(self, source: str, descriptors: Mapping[int, int] | None = None) -> Exit:
+        """Run a Python program to its end."""
+        return await self.start([sys.executable, "-c", source], descriptors).wait(15)
+
+    async def run_shell(self, source: str, stdout_limit: int = 65536) -> Exit:
+        """Run a shell program to its end."""
+        return await self.start(["/bin/sh", "-c", source], {}, stdout_limit).wait(15)
+
+
+class EndTests(RealCase):
+    """How a child ends"""
+
+    async def test_exits(self) -> None:
+        """The exit status or the signal is reported, with all output; no descriptor leaks."""
+        await self.run_shell("true")
+        before = open_descriptors()
+        for source, expected in (
+            ("echo out; echo err >&2", Exit(0, stdout=b"out\n", stderr=b"err\n")),
+            ("exit 7", Exit(7)),
+            ("kill -9 $$", Exit(None, 9)),
+        ):
+            self.assertEqual(await self.run_shell(source), expected)
+        ended = await self.run_shell("while :; do echo 1234567; done", stdout_limit=16)
+        self.assertEqual((ended.stdout, ended.overflowed), (b"1234567\n" * 2, True))
+        self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
+        with self.assertRaises(ChildTimeout):
+            await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40).wait(0.01)
+        self.assertEqual(open_descriptors(), before)
+
+    async def test_pipes_held_open(self) -> None:
+        """A grandchild that keeps the pipes open delays the end of `wait` only briefly."""
+        self.patch(child_module, "_PIPE_GRACE", 0.05)
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, writing)
+        # The grandchild ends when this test closes the other end of its stdin.
+        child = self.start(["/bin/sh", "-c", "cat <&3 & echo said"], {3: reading})
+        os.close(reading)
+        ended = await child.wait(15)
+        self.assertEqual((ended.code, ended.stdout), (0, b"said\n"))
+
+    async def test_output_limit(self) -> None:
+        """The system stops a write exactly at the limit, and dumps no core (D52)."""
+        for size, number in ((5000, None), (5001, signal.SIGXFSZ)):
+            reading, writing = os.pipe()
+            output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+            try:
+                child = self.launcher.launch(
+                    ["sh", "-c", f"read go <&3; ulimit -c >&2; exec head -c {size} /dev/zero"],
+                    {1: output, 3: reading},
+                    output_limit=5000,
+                )
+                os.write(writing, b"go\n")
+                ended = await child.wait(15)
+                self.assertEqual((number, b"0"), (ended.signal, ended.stderr.strip()))
+                self.assertEqual(5000, os.fstat(output).st_size)
+            finally:
+                for descriptor in (reading, writing, output):
+                    os.close(descriptor)
+
+
+class StopTests(RealCase):
+    """How a child is stopped"""
+
+    IGNORE_TERM = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no '))\n"
+        "os.write(1, b'up ')\n"
+        "while True: signal.pause()"
+    )
+
+    async def test_dead_at_return(self) -> None:
+        """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
+        for error, timeout in ((ChildTimeout, 0.05), (CancelledError, 15)):
+            child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
+            pid = child.protocol.transport.pid
+            waiting = Deferred.fromCoroutine(child.wait(timeout))
+            if error is CancelledError:
+                waiting.cancel()
+                self.assertNoResult(waiting)
+            os.kill(pid, 0)
+            with self.assertRaises(error):
+                await waiting
+            self.assertRaises(ProcessLookupError, os.kill, pid, 0)
+
+    async def test_term_ignored(self) -> None:
+        """A child that ignores TERM is killed shortly after."""
+        self.patch(child_module, "_TERM_GRACE", 0.1)
+        child = self.start([sys.executable, "-c", self.IGNORE_TERM])
+        notified: Deferred[None] = Deferred()
+        received = child.protocol.outReceived
+
+        def on_output(data: bytes) -> None:
+            received(data)
+            if not notified.called:
+                notified.callback(None)
+
+        self.patch(child.protocol, "outReceived", on_output)
+        await notified
+        child.stop()
+        ended = await child.wait(15)
+        self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
+
+    async def test_death_of_the_service(self) -> None:
+        """A service that is ended by SIGKILL leaves no running child (D40)."""
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            self.skipTest("util-linux's setpriv is not installed.")
+        service = (
+            "import os\n"
+            "from twisted.internet import reactor\n"
+            "from audioproxy.process.spawn import Launcher\n"
+            f"prefix = ({setpriv!r}, '--pdeathsig', 'KILL', '--')\n"
+            "launcher = Launcher(reactor, reactor, dict(os.environ), prefix)\n"
+            "command = ['/bin/sh', '-c', 'echo $$; exec sleep 60']\n"
+            "launcher.launch(command, {1: 1})\n"
+            "reactor.run()\n"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", service], stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            os.kill(child, 0)
+            parent.kill()
+            # The child shares this pipe, which reaches EOF only when the child is dead too.
+            parent.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.kill(child, signal.SIGKILL)
+            self.fail("the child is still running")
+        finally:
+            parent.kill()
+            parent.wait()
+
+
+class InheritanceTests(RealCase):
+    """What a child inherits"""
+
+    async def test_environment(self) -> None:
+        """A child has exactly the given environment, without keys and credentials (D45)."""
+        secrets = {"AP_KEY": "00" * 32, "AP_SALT": "ff", "AWS_SECRET_ACCESS_KEY": "s"}
+        with patch.dict(os.environ, secrets):
+            ended = await self.start([shutil.which("env") or "env"]).wait(15)
+        seen = dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
+        self.assertEqual(seen, ENVIRONMENT)
+
+    async def test_stdin(self) -> None:
+        """A child that reads its stdin gets EOF."""
+        self.assertEqual(await self.start(["/bin/cat"]).wait(15), Exit(0))
+
+    async def test_descriptors(self) -> None:
+        """A child has each file under the requested descriptor, even if two numbers are swapped."""
+        texts = {}
+        for text in ("one", "two"):
+            file = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+            self.addCleanup(os.close, file)
+            os.write(file, text.encode())
+            texts[file] = text
+        one, two = texts
+        for requested in ({3: one, 4: two}, {one: two, two: one}, {two: two}):
+            source = f"import os; print(*[os.pread(fd, 9, 0).decode() for fd in {list(requested)}])"
+            ended = await self.run_python(source, requested)
+            expected = [texts[file] for file in requested.values()]
+            self.assertEqual(ended.stdout.decode().split(), expected, ended)
+
+    async def test_no_other_descriptor(self) -> None:
+        """A child inherits only the requested descriptors, even if others are inheritable."""
+        inheritable = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, inheritable)
+        os.set_inheritable(inheritable, True)
+        ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
+        # Descriptor 3 is that of the listed folder itself.
+        self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
+
+
+class StartTests(RealCase):
+    """Programs that cannot be started"""
+
+    def test_refused(self) -> None:
+        """A missing program, or a file that is no program, is reported at once with its name."""
+        for path, why in (
+            ("/no/such/program", "No such file or directory"),
+            (os.devnull, "Permission denied"),
+        ):
+            error = self.assertRaises(SpawnFailed, self.start, [path])
+            self.assertEqual(str(error), f"{path}: {why}")
+
+    def test_no_descriptors_left(self) -> None:
+        """Without enough free descriptors a program is not started, and no descriptor leaks."""
+        before = open_descriptors()
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(5):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+            try:
+                error = self.assertRaises(SpawnFailed, self.start, ["/bin/true"])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            self.assertEqual(str(error), "/bin/true: Too many open files", spare)
+        self.assertEqual(open_descriptors(), before)
