@@ -20,7 +20,8 @@ from tests.support.http import Connection, Log, ResourceHarness
 from tests.test_metrics import Counts
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
-OPTIONS_AND_SOURCE = "opts=f:mp3 src=local://a%20b.mp3"
+#: The options and the source of `PATH` in the log.
+SUBJECT = "opts=f:mp3 src=local://a%20b.mp3"
 
 
 class ExchangeCase(SynchronousTestCase):
@@ -70,9 +71,7 @@ class LineTests(ExchangeCase):
         self.harness.render(PATH).write_output(b"abc")
         self.harness.clock.advance(1.2345)
         self.harness.render(PATH).end()
-        self.assertEqual(
-            f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 3 bytes in 1234ms", self.line()
-        )
+        self.assertEqual(f"render 200 {SUBJECT} cache=MISS 3 bytes in 1234ms", self.line())
 
     def test_variants(self) -> None:
         """A line has status, options, source and cache state, as far as they are determined.
@@ -85,17 +84,12 @@ class LineTests(ExchangeCase):
         self.line()
         missing = b"/f:wav/plain/local://a"
         rows: tuple[tuple[bytes, bytes, dict[str, Any], str], ...] = (
-            (b"GET", PATH, {}, f"200 {OPTIONS_AND_SOURCE} cache=HIT"),
-            (b"GET", PATH, {"range": b"bytes=2-4"}, f"206 {OPTIONS_AND_SOURCE} cache=HIT"),
-            (
-                b"GET",
-                PATH,
-                {"range": b"bytes=99-"},
-                f"416 range_not_satisfiable {OPTIONS_AND_SOURCE}",
-            ),
-            (b"HEAD", PATH, {}, f"200 {OPTIONS_AND_SOURCE} cache=HIT"),
+            (b"GET", PATH, {}, f"200 {SUBJECT} cache=HIT"),
+            (b"GET", PATH, {"range": b"bytes=2-4"}, f"206 {SUBJECT} cache=HIT"),
+            (b"GET", PATH, {"range": b"bytes=99-"}, f"416 range_not_satisfiable {SUBJECT}"),
+            (b"HEAD", PATH, {}, f"200 {SUBJECT} cache=HIT"),
             (b"HEAD", missing, {}, "200 opts=f:wav src=local://a cache=MISS"),
-            (b"GET", PATH, {"if_none_match": tag}, f"304 {OPTIONS_AND_SOURCE}"),
+            (b"GET", PATH, {"if_none_match": tag}, f"304 {SUBJECT}"),
             (b"GET", b"/q:99" + PATH, {}, "422 invalid_options"),
             (b"HEAD", b"/exp:1" + PATH, {}, "410 expired"),
             (b"GET", b"/plain/http://refused", {}, "404 not_found"),
@@ -118,9 +112,7 @@ class LineTests(ExchangeCase):
         self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
             self.harness.fetch_signed(PATH, method)
-            self.assertEqual(
-                f"render 302 {OPTIONS_AND_SOURCE} cache=HIT 0 bytes in 0ms", self.line()
-            )
+            self.assertEqual(f"render 302 {SUBJECT} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_endpoints(self) -> None:
         """Each request has one endpoint class (Request log, 1)."""
@@ -161,7 +153,7 @@ class LineTests(ExchangeCase):
             sent = len(self.harness.fetch_signed(PATH).body)
             (record,) = self.log.requests
             self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)
-            words = f"{refusal.status} {refusal.code} {OPTIONS_AND_SOURCE}"
+            words = f"{refusal.status} {refusal.code} {SUBJECT}"
             self.assertEqual(f"render {words} {sent} bytes in 0ms", self.line())
 
     def test_several_on_a_connection(self) -> None:
@@ -185,7 +177,7 @@ class EndTests(ExchangeCase):
             connection.leave()
             render = self.harness.render(PATH)
             self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
-            self.assertEqual(f"render 499 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
+            self.assertEqual(f"render 499 {SUBJECT} 0 bytes in 0ms", self.line())
             if late:
                 render.write_output(late)
             render.end(failure)
@@ -204,9 +196,7 @@ class EndTests(ExchangeCase):
                 render.write_output(b"more")
             connection.leave()
             self.assertEqual(1, render.left)
-            self.assertEqual(
-                f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line()
-            )
+            self.assertEqual(f"render 200 {SUBJECT} cache=MISS 4 bytes in 0ms", self.line())
             render.write_output(b"late")
             render.end(RenderFailed())
             self.assertEqual([], self.log.events)
@@ -219,9 +209,7 @@ class EndTests(ExchangeCase):
         self.assertEqual((1, 0), (stored.opened, stored.closed))
         connection.leave()
         self.assertEqual((1, 1), (stored.opened, stored.closed))
-        self.assertRegex(
-            self.line(), rf"\Arender 200 {OPTIONS_AND_SOURCE} cache=HIT [1-9]\d+ bytes in 0ms\Z"
-        )
+        self.assertRegex(self.line(), rf"\Arender 200 {SUBJECT} cache=HIT [1-9]\d+ bytes in 0ms\Z")
 
     def test_others_stay(self) -> None:
         """A client that leaves does not affect others that share the render."""
@@ -248,7 +236,7 @@ class EndTests(ExchangeCase):
             self.assertEqual((b"some", False), (response.body, response.complete), version)
             self.assertEqual((True, 1), (connection.aborted, render.left))
             self.assertEqual(
-                f"render 200 render_timeout {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms",
+                f"render 200 render_timeout {SUBJECT} cache=MISS 4 bytes in 0ms",
                 self.line(),
             )
 
@@ -261,7 +249,7 @@ class EndTests(ExchangeCase):
         self.assertEqual((b"0123456789", False), (response.body, response.complete))
         self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
         self.assertEqual(
-            f"render 200 render_failed {OPTIONS_AND_SOURCE} cache=HIT 10 bytes in 0ms",
+            f"render 200 render_failed {SUBJECT} cache=HIT 10 bytes in 0ms",
             self.line(errors=1),
         )
 

@@ -109,10 +109,13 @@ class InfoCase(SynchronousTestCase):
         """The probe that was started most recently."""
         return self.harness.spawner.last
 
-    def end_probe(self, says: bytes = ANSWER, code: int = 0) -> None:
-        """Let the most recent probe write its output and exit."""
-        self.child.write_stdout(says)
-        self.child.exit_and_end(code)
+    def end_probe(
+        self, says: bytes = ANSWER, code: int = 0, child: FakeChild | None = None
+    ) -> None:
+        """Let a probe, by default the most recent one, write its output and exit."""
+        child = child or self.child
+        child.write_stdout(says)
+        child.exit_and_end(code)
 
     def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0, **more: Any) -> Response:
         """Send a request, let the probe write its output, and return the response."""
@@ -215,19 +218,6 @@ class DocumentTests(InfoCase):
         }.items():
             self.assertEqual(value, response[name], name)
 
-    def test_minimal_document(self) -> None:
-        """If ffprobe reports no values, the document still has the size (Info document, 2)."""
-        bare = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "0"}
-        says = probe_output(bare, format_name="", duration="N/A", bit_rate="N/A", tags={})
-        self.assertEqual({"size": 1000}, self.get(says=says).document)
-
-    def test_size(self) -> None:
-        """The size is that of the storage, or else that of ffprobe, or else absent."""
-        for stat, expected in ((5, 5), (0, 999)):
-            self.harness = self.make_harness(FakeSource(stat))
-            self.assertEqual(expected, self.get().document["size"])
-        self.assertNotIn("size", self.get(says=probe_output(AUDIO, format_name="mp3")).document)
-
     def test_without_material(self) -> None:
         """A source without a validator is cached for a minute, without ETag (Info endpoint, 2)."""
         tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
@@ -276,34 +266,11 @@ class DocumentTests(InfoCase):
             self.assertIsNone(response["content-range"])
 
     def test_no_limit_of_size(self) -> None:
-        """AP_MAX_SRC_BYTES does not apply to info documents (Info endpoint, 4)."""
+        """AP_MAX_SRC_BYTES does not apply; the size is that of the storage (Info endpoint, 4)."""
         self.harness.source = FakeSource(10**12)
         self.assertEqual(413, self.harness.fetch_signed(b"/plain/local://a.mp3", b"HEAD").status)
         self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
         self.assertEqual(10**12, self.get().document["size"])
-
-    def test_pipelined(self) -> None:
-        """Pipelined requests for info documents are served on one connection."""
-        connection = self.harness.connect()
-        request = b"GET " + self.harness.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
-        connection.send_raw(request * 2)
-        for number in (1, 2):
-            self.end_probe()
-            self.assertEqual(number, connection.received.count(b'"format": "mp3"'))
-        self.assertFalse(connection.closed)
-
-    def test_cors(self) -> None:
-        """With AP_ALLOW_ORIGIN, documents, 304 responses and refusals have CORS headers."""
-        self.harness = self.make_harness(origin="https://player.example")
-        connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
-        self.end_probe(probe_output(AUDIO, VIDEO))
-        for connection, status in zip(connections, (415, 304, 200), strict=True):
-            response = connection.response
-            self.assertEqual(status, response.status)
-            self.assertEqual(b"https://player.example", response["access-control-allow-origin"])
-            self.assertIn(b"etag", response["access-control-expose-headers"] or b"")
-            self.assertEqual(b"Origin", response["vary"])
-        self.assertEqual(204, self.harness.fetch(self.harness.path(PATH), b"OPTIONS").status)
 
 
 class HeadTests(InfoCase):
@@ -343,42 +310,27 @@ class HeadTests(InfoCase):
 class RefusalTests(InfoCase):
     """Probes that refuse the source or fail."""
 
-    def test_video(self) -> None:
-        """A video stream is a 415 ``video_source``, which is not cached (Info document, 4)."""
-        for says in (
-            probe_output(AUDIO, VIDEO, **CONTAINER),
-            probe_output(VIDEO),
-            probe_output(VIDEO, AUDIO),
+    def test_probe_refuses(self) -> None:
+        """A video stream, undecodable data and a broken probe are refused, and not cached.
+
+        Cover art is not a video stream (Info document, 4).
+        """
+        invalid = b"file:/dev/fd/3: Invalid data found when processing input\n"
+        for says, stderr, end, refusal in (
+            (probe_output(AUDIO, VIDEO, **CONTAINER), b"", (0, None), VideoSource),
+            (probe_output(), b"", (0, None), UndecodableSource),
+            (b"", invalid, (1, None), UndecodableSource),
+            (b"", b"", (1, None), ProbeFailed),
+            (b"{", b"", (0, None), ProbeFailed),
+            (b"[]", b"", (0, None), ProbeFailed),
+            (b"", b"", (0, 11), ProbeFailed),
         ):
-            self.assert_error(self.get(says=says), VideoSource)
+            connection = self.send()
+            self.child.exit_and_end(*end, stdout=says, stderr=stderr)
+            self.assert_error(connection.response, refusal)
+        self.log.events.clear()
         cover = {**VIDEO, "disposition": {"attached_pic": 1}}
         self.assert_document(self.get(says=probe_output(cover, AUDIO, cover, **CONTAINER)))
-
-    def test_first_audio_stream(self) -> None:
-        """The document describes the first audio stream (Info document, 3)."""
-        second = {**AUDIO, "sample_rate": "8000", "channels": 1}
-        self.assert_document(self.get(says=probe_output(AUDIO, second, **CONTAINER)))
-
-    def test_undecodable(self) -> None:
-        """No audio stream, an unknown codec and undecodable bytes are a 415."""
-        for streams in (
-            *([], [{"codec_type": "subtitle"}], [{"codec_type": "audio", "codec_name": "unknown"}]),
-            [{**AUDIO, "channels": 1000}],
-        ):
-            self.assert_error(self.get(says=probe_output(*streams)), UndecodableSource)
-        connection = self.send()
-        self.child.write_stderr(b"file:/dev/fd/3: Invalid data found when processing input\n")
-        self.child.exit_and_end(1)
-        self.assert_error(connection.response, UndecodableSource)
-
-    def test_probe_failed(self) -> None:
-        """A probe that crashes or writes invalid output is a 500 ``probe_failed``."""
-        for says, code in ((b"", 1), (b"", 0), (b"{", 0), (b"[]", 0), (b'{"streams": 1}', 0)):
-            self.assert_error(self.get(says=says, code=code), ProbeFailed)
-        connection = self.send()
-        self.child.exit_and_end(signal=11)
-        self.assert_error(connection.response, ProbeFailed)
-        self.log.events.clear()
 
     def test_probe_missing(self) -> None:
         """Without ffprobe, GET is a 500 ``probe_failed``; HEAD and 304 work (D34)."""
@@ -438,14 +390,12 @@ class PoolTests(InfoCase):
             (2, 0), (len(self.harness.spawner.children), self.harness.probe_slots.depth)
         )
         first, second = self.harness.spawner.children
-        first.write_stdout(ANSWER)
-        first.exit_and_end()
+        self.end_probe(child=first)
         # The refused request has no effect on later ones: a new request for its source gets a slot.
         again = self.send(self.path(2))
         self.assertEqual(3, len(self.harness.spawner.children))
         for child in (second, self.child):
-            child.write_stdout(ANSWER)
-            child.exit_and_end()
+            self.end_probe(child=child)
         for connection in (*running, again):
             self.assertEqual(200, connection.response.status)
 
@@ -459,8 +409,7 @@ class PoolTests(InfoCase):
         self.harness.store_variant(b"/plain/local://2.mp3", b"stored")
         self.assertEqual(200, self.harness.fetch_signed(b"/plain/local://2.mp3").status)
         for child in self.harness.spawner.children:
-            child.write_stdout(ANSWER)
-            child.exit_and_end()
+            self.end_probe(child=child)
         for connection in (*running, joined):
             self.assertEqual(200, connection.response.status)
 
@@ -488,10 +437,8 @@ class PoolTests(InfoCase):
         self.harness.source = new = FakeSource(2000, validator=b"changed")
         second = self.send()
         one, two = self.harness.spawner.children
-        two.write_stdout(probe_output({**AUDIO, "channels": 1}))
-        two.exit_and_end()
-        one.write_stdout(ANSWER)
-        one.exit_and_end()
+        self.end_probe(probe_output({**AUDIO, "channels": 1}), child=two)
+        self.end_probe(child=one)
         self.assert_document(first.response)
         document = second.response.document
         self.assertEqual((1, 2000), (document["channels"], document["size"]))

@@ -52,13 +52,10 @@ class PlanTests(SynchronousTestCase):
             self.assertEqual((Outcome.NOT_MODIFIED, 304), (plan.outcome, plan.status))
             self.assertEqual([LONG_CACHE_CONTROL], list(plan.headers.items()))
 
-    def test_look_up(self) -> None:
-        """Without a matching entity tag, the variant is looked up in the store."""
+    def test_lookup_and_miss(self) -> None:
+        """Without a matching tag, the store is asked; a miss is rendered, for HEAD only headers."""
         for tag in (None, b'"x"', b"*"):
             self.assertIs(Outcome.LOOK_UP, self.plan(None, if_none_match=tag).outcome)
-
-    def test_miss(self) -> None:
-        """A miss is rendered for GET; for HEAD only headers are sent."""
         self.assertIs(Outcome.RENDER, self.plan(Lookup()).outcome)
         self.assertIs(Outcome.MISS, self.plan(Lookup(), HEAD).outcome)
 
@@ -81,7 +78,7 @@ class PlanTests(SynchronousTestCase):
             )
 
     def test_range(self) -> None:
-        """A range of a GET is sent if If-Range is absent or has the variant's tag."""
+        """A range of a GET is sent if If-Range is absent or the tag; past the end, it is a 416."""
         for condition in (None, request().tag):
             plan = self.plan(HIT, range=b"bytes=10-19", if_range=condition)
             self.assertEqual((206, (10, 20)), (plan.status, plan.byte_range))
@@ -92,9 +89,6 @@ class PlanTests(SynchronousTestCase):
             self.plan(HIT, HEAD, range=b"bytes=10-19"),
         ):
             self.assertEqual((200, (0, 100)), (plan.status, plan.byte_range))
-
-    def test_unsatisfiable(self) -> None:
-        """A range after the variant's end is a 416."""
         plan = self.plan(HIT, range=b"bytes=100-")
         self.assertEqual((Outcome.UNSATISFIABLE, 416), (plan.outcome, plan.status))
 
