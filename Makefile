@@ -173,8 +173,9 @@ nginx promtool: %: build/bin/%
 build/bin/nginx:
 	tools/unpacked-program nginx usr/sbin/nginx $@
 
+# Since Debian 13, promtool has a package of its own.
 build/bin/promtool:
-	tools/unpacked-program prometheus usr/bin/promtool $@
+	tools/unpacked-program prometheus usr/bin/promtool $@ || tools/unpacked-program promtool usr/bin/promtool $@
 
 # For tests only: systemd-analyze verifies units, even if systemd is not running.
 systemd:
