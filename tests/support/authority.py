@@ -64,23 +64,19 @@ class Authority:
         """Issue a certificate for IP addresses and for names, also wildcards like ``*.a.test``."""
         return self._write_leaf(self._authority.issue_cert(*names), folder)
 
-    def issue_through_another(self, *names: str, folder: Path | None = None) -> Certificate:
+    def issue_through_another(self, *names: str) -> Certificate:
         """Issue a certificate through an intermediate authority, which the chain must include."""
-        return self._write_leaf(self._authority.create_child_ca().issue_cert(*names), folder)
+        return self._write_leaf(self._authority.create_child_ca().issue_cert(*names))
 
-    def issue_expired(self, *names: str, folder: Path | None = None) -> Certificate:
+    def issue_expired(self, *names: str) -> Certificate:
         """Issue a certificate that expired yesterday."""
         now = datetime.now(UTC)
         leaf = self._authority.issue_cert(
             *names, not_before=now - timedelta(days=9), not_after=now - timedelta(days=1)
         )
-        return self._write_leaf(leaf, folder)
+        return self._write_leaf(leaf)
 
-    def issue_for_another_name(self, folder: Path | None = None) -> Certificate:
-        """Issue a certificate for a name that no test uses."""
-        return self.issue("another.test", folder=folder)
-
-    def make_self_signed(self, name: str, folder: Path | None = None) -> Certificate:
+    def make_self_signed(self, name: str) -> Certificate:
         """Create a self-signed certificate for a name."""
         key = generate_private_key(SECP256R1())
         me = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
@@ -90,13 +86,13 @@ class Authority:
         ).add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         chain = [builder.sign(key, SHA256()).public_bytes(Encoding.PEM)]
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return self._write(chain, pem, folder)
+        return self._write(chain, pem)
 
-    def _write_leaf(self, leaf: trustme.LeafCert, folder: Path | None) -> Certificate:
+    def _write_leaf(self, leaf: trustme.LeafCert, folder: Path | None = None) -> Certificate:
         chain = [pem.bytes() for pem in leaf.cert_chain_pems]
         return self._write(chain, leaf.private_key_pem.bytes(), folder)
 
-    def _write(self, chain: Sequence[bytes], key: bytes, folder: Path | None) -> Certificate:
+    def _write(self, chain: Sequence[bytes], key: bytes, folder: Path | None = None) -> Certificate:
         if folder is None:
             folder = self._folder / f"certificate-{len(list(self._folder.iterdir()))}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class AuthorityTests(SynchronousTestCase):
         stranger = Authority(Path(self.mktemp()).resolve())
         for certificate, reason in (
             (self.authority.issue_expired("a.test"), "expired"),
-            (self.authority.issue_for_another_name(), "Hostname mismatch"),
+            (self.authority.issue("another.test"), "Hostname mismatch"),
             (self.authority.make_self_signed("a.test"), "self-signed"),
             (stranger.issue("a.test"), "unable to get local issuer"),
         ):

@@ -258,7 +258,7 @@ class SecureTests(TestCase):
         for certificates in (
             (self.authority.make_self_signed("localhost"),),
             (self.authority.issue_expired("localhost"),),
-            (self.authority.issue_for_another_name(),),
+            (self.authority.issue("another.test"),),
             (),
         ):
             origin = open_origin(self, *certificates)
