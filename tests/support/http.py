@@ -1,9 +1,9 @@
 """HTTP without a network: an in-memory connection, a response parser and a resource harness.
 
-`Connection` is a client of a real ``twisted.web`` site. `read_response` parses HTTP/1 with h11 and
-nothing specific to the service. `ResourceHarness` is the root resource
-with doubles of the store, the sources and the renders. All doubles add to one list of calls, so
-that a test can assert which of them were not called.
+`Connection` is a client of a real ``twisted.web`` site. `read_response` parses HTTP/1 (RFC 9112)
+with h11, and nothing specific to the service. `ResourceHarness` is the root resource with doubles
+of the store, the sources and the renders. All doubles add to one list of calls, so that a test can
+assert which of them were not called.
 """
 
 from __future__ import annotations
