@@ -98,7 +98,7 @@ class FetchTests(ClientCase):
         document = b'{"error": "not_found", "message": "There is nothing."}'
         for response, words in (
             (reply(404, document), "404 not_found: There is nothing."),
-            (reply(413, b"<html>"), "413 Request Entity Too Large"),
+            (reply(400, b"<html>"), "400 Bad Request"),
             (reply(422, b'["a"]'), "422 Unprocessable Entity"),
             (reply(500, b"{}" * 40_000), "500 Internal Server Error"),
             (reply(599), "599"),
