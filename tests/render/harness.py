@@ -139,10 +139,17 @@ class RenderHarness:
         )
         child.exit_and_end()
 
+    def start_probed(
+        self, options: str = "", path: bytes = b"a.wav", duration: str | None = "10"
+    ) -> Client:
+        """Start a client, and make the probe of its source report decodable audio."""
+        client = self.start_client(options, path)
+        self.answer_probe(duration)
+        return client
+
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
         """Start a client and its encoder."""
-        client = self.start_client(options, path)
-        self.answer_probe()
+        client = self.start_probed(options, path)
         return client, self.encoder()
 
     def encoder(self) -> FakeChild:
@@ -150,6 +157,16 @@ class RenderHarness:
         child = self.spawner.last
         assert child.arguments[0] == "ffmpeg", child.arguments
         return child
+
+    def fill_disk(self) -> None:
+        """Leave no disk space for another scratch file, in the store and outside it."""
+        error = OSError(28, "No space left on device")
+        self.store.create_error = self.fallback_scratch_space.create_error = error
+
+    def write_output(self, data: bytes) -> None:
+        """Make the encoder write, and let the service check the size of the output."""
+        self.encoder().write_stdout(data)
+        self.advance_to_size_check()
 
     def advance_to_size_check(self) -> None:
         """Advance the clock until the service checks the size of the output."""

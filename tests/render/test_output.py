@@ -71,21 +71,17 @@ class RenderOutputTests(SynchronousTestCase):
 
     def test_end(self) -> None:
         """Followers are notified of the end once; the first reported result is final."""
-        leave = self.follow()
-        failure = RenderTimeout()
-        self.output.end(failure)
-        self.output.end()
-        self.output.end(RenderFailed())
-        self.assertEqual((self.output.ended, self.output.failure), (True, failure))
-        self.assertEqual(self.told, ["a"])
-        leave()
-        self.output.release()
-
-    def test_good_end(self) -> None:
-        """A failure that is reported after a successful end is ignored."""
-        self.output.end()
-        self.output.end(RenderFailed())
-        self.assertIsNone(self.output.failure)
+        for failure in (RenderTimeout(), None):
+            output = RenderOutput(AnonymousFile(), 1 << 20)
+            self.told.clear()
+            leave = output.follow(lambda: self.told.append("a"))
+            output.end(failure)
+            output.end()
+            output.end(RenderFailed())
+            self.assertEqual((output.ended, output.failure), (True, failure))
+            self.assertEqual(self.told, ["a"])
+            leave()
+            output.release()
         self.output.release()
 
     def test_closed_by_the_last(self) -> None:
@@ -99,15 +95,8 @@ class RenderOutputTests(SynchronousTestCase):
         second()
         self.assertTrue(self.is_closed())
 
-    def test_closed_by_the_render(self) -> None:
-        """If no reader is left, the file is closed when the render releases it."""
-        self.follow()()
-        self.assertFalse(self.is_closed())
-        self.output.release()
-        self.assertTrue(self.is_closed())
-
     def test_leave_twice(self) -> None:
-        """A follower that is removed twice does not close the file while the render uses it."""
+        """A follower that is removed twice does not close the file before the render does."""
         leave = self.follow()
         leave()
         leave()
@@ -115,6 +104,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertEqual(self.told, [])
         self.assertFalse(self.is_closed())
         self.output.release()
+        self.assertTrue(self.is_closed())
 
     def test_removal_during_notification(self) -> None:
         """Followers that are removed during a notification are not notified any more."""

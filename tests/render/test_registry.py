@@ -18,10 +18,6 @@ class DrainTests(RenderCase):
         """Start the shutdown."""
         return Deferred.fromCoroutine(self.harness.renders.drain(seconds))
 
-    def test_nothing(self) -> None:
-        """Without running renders, a shutdown ends at once."""
-        self.successResultOf(self.drain())
-
     def test_finishes(self) -> None:
         """A shutdown ends only after a running render is complete and stored (D39)."""
         self.harness.store.slow = True
@@ -72,8 +68,7 @@ class DrainTests(RenderCase):
     def test_cancels(self) -> None:
         """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
         client, encoder = self.harness.render()
-        queued = self.harness.start_client("f:flac")
-        self.harness.answer_probe()
+        queued = self.harness.start_probed("f:flac")
         encoder.write_stdout(b"abc")
         self.harness.advance_to_size_check()
         draining = self.drain(30)
@@ -116,8 +111,7 @@ class DrainTests(RenderCase):
     def test_several(self) -> None:
         """A shutdown waits for all renders, including those in the queue."""
         _, first = self.harness.render()
-        self.harness.start_client("f:flac")
-        self.harness.answer_probe()
+        self.harness.start_probed("f:flac")
         draining = self.drain()
         first.exit_and_end(stdout=b"abc")
         self.assertNoResult(draining)
@@ -126,7 +120,9 @@ class DrainTests(RenderCase):
         self.successResultOf(draining)
         self.assertEqual(len(self.harness.store.variants), 2)
 
-    def test_failed_before(self) -> None:
-        """A shutdown does not wait for a render that has failed."""
+    def test_idle(self) -> None:
+        """A shutdown ends at once without running renders, or if they have failed."""
+        self.successResultOf(self.drain())
+        self.make()
         self.harness.start_client(path=b"no.wav")
         self.successResultOf(self.drain())

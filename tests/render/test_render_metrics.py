@@ -85,20 +85,18 @@ class OutcomeTests(MetricsCase):
         self.harness.clock.advance(6)
         self.harness.encoder().exit_and_end(stdout=b"x" * (ENCODERS["ogg"].header_bytes + 1))
         self.harness.clock.advance(7)
-        durations = self.counts.of("render_duration_seconds_sum")
         expected = {
             "render_duration_seconds_sum wav render_failed": 12,
             "render_duration_seconds_sum ogg success": 6,
         }
-        self.assertEqual(expected, durations)
+        self.assertEqual(expected, self.counts.of("render_duration_seconds_sum"))
 
     def test_clients_that_share(self) -> None:
         """A render is counted once, however many clients share it (Metrics, 3)."""
         _, encoder = self.harness.render()
         for _ in range(3):
             self.harness.start_client()
-        encoder.write_stdout(b"abc")
-        self.harness.advance_to_size_check()
+        self.harness.write_output(b"abc")
         self.harness.start_client()
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
         encoder.exit_and_end()
@@ -107,42 +105,32 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("success", 0.03)
 
     def test_cancelled(self) -> None:
-        """Without a store, an abandoned render that has ended is ``cancelled`` (Metrics, 1)."""
-        for said in (b"", b"abc"):
-            self.make(stored=False)
-            client, encoder = self.harness.render()
-            encoder.write_stdout(said)
-            self.harness.advance_to_size_check()
-            client.disconnect()
-            self.assertEqual(1, self.counts.changes["renders_running"])
-            self.harness.clock.advance(1)
-            encoder.exit_and_end(signal=15)
-            self.assert_counted("cancelled", 1.03)
+        """Without a store, an abandoned render is ``cancelled`` in each pass (Metrics, 1).
 
-    def test_cancelled_in_each_pass(self) -> None:
-        """A render that is abandoned while it measures or decodes counts as ``cancelled``."""
-        for options, duration in (("fade:0:1", None), ("t:5", "10"), ("f:peaks", "10")):
-            self.make(stored=False)
-            client = self.harness.start_client(options)
-            self.harness.answer_probe(duration)
+        It counts as running until its child has ended, even if that ignores SIGTERM.
+        """
+        for options, duration, seconds, said in (
+            ("", "10", 1, b""),
+            ("", "10", 1, b"abc"),
+            ("", "10", 3, b"abc"),
+            ("fade:0:1", None, 0, b""),
+            ("t:5", "10", 0, b""),
+            ("f:peaks", "10", 0, b""),
+        ):
+            self.make(stored=False, timeout=2.5)
+            client = self.harness.start_probed(options, duration=duration)
             if options == "t:5":
                 self.harness.encoder().exit_and_end(1, stderr=b"Empty output")
+            self.harness.write_output(said)
             client.disconnect()
+            self.harness.clock.pump([seconds / 2] * 2)
+            self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
+            signals = ["TERM", "KILL"] if seconds > 2 else ["TERM"]
+            self.assertEqual(signals, self.harness.encoder().signals)
             self.harness.encoder().exit_and_end(signal=15)
             self.harness.threads.run()
-            self.assert_counted("cancelled", 0, "peaks" if options == "f:peaks" else "mp3")
-
-    def test_stubborn_child(self) -> None:
-        """An abandoned encoder that ignores SIGTERM counts as running until it has been killed."""
-        self.make(stored=False, timeout=2)
-        client, encoder = self.harness.render()
-        client.disconnect()
-        self.harness.clock.advance(1.5)
-        self.harness.clock.advance(1.5)
-        self.assertIn("KILL", encoder.signals)
-        self.assertEqual(1, self.counts.changes["renders_running"])
-        encoder.exit_and_end(signal=9)
-        self.assert_counted("cancelled", 3)
+            form = "peaks" if options == "f:peaks" else "mp3"
+            self.assert_counted("cancelled", seconds + 0.03, form)
 
     def test_left_alone_with_a_store(self) -> None:
         """An abandoned render that is completed for the store counts as ``success`` (D36)."""
@@ -160,64 +148,45 @@ class OutcomeTests(MetricsCase):
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assert_counted("cancelled", 5)
 
-    def test_encoder(self) -> None:
-        """The outcome of a failed encoder is the error code that clients receive."""
-        for stderr, outcome in (
-            (b"Invalid data found when processing input", "undecodable_source"),
-            (b"https://a.test/b: Server returned 404 Not Found", "not_found"),
-            (b"https://a.test/b: Connection reset by peer", "upstream_unavailable"),
-            (b"No space left on device", "render_failed"),
-            (b"", "render_failed"),
+    def test_failures(self) -> None:
+        """The outcome of a failed encoder is the error code that clients receive.
+
+        That includes output past AP_MAX_VARIANT_BYTES and a timeout at any moment (Errors, 10).
+        """
+        for seconds, said, code, stderr, outcome in (
+            (0.5, b"", 1, b"Invalid data found when processing input", "undecodable_source"),
+            (0.5, b"", 1, b"https://a.test/b: Server returned 404 Not Found", "not_found"),
+            (0.5, b"", 1, b"https://a.test/b: Connection reset by peer", "upstream_unavailable"),
+            (0.5, b"", 1, b"No space left on device", "render_failed"),
+            (0.5, b"", 1, b"", "render_failed"),
+            (0.5, b"", 0, b"", "undecodable_source"),
+            (0.5, b"x" * 11, 255, b"", "render_failed"),
+            (100, b"", 255, b"", "render_timeout"),
+            (100, b"abc", 255, b"", "render_timeout"),
         ):
-            self.make()
-            _, encoder = self.harness.render("f:flac")
-            self.harness.clock.advance(0.5)
-            encoder.exit_and_end(1, stderr=stderr)
-            self.assert_counted(outcome, 0.5, "flac")
-
-    def test_nothing_decoded(self) -> None:
-        """A render that produces no audio counts as ``undecodable_source``."""
-        _, encoder = self.harness.render()
-        encoder.exit_and_end()
-        self.assert_counted("undecodable_source", 0)
-
-    def test_too_large(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES counts as ``render_failed`` (Errors, 10)."""
-        self.make(max_variant=10)
-        _, encoder = self.harness.render()
-        encoder.write_stdout(b"x" * 11)
-        self.harness.advance_to_size_check()
-        encoder.exit_and_end(signal=15)
-        self.assert_counted("render_failed", 0.03)
-
-    def test_timeout(self) -> None:
-        """A render past AP_RENDER_TIMEOUT counts as ``render_timeout``, at any moment."""
-        for said in (b"", b"abc"):
-            self.make()
-            _, encoder = self.harness.render()
+            self.make(max_variant=10)
+            _, encoder = self.harness.render("f:mp3")
             encoder.write_stdout(said)
-            self.harness.clock.advance(100)
-            encoder.exit_and_end(signal=15)
-            self.assert_counted("render_timeout", 100)
+            self.harness.clock.advance(seconds)
+            encoder.exit_and_end(code, stderr=stderr)
+            self.assert_counted(outcome, seconds)
 
     def test_options_found_out_in_the_slot(self) -> None:
         """A 422 that is found only by the measuring pass counts as ``invalid_options`` (D11)."""
-        self.harness.start_client("t:5/fade:0:1")
-        self.harness.answer_probe(duration=None)
+        self.harness.start_probed("t:5/fade:0:1", duration=None)
         self.harness.clock.advance(2)
         self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
         self.assert_counted("invalid_options", 2)
 
     def test_missing_ffmpeg_and_full_disk(self) -> None:
         """A missing ffmpeg, or no disk space for the output, counts as ``render_failed`` (D34)."""
-        create_error = OSError(28, "No space left on device")
-        for refusal in (FileNotFoundError(2, "No such file or directory"), None):
+        for full in (False, True):
             self.make()
-            self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
-                create_error
-            )
             self.harness.start_client()
-            self.harness.spawner.refusal = refusal
+            if full:
+                self.harness.fill_disk()
+            else:
+                self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
             self.harness.answer_probe()
             self.assert_counted("render_failed", 0)
 
@@ -256,8 +225,7 @@ class NeverRanTests(MetricsCase):
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
             self.harness.start_client()
             self.harness.spawner.last.exit_and_end(code, stderr=said)
-        self.harness.start_client("t:60")
-        self.harness.answer_probe()
+        self.harness.start_probed("t:60")
         self.harness.start_client("f:opus")
         self.harness.clock.advance(10)
         self.harness.spawner.last.exit_and_end(signal=15)
@@ -281,8 +249,7 @@ class NeverRanTests(MetricsCase):
         """A render that is abandoned in the queue or during its probe is not counted."""
         _, other = self.harness.render(path=b"b.wav")
         self.harness.start_client("f:opus").disconnect()
-        waiting = self.harness.start_client("f:ogg")
-        self.harness.answer_probe()
+        waiting = self.harness.start_probed("f:ogg")
         waiting.disconnect()
         self.assertIsInstance(waiting.outcome, CancelledError)
         other.exit_and_end(1)
@@ -302,8 +269,7 @@ class SlotTests(MetricsCase):
         """The gauges follow renders that take slots, wait, leave the queue and end."""
         self.make(capacity=2, queue=3)
         for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
-            self.harness.start_client(f"cb:{number}")
-            self.harness.answer_probe()
+            self.harness.start_probed(f"cb:{number}")
             self.assertEqual(expected, self.gauges())
         self.harness.clients[2].disconnect()
         self.assertEqual((2, 2, 1), self.gauges())
@@ -329,37 +295,34 @@ class WriteFailureTests(MetricsCase):
         return client
 
     def failures(self) -> float:
-        """Close the node, and return the number of failed writes."""
-        self.close_and_read_changes()
-        return self.counts.of("variant_store_write_failures_total").get(
-            "variant_store_write_failures_total", 0
-        )
+        """Return the number of failed writes."""
+        return sum(self.counts.of("variant_store_write_failures_total").values())
 
     def test_refused(self) -> None:
-        """A failed commit counts as one write failure, and the render as ``success``."""
+        """A failed commit counts as one write failure, and the render as ``success``.
+
+        Clients get all bytes, and the next request renders again.
+        """
         for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
             self.make()
             self.harness.store.refusal = error
-            self.render()
-            self.assertEqual(1, self.failures())
-            self.assertEqual(1, self.counts.changes["renders_total mp3 success"])
+            for count in range(1, 4):
+                self.assertTrue(self.render().started)
+                self.harness.clock.advance(1)
+                self.assertEqual(count, self.failures())
+            self.assertIsNone(self.harness.stored())
+            self.assertEqual(3, self.close_and_read_changes()["renders_total mp3 success"])
+            self.assertEqual(3, self.failures())
 
     def test_store_that_takes_nothing(self) -> None:
         """If the store provides no scratch file, a successful render counts a write failure."""
         self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
-        self.assertEqual({}, self.counts.of("variant_store"))
+        self.assertEqual(0, self.failures())
         encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual("whole", client.outcome)
+        self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
+        self.assertIsNone(self.harness.stored())
         self.assertEqual(1, self.failures())
-
-    def test_each(self) -> None:
-        """Every variant that cannot be stored counts as one write failure."""
-        self.harness.store.refusal = OSError(28, "No space left on device")
-        for count in range(1, 4):
-            self.render()
-            self.harness.clock.advance(1)
-            self.assertEqual({"variant_store_write_failures_total": count}, self.counts.of("var"))
 
     def test_slow(self) -> None:
         """A slow write-back is counted as a failure only when it has failed."""
@@ -367,22 +330,23 @@ class WriteFailureTests(MetricsCase):
         self.harness.store.refusal = OSError(110, "Connection timed out")
         self.render()
         self.harness.clock.advance(1000)
-        self.assertEqual({}, self.counts.of("variant_store"))
+        self.assertEqual(0, self.failures())
         self.harness.store.commits[0].callback(None)
         self.assertEqual(1, self.failures())
 
     def test_none(self) -> None:
         """Stored variants, nodes without a store and failed renders count no write failure."""
-        self.render()
-        self.assertEqual(0, self.failures())
-        self.make(stored=False)
-        self.render()
-        self.assertEqual(0, self.failures())
+        for stored in (True, False):
+            self.make(stored=stored)
+            self.render()
+            self.close_and_read_changes()
+            self.assertEqual(0, self.failures())
         for create_error in (None, OSError(28, "No space left on device")):
             self.make()
             self.harness.store.create_error = create_error
             _, encoder = self.harness.render()
             encoder.exit_and_end(1)
+            self.close_and_read_changes()
             self.assertEqual(0, self.failures())
 
     def test_given_up(self) -> None:

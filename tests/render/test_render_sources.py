@@ -12,7 +12,7 @@ from audioproxy.errors import (
     SourceTooLarge,
     UpstreamUnavailable,
 )
-from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
+from tests.render.harness import NOTHING_UNRELEASED, RenderHarness
 from tests.support.stores import FakeSource
 from tests.test_metrics import Counts
 
@@ -38,12 +38,6 @@ class SourceCase(SynchronousTestCase):
         harness.close()
         self.assertEqual(harness.unreleased_resources(), NOTHING_UNRELEASED)
 
-    def start_client(self, options: str = "") -> Client:
-        """Start a client, and answer the probe so that the render fetches the source."""
-        client = self.harness.start_client(options)
-        self.harness.answer_probe()
-        return client
-
     @property
     def source(self) -> FakeSource:
         """The source that was opened most recently."""
@@ -67,7 +61,7 @@ class FetchTests(SourceCase):
 
     def test_order(self) -> None:
         """A render probes its source, fetches it completely in the slot, and then encodes."""
-        client = self.start_client("t:5")
+        client = self.harness.start_probed("t:5")
         self.assertEqual(self.source.input_calls, [(10, False), (100, True)])
         self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))
         self.harness.clock.advance(30)
@@ -78,7 +72,7 @@ class FetchTests(SourceCase):
 
     def test_one_fetch(self) -> None:
         """Clients that share a render share one fetch of the source."""
-        clients = [self.start_client(), self.harness.start_client()]
+        clients = [self.harness.start_probed(), self.harness.start_client()]
         self.assertEqual(len(self.harness.sources.opened), 1)
         self.fetching.callback(None)
         self.harness.encoder().exit_and_end(stdout=b"abc")
@@ -86,21 +80,19 @@ class FetchTests(SourceCase):
 
     def test_in_the_queue(self) -> None:
         """A render that waits for a slot does not fetch its source."""
-        self.start_client()
-        self.harness.start_client(path=b"b.wav")
-        self.harness.answer_probe()
+        self.harness.start_probed()
+        self.harness.start_probed(path=b"b.wav")
         self.assertEqual([whole for _, whole in self.source.input_calls], [False])
 
     def test_refused_options(self) -> None:
         """Options that the probe shows to be impossible are refused without a fetch (D11)."""
-        client = self.start_client("t:11")
+        client = self.harness.start_probed("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
         self.assertEqual([whole for _, whole in self.source.input_calls], [False])
 
     def test_time_left(self) -> None:
         """Fetches, the measuring pass and the encoder share one AP_RENDER_TIMEOUT."""
-        client = self.harness.start_client("fade:0:1")
-        self.harness.answer_probe(duration=None)
+        client = self.harness.start_probed("fade:0:1", duration=None)
         self.harness.clock.advance(30)
         self.fetching.callback(None)
         self.source.fetching = None
@@ -116,7 +108,7 @@ class FetchTests(SourceCase):
     def test_size_unknown(self) -> None:
         """A source of unknown size passes the size check, and is fetched."""
         self.harness.sources.sizes[b"a.wav"] = None
-        client = self.start_client()
+        client = self.harness.start_probed()
         self.fetching.callback(None)
         self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
@@ -129,7 +121,7 @@ class FailureTests(SourceCase):
         """Clients receive the refusal of a failed fetch, and no encoder is started."""
         for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
             self.make()
-            clients = [self.start_client(), self.harness.start_client()]
+            clients = [self.harness.start_probed(), self.harness.start_client()]
             self.source.refusal = refusal()
             self.fetching.callback(None)
             self.assertEqual([type(client.outcome) for client in clients], [refusal] * 2)
@@ -139,7 +131,7 @@ class FailureTests(SourceCase):
 
     def test_too_slow(self) -> None:
         """At AP_RENDER_TIMEOUT clients get 504 at once; the slot is held until the fetch ends."""
-        client = self.start_client()
+        client = self.harness.start_probed()
         self.harness.clock.advance(100)
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.slots.held, 1)
@@ -150,24 +142,23 @@ class FailureTests(SourceCase):
     def test_left_alone(self) -> None:
         """Without a store, a fetch is cancelled when its last client leaves (D36)."""
         self.make(stored=False)
-        client = self.start_client()
+        client = self.harness.start_probed()
         client.disconnect()
         self.assertTrue(self.fetching.called)
         self.assertEqual({"cancelled": 1}, self.outcomes())
 
     def test_crash(self) -> None:
         """An unexpected exception in a fetch is a 500, and is logged."""
-        client = self.start_client()
+        client = self.harness.start_probed()
         self.fetching.errback(ZeroDivisionError())
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_cut_short(self) -> None:
         """A source that breaks off midway breaks the response and is not stored (Errors, 8)."""
-        client = self.start_client()
+        client = self.harness.start_probed()
         self.fetching.callback(None)
-        self.harness.encoder().write_stdout(b"abc")
-        self.harness.advance_to_size_check()
+        self.harness.write_output(b"abc")
         self.assertEqual(client.data, b"abc")
         self.harness.encoder().exit_and_end(stderr=b"https://a.test/b: Connection reset by peer\n")
         self.assertIsInstance(client.outcome, UpstreamUnavailable)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, LogLevel, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.blocking_calls import BlockingCalls
@@ -19,6 +19,7 @@ from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.web.metrics_resource import exposition
 from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
+from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 from tests.support.service import counter_increases, read_metrics
 from tests.support.threads import FakeThreads
@@ -49,8 +50,7 @@ class DiskHarness(RenderHarness):
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
         """Start a client, let the store provide a scratch file, and start the encoder."""
-        client = self.start_client(options, path)
-        self.answer_probe()
+        client = self.start_probed(options)
         self.disk.run()
         return client, self.encoder()
 
@@ -66,11 +66,9 @@ class DiskHarness(RenderHarness):
         (stored,) = looking
         if stored is None:
             return None
-        try:
-            data: bytes = stored.read(0, stored.size)
-            return data
-        finally:
-            stored.close()
+        data: bytes = stored.read(0, stored.size)
+        stored.close()
+        return data
 
     def close(self) -> None:
         """End all renders, then let the disk respond."""
@@ -89,9 +87,8 @@ class StoreCase(SynchronousTestCase):
         self.before = open_descriptors()
         self.harness = DiskHarness(self.root)
         self.counts = self.scrape()
-        self.events: list[LogEvent] = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.log = Log()
+        self.addCleanup(self.log.start())
 
     def tearDown(self) -> None:
         self.harness.close()
@@ -111,10 +108,8 @@ class StoreCase(SynchronousTestCase):
 
     def warnings(self) -> list[str]:
         """Return the beginning of each logged warning; assert that no error was logged."""
-        levels = [event["log_level"] for event in self.events]
-        self.assertNotIn(LogLevel.error, levels)
-        self.assertNotIn(LogLevel.critical, levels)
-        forms = [e["log_format"] for e in self.events if e["log_level"] is LogLevel.warn]
+        self.assertEqual(self.log.errors, [])
+        forms = [e["log_format"] for e in self.log.events if e["log_level"] is LogLevel.warn]
         return [form.partition(",")[0].partition(" of ")[0] for form in forms]
 
     def scratch_files(self) -> list[str]:
@@ -137,18 +132,23 @@ class NoFileTests(StoreCase):
     """Stores that provide no scratch file."""
 
     def test_refused(self) -> None:
-        """If the store refuses a scratch file, clients get all bytes; one failure is counted."""
+        """If the store refuses a scratch file, clients get all bytes; one failure is counted.
+
+        Clients can join the render up to its end (D37).
+        """
         self.break_store()
         client, _ = self.harness.render()
+        half_way = self.harness.start_client()
         self.harness.finish()
         self.assert_served_without_storing(client)
+        self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
+        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
 
     def test_refused_peaks(self) -> None:
         """If the store refuses a scratch file, a waveform is still rendered and served."""
         self.break_store()
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
-        os.write(encoder.inherited[1], b"\1\0\2\0")
-        encoder.exit_and_end()
+        encoder.exit_and_end(stdout=b"\1\0\2\0")
         self.harness.threads.run()
         self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
         success = SUCCESS.replace("mp3", "peaks")
@@ -156,8 +156,7 @@ class NoFileTests(StoreCase):
 
     def test_late(self) -> None:
         """A render waits ten seconds for a scratch file in the store, then does without it."""
-        client = self.harness.start_client()
-        self.harness.answer_probe()
+        client = self.harness.start_probed()
         self.harness.clock.advance(CREATE - 0.1)
         self.assertEqual(self.harness.spawner.alive, [])
         self.harness.clock.advance(0.1)
@@ -169,73 +168,50 @@ class NoFileTests(StoreCase):
         self.assertIsNone(self.harness.found())
 
     def test_next_does_not_wait(self) -> None:
-        """While the disk hangs, later renders do not wait for the store (Metrics, 5)."""
-        self.harness.start_client()
-        self.harness.answer_probe()
-        self.harness.clock.advance(CREATE)
-        self.harness.finish()
-        client = self.harness.start_client("f:flac")
-        self.harness.answer_probe()
-        self.harness.finish(b"x" * 100)
-        self.assertEqual(client.outcome, "whole")
-        self.assertEqual(self.counted()[WRITE_FAILURE], 2)
-        self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
+        """While the disk hangs, later renders do not wait for the store (Metrics, 5).
 
-    def test_comes_back(self) -> None:
-        """When the disk responds again, renders are stored again."""
-        self.harness.start_client()
-        self.harness.answer_probe()
-        self.harness.clock.advance(CREATE)
-        self.harness.finish()
+        When it responds again, renders are stored again.
+        """
+        for failures, options in ((1, ""), (2, "f:flac")):
+            client = self.harness.start_probed(options)
+            self.harness.clock.advance(CREATE if failures == 1 else 0)
+            self.harness.finish(b"x" * 100)
+            self.assertEqual(client.outcome, "whole")
+            self.assertEqual(self.counted()[WRITE_FAILURE], failures)
+        self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
         self.harness.disk.run()
-        self.harness.render("f:flac")
+        self.harness.render("f:wav")
         self.harness.finish(b"x" * 100)
         self.harness.disk.run()
-        self.assertEqual(self.harness.found("f:flac"), b"x" * 100)
-        self.assertEqual(self.counted()[WRITE_FAILURE], 1)
+        self.assertEqual(self.harness.found("f:wav"), b"x" * 100)
+        self.assertEqual(self.counted()[WRITE_FAILURE], 2)
 
     def test_time_that_is_left(self) -> None:
         """AP_RENDER_TIMEOUT includes the wait for the store."""
-        self.harness.start_client()
-        self.harness.answer_probe()
+        self.harness.start_probed()
         self.harness.clock.advance(CREATE)
         self.harness.clock.advance(100 - CREATE)
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
 
-    def test_joined_unstored(self) -> None:
-        """Clients can join a render that will not be stored, up to its end (D37)."""
-        self.break_store()
-        self.harness.render()
-        half_way = self.harness.start_client()
-        self.harness.finish()
-        self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
-
     def test_nobody_left(self) -> None:
-        """If the store refuses a scratch file, an abandoned render starts no encoder (D36)."""
-        client = self.harness.start_client()
-        self.harness.answer_probe()
-        client.disconnect()
-        self.assertEqual(self.harness.slots.held, 1)
-        self.break_store()
-        self.harness.disk.run()
-        self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
-        self.assertEqual(self.counted(), {CANCELLED: 1})
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
-
-    def test_nobody_left_and_late(self) -> None:
-        """If the store does not respond, an abandoned render starts no encoder (D36)."""
-        client = self.harness.start_client()
-        self.harness.answer_probe()
-        client.disconnect()
-        self.harness.clock.advance(CREATE)
-        self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
-        self.assertEqual(self.counted(), {CANCELLED: 1})
+        """If the store provides no scratch file, an abandoned render starts no encoder (D36)."""
+        for late in (True, False):
+            client = self.harness.start_probed()
+            client.disconnect()
+            self.assertEqual(self.harness.slots.held, 1)
+            if late:
+                self.harness.clock.advance(CREATE)
+            else:
+                self.break_store()
+                self.harness.disk.run()
+            self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
+            self.assertEqual(self.counted(), {CANCELLED: 1 if late else 2})
+            self.assertIsNone(self.harness.renders.find(self.harness.request().key))
+            self.harness.disk.run()
 
     def test_nobody_left_and_slow(self) -> None:
         """An abandoned render is completed and stored if the store responds in time (D36)."""
-        client = self.harness.start_client()
-        self.harness.answer_probe()
+        client = self.harness.start_probed()
         client.disconnect()
         self.harness.clock.advance(CREATE - 1)
         self.harness.disk.run()
@@ -248,8 +224,7 @@ class NoFileTests(StoreCase):
         self.break_store()
         client, encoder = self.harness.render()
         other = self.harness.start_client()
-        encoder.write_stdout(b"abc")
-        self.harness.advance_to_size_check()
+        self.harness.write_output(b"abc")
         client.disconnect()
         self.assertEqual(encoder.signals, [])
         other.disconnect()
@@ -280,21 +255,20 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
 
-    def test_nobody_waits(self) -> None:
-        """The client has its last byte and the slot is free before the disk responds."""
+    def test_attached(self) -> None:
+        """While a write-back hangs, clients get the finished output as COALESCED (D37).
+
+        The first client has its last byte and the slot is free before the disk responds.
+        """
         client = self.hang()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
-        self.assertEqual(self.counted(), {SUCCESS: 1})
-
-    def test_attached(self) -> None:
-        """While a write-back hangs, clients get the finished output as COALESCED (D37)."""
-        self.hang()
         self.assertIsNone(self.harness.found())
         for _ in range(4):
             self.harness.clock.advance(COMMIT / 4 - 1)
             client = self.harness.start_client()
             self.assertEqual((client.started, client.data), (False, b"abc"))
+        self.assertEqual(self.counted(), {SUCCESS: 1})
         self.harness.disk.run()
         self.assertEqual(self.harness.found(), b"abc")
         self.assertEqual(self.counted(), {SUCCESS: 1})
@@ -302,7 +276,7 @@ class WriteBackTests(StoreCase):
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.
 
-        When the disk responds again, no scratch file is left.
+        If it succeeds after all, later requests find the complete variant, and no scratch file.
         """
         self.hang()
         self.harness.clock.advance(COMMIT - 0.1)
@@ -312,17 +286,11 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.warnings(), ["write-back"])
         # Later requests do not join output whose write-back was given up (D37).
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
+        self.assertIsNone(self.harness.found())
         self.assertNotEqual(self.scratch_files(), [])
+        self.harness.clock.advance(1)
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
-
-    def test_late_is_all_or_nothing(self) -> None:
-        """If a late write-back succeeds after all, later requests find the complete variant."""
-        self.hang()
-        self.harness.clock.advance(COMMIT)
-        self.harness.clock.advance(1)
-        self.assertIsNone(self.harness.found())
-        self.harness.disk.run()
         self.assertEqual(self.harness.found(), b"abc")
 
     def test_next_does_not_wait(self) -> None:
@@ -342,8 +310,7 @@ class WriteBackTests(StoreCase):
         """A slow client can read the whole output after its write-back was given up (D38)."""
         _, encoder = self.harness.render("", b"a.wav")
         slow = self.harness.start_client(window=0)
-        encoder.write_stdout(b"a")
-        self.harness.advance_to_size_check()
+        self.harness.write_output(b"a")
         encoder.exit_and_end(stdout=b"bc")
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
@@ -366,8 +333,7 @@ class WriteBackTests(StoreCase):
 
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
-        client = self.harness.start_client()
-        self.harness.answer_probe()
+        client = self.harness.start_probed()
         draining = Deferred.fromCoroutine(self.harness.renders.drain(5))
         self.harness.clock.advance(5)
         self.successResultOf(draining)
