@@ -7,11 +7,7 @@ function.
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 from typing import Any
 
 from twisted.internet import reactor as _reactor
@@ -218,58 +214,3 @@ class ChannelTests(SynchronousTestCase):
         self.assertEqual(
             "producing", channel.transport.producerState, "`_optimisticEagerReadSize` has changed"
         )
-
-
-class ProcessTests(SynchronousTestCase):
-    """Exit and environment of twistd"""
-
-    def test_exit_signal(self) -> None:
-        """twistd exits by the signal that the reactor stored in a private attribute."""
-        program = (
-            "import os, signal\n"
-            "from twisted.application.app import ApplicationRunner\n"
-            "from twisted.internet import reactor\n"
-            "from audioproxy._twisted import forget_exit_signal\n"
-            "reactor.callWhenRunning(os.kill, os.getpid(), signal.SIGTERM)\n"
-            "{}"
-            "runner = ApplicationRunner({{'profile': None, 'debug': False}})\n"
-            "runner.startReactor(reactor, None, None)\n"
-            "print(runner._exitSignal)\n"
-        )
-        forgetting = (
-            "reactor.addSystemEventTrigger('during', 'shutdown', forget_exit_signal, reactor)\n"
-        )
-        seen = [
-            subprocess.run(
-                [sys.executable, "-c", program.format(line)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for line in ("", forgetting)
-        ]
-        self.assertEqual(
-            str(int(signal.SIGTERM)), seen[0].split(".")[-1], "`forget_exit_signal` may be needless"
-        )
-        self.assertEqual("None", seen[1], "`_exitSignal` has changed")
-
-    def test_first_environment(self) -> None:
-        """Importing Twisted's endpoints removes systemd's variables from the environment."""
-        program = (
-            "import os\n"
-            "os.environ['LISTEN_PID'] = str(os.getpid())\n"
-            "import twisted.internet.endpoints\n"
-            "print('LISTEN_FDS' in os.environ)\n"
-            "from audioproxy._twisted import first_environment\n"
-            "print('LISTEN_FDS' in first_environment({}))\n"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "LISTEN_FDS": "0", "LISTEN_PID": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        kept, found = ended.stdout.split()
-        self.assertEqual("False", kept, "`first_environment` is needless")
-        self.assertEqual("True", found)

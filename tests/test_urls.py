@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -21,9 +19,7 @@ from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.values import percent_encode
-from audioproxy.urls import InvalidOptions, NotFound, Signer, Variant, local, s3
-from tests.support.http import KEY, SALT
-from tests.support.service import PATIENCE, PROJECT
+from audioproxy.urls import InvalidOptions, NotFound, Variant, local, s3
 from tests.support.strategies import (
     DETERMINISTIC,
     encoded,
@@ -296,32 +292,8 @@ class SourceTests(SynchronousTestCase):
                 self.assertEqual(source, urls.read_source(text))
 
 
-class ImportTests(SynchronousTestCase):
-    """Dependencies of an application that imports `audioproxy.urls`"""
-
-    def test_alone(self) -> None:
-        """`audioproxy.urls` imports neither Twisted nor any other third-party package."""
-        script = (
-            "import sys\n"
-            "class Nothing:\n"
-            "    def find_spec(self, name, path=None, target=None):\n"
-            "        if name.partition('.')[0] in ('twisted', 'zope', 'botocore', 'numpy',"
-            " 'prometheus_client', 'OpenSSL', 'cryptography'):\n"
-            "            raise ImportError(name)\n"
-            "sys.meta_path.insert(0, Nothing())\n"
-            "from audioproxy.urls import Signer, Variant\n"
-            "print(Signer(b'k' * 32, b'salt').url('local://a', Variant(f='opus', br=96)))\n"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PYTHONPATH": str(PROJECT)},
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        url = Signer(KEY, SALT).url("local://a", Variant(f="opus", br=96))
-        self.assertEqual(url, ended.stdout.strip())
+class ErrorTests(SynchronousTestCase):
+    """Exceptions of `audioproxy.urls`"""
 
     def test_refusals(self) -> None:
         """Every exception for input that the service would refuse is a `Refusal`."""
