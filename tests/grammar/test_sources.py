@@ -451,7 +451,10 @@ class LogNameTests(SynchronousTestCase):
     @settings(DETERMINISTIC, max_examples=40)
     @given(source=sources(), other=sources())
     def test_distinct_names(self, source: bytes, other: bytes) -> None:
-        """A log name is one word of visible ASCII, and is different for each source (D28)."""
+        """A log name is one word of visible ASCII; the drawn sources have different ones (D28).
+
+        The name of an https source ends in a digest of 32 bits, so it is only probably unique.
+        """
         one, two = (read_source(b"enc", encoded(each)).canonical for each in (source, other))
         self.assertRegex(log_name(one), r"\A[!-~]+\Z")
         self.assertEqual(one == two, log_name(one) == log_name(two))
