@@ -15,7 +15,6 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
-from audioproxy.process import child as child_module
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.processes import open_descriptors
@@ -69,17 +68,6 @@ class EndTests(RealCase):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40).wait(0.01)
         self.assertEqual(open_descriptors(), before)
 
-    async def test_pipes_held_open(self) -> None:
-        """A grandchild that keeps the pipes open delays the end of `wait` only briefly."""
-        self.patch(child_module, "_PIPE_GRACE", 0.05)
-        reading, writing = os.pipe()
-        self.addCleanup(os.close, writing)
-        # The grandchild ends when this test closes the other end of its stdin.
-        child = self.start(["/bin/sh", "-c", "cat <&3 & echo said"], {3: reading})
-        os.close(reading)
-        ended = await child.wait(15)
-        self.assertEqual((ended.code, ended.stdout), (0, b"said\n"))
-
     async def test_output_limit(self) -> None:
         """The system stops a write exactly at the limit, and dumps no core (D52)."""
         for size, number in ((5000, None), (5001, signal.SIGXFSZ)):
@@ -103,13 +91,6 @@ class EndTests(RealCase):
 class StopTests(RealCase):
     """How a child is stopped"""
 
-    IGNORE_TERM = (
-        "import os, signal\n"
-        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no '))\n"
-        "os.write(1, b'up ')\n"
-        "while True: signal.pause()"
-    )
-
     async def test_dead_at_return(self) -> None:
         """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
         for error, timeout in ((ChildTimeout, 0.05), (CancelledError, 15)):
@@ -123,24 +104,6 @@ class StopTests(RealCase):
             with self.assertRaises(error):
                 await waiting
             self.assertRaises(ProcessLookupError, os.kill, pid, 0)
-
-    async def test_term_ignored(self) -> None:
-        """A child that ignores TERM is killed shortly after."""
-        self.patch(child_module, "_TERM_GRACE", 0.1)
-        child = self.start([sys.executable, "-c", self.IGNORE_TERM])
-        notified: Deferred[None] = Deferred()
-        received = child.protocol.outReceived
-
-        def on_output(data: bytes) -> None:
-            received(data)
-            if not notified.called:
-                notified.callback(None)
-
-        self.patch(child.protocol, "outReceived", on_output)
-        await notified
-        child.stop()
-        ended = await child.wait(15)
-        self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
 
     async def test_death_of_the_service(self) -> None:
         """A service that is ended by SIGKILL leaves no running child (D40)."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import Event
 from typing import IO, Any
 
-from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.internet.threads import deferToThread
 from twisted.logger import LogLevel, capturedLogs
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     InvalidOptions,
@@ -31,9 +30,8 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors
-from tests.support.service import until
 from tests.support.threads import FakeThreads
-from tests.support.waveforms import noisy_frames, parse_waveform, render_waveform
+from tests.support.waveforms import Frames, noisy_frames, parse_waveform, render_waveform
 
 STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
@@ -88,6 +86,17 @@ class WaveformCase(SynchronousTestCase):
         """End the child with its last output, then run the waiting threads."""
         self.spawner.last.exit_and_end(code, signal, **output)
         self.threads.run()
+
+    def script_checks(self, steps: list[Callable[[], object]]) -> None:
+        """Make the reader's checks whether the child has ended take these steps first."""
+
+        class ScriptedEvent(Event):
+            def is_set(self) -> bool:
+                if steps:
+                    steps.pop(0)()
+                return super().is_set()
+
+        self.patch(waveforms, "Event", ScriptedEvent)
 
     def read_values(self, rendering: Deferred[None]) -> list[int]:
         """Return the values of a finished waveform, and empty the output."""
@@ -164,26 +173,36 @@ class GoodEndTests(WaveformCase):
 
     def test_pipe_held_open(self) -> None:
         """A grandchild that holds the pipe open delays neither the end nor the last samples."""
-
-        class WriteOnFirstCheck(Event):
-            """Event that writes the child's last output in the first call of `is_set`."""
-
-            wrote = False
-
-            def is_set(self) -> bool:
-                if not self.wrote:
-                    self.wrote = True
-                    os.write(held, samples(3, 4))
-                return super().is_set()
-
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        for event, values in ((Event, [1, 1, 2, 2]), (WriteOnFirstCheck, [3, 3, 4, 4])):
-            self.patch(waveforms, "Event", event)
+        for late in (False, True):
+            steps: list[Callable[[], object]] = []
+            self.script_checks(steps)
             rendering = self.start()
             held = os.dup(self.spawner.last.inherited[1])
-            self.end(stdout=samples(1, 2) if event is Event else b"")
+            if late:
+                # Samples arrive after the child's death, just before the reader notices it.
+                steps.append(partial(os.write, held, samples(3, 4)))
+            self.end(stdout=b"" if late else samples(1, 2))
             os.close(held)
-            self.assertEqual(self.read_values(rendering), [*values, 0, 0, 0, 0])
+            expected = [3, 3, 4, 4] if late else [1, 1, 2, 2]
+            self.assertEqual(self.read_values(rendering), [*expected, 0, 0, 0, 0])
+
+    def test_slow_child(self) -> None:
+        """A child that is silent for longer than the reader's poll interval is awaited."""
+        self.patch(reader_module, "_POLL_TIMEOUT", 1)
+        frames = noisy_frames(2000, 2)
+
+        def write(part: Frames) -> Callable[[], object]:
+            return partial(self.spawner.last.write_stdout, part.tobytes())
+
+        wait: list[Callable[[], object]] = [lambda: None] * 3
+        steps: list[Callable[[], object]] = []
+        self.script_checks(steps)
+        rendering = self.start()
+        steps += [*wait, write(frames[:999]), *wait, write(frames[999:])]
+        steps.append(self.spawner.last.exit_and_end)
+        self.threads.run()
+        self.assertEqual(self.read_values(rendering), render_waveform(frames, 1000, 2))
 
 
 class BadEndTests(WaveformCase):
@@ -342,54 +361,3 @@ class CancelTests(WaveformCase):
         self.assertEqual(len(works), 3)
         self.failureResultOf(rendering, CancelledError)
         self.assertEqual(len(parse_waveform(self.written()).values), 8)
-
-
-class CountingEvent(Event):
-    """Event that counts the calls of `is_set`.
-
-    :ivar last: the last instance.
-    """
-
-    last: CountingEvent
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        CountingEvent.last = self
-
-    def is_set(self) -> bool:
-        """Count the call, and return the state."""
-        self.calls += 1
-        return super().is_set()
-
-
-class ThreadTests(TestCase):
-    """Waveforms with a real thread"""
-
-    async def test_slow_child(self) -> None:
-        """A child that is silent for longer than the reader's poll interval is awaited."""
-        self.patch(reader_module, "_POLL_TIMEOUT", 1)
-        self.patch(waveforms, "Event", CountingEvent)
-        spawner, frames = FakeSpawner(), noisy_frames(20_000, 2)
-        encoder = Encoder(Launcher(spawner, reactor, {}))
-        output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
-        self.addCleanup(os.close, output)
-        # After this call the reactor and its threads hold their permanent descriptors.
-        await deferToThread(lambda: None)
-        before = open_descriptors()
-        rendering = Deferred.fromCoroutine(
-            Waveforms(encoder, deferToThread).render_waveform(
-                ["ffmpeg"], {}, output, 30, STEREO, 1_000_000
-            )
-        )
-        for part in (frames[:9_999], frames[9_999:]):
-            calls = CountingEvent.last.calls
-            await until(lambda calls=calls: CountingEvent.last.calls > calls + 3, "more checks")
-            # Data that exceeds the pipe would block this thread until the reader reads.
-            spawner.last.write_stdout(part.tobytes())
-        spawner.last.exit_and_end()
-        await rendering
-        found = parse_waveform(os.pread(output, 100_000, 0))
-        self.assertEqual(found.values, render_waveform(frames, 10_000, 2))
-        # The thread may end a moment after its result.
-        await until(lambda: open_descriptors() == before, "everything to be closed")

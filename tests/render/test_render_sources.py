@@ -70,24 +70,13 @@ class FetchTests(SourceCase):
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertEqual({"success": 1}, self.outcomes())
 
-    def test_one_fetch(self) -> None:
-        """Clients that share a render share one fetch of the source."""
-        clients = [self.harness.start_probed(), self.harness.start_client()]
-        self.assertEqual(len(self.harness.sources.opened), 1)
-        self.fetching.callback(None)
-        self.harness.encoder().exit_and_end(stdout=b"abc")
-        self.assertEqual([client.data for client in clients], [b"abc"] * 2)
-
-    def test_in_the_queue(self) -> None:
-        """A render that waits for a slot does not fetch its source."""
-        self.harness.start_probed()
-        self.harness.start_probed(path=b"b.wav")
-        self.assertEqual([whole for _, whole in self.source.input_calls], [False])
-
-    def test_refused_options(self) -> None:
-        """Options that the probe shows to be impossible are refused without a fetch (D11)."""
+    def test_not_fetched(self) -> None:
+        """A source is not fetched for impossible options (D11), or while a render is queued."""
         client = self.harness.start_probed("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
+        self.assertEqual([whole for _, whole in self.source.input_calls], [False])
+        self.harness.start_probed()
+        self.harness.start_probed(path=b"b.wav")
         self.assertEqual([whole for _, whole in self.source.input_calls], [False])
 
     def test_time_left(self) -> None:
@@ -122,6 +111,7 @@ class FailureTests(SourceCase):
         for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
             self.make()
             clients = [self.harness.start_probed(), self.harness.start_client()]
+            self.assertEqual(len(self.harness.sources.opened), 1)
             self.source.refusal = refusal()
             self.fetching.callback(None)
             self.assertEqual([type(client.outcome) for client in clients], [refusal] * 2)
