@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from audioproxy.render import registry as registry_module
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.scratch_folder import ScratchFolder
 from tests.render.test_failures_live import ScriptedEncoderCase, mount, target, until_stopped
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -36,10 +38,11 @@ from tests.support.service import (
     counter_increases,
     fetch,
     scrape,
+    scratch_files,
     send,
     until,
+    until_hit,
 )
-from tests.test_service_live import scratch_files, until_hit
 from tests.test_service_processes_live import is_running
 
 # Python runs this code when it starts. The code kills the process in the middle of its first
@@ -184,6 +187,46 @@ class WriteBackTests(SynchronousTestCase):
 
         setattr(os, call, kill_self)
         Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
+
+
+class ScratchFolderTests(SynchronousTestCase):
+    """Scratch folders of other processes (D40)"""
+
+    #: Program of another process, which keeps a folder with one file open until its stdin ends.
+    OTHER = (
+        "import sys\n"
+        "from audioproxy.variants.scratch_folder import ScratchFolder\n"
+        "folder = ScratchFolder(sys.argv[1])\n"
+        "folder.open()\n"
+        "file = folder.create()\n"
+        "print(file.path, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+
+    def test_boot(self) -> None:
+        """Boot removes the files of a process that was killed, and not those of a live one."""
+        parent = Path(self.mktemp()).absolute()
+        other = subprocess.Popen(
+            [sys.executable, "-c", self.OTHER, str(parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        assert other.stdout is not None
+        path = Path(os.fsdecode(other.stdout.readline().strip()))
+        folder = ScratchFolder(str(parent))
+        self.addCleanup(folder.close)
+        for _ in range(2):
+            folder.open()
+            folder.close()
+        self.assertTrue(path.exists())
+        other.kill()
+        other.wait()
+        self.assertTrue(path.exists())
+        folder.open()
+        self.assertFalse(path.parent.exists())
+        self.assertEqual(2, len(os.listdir(parent)))
 
 
 class SharedStoreTests(KillCase):

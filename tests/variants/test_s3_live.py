@@ -25,7 +25,6 @@ from tests.support.remote import (
     RequestAction,
     body_and_headers,
     key_of,
-    until_hit,
     until_miss,
 )
 from tests.support.service import (
@@ -37,6 +36,7 @@ from tests.support.service import (
     send,
     short_flac,
     until,
+    until_hit,
 )
 
 MEBIBYTE = 1024 * 1024

@@ -20,7 +20,6 @@ from tests.support.remote import (
     RequestAction,
     body_and_headers,
     key_of,
-    until_hit,
     until_miss,
 )
 from tests.support.service import (
@@ -34,6 +33,7 @@ from tests.support.service import (
     short_flac,
     signed,
     until,
+    until_hit,
 )
 
 FAILURES = "variant_store_write_failures_total"
