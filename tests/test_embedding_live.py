@@ -14,8 +14,16 @@ from twisted.web.static import Data
 
 from audioproxy.config import BucketStore, S3Config
 from audioproxy.service import AudioProxy, BootError, make_resource
-from tests.support.service import ServiceCase, children, fetch, reactor, send, short_flac, signed
-from tests.test_service_live import until_hit
+from tests.support.service import (
+    ServiceCase,
+    children,
+    fetch,
+    reactor,
+    send,
+    short_flac,
+    signed,
+    until_hit,
+)
 
 PATH = b"/audio" + signed("/f:ogg/plain/local://short.flac")
 

@@ -24,13 +24,14 @@ from tests.support.service import (
     fetch,
     long_flac,
     reactor,
+    scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
 from tests.test_metrics import read
-from tests.test_service_live import scratch_files, until_hit
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
 LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"

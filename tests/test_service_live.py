@@ -6,11 +6,10 @@ import os
 import shutil
 import signal
 import socket
-from typing import Any
 
 from audioproxy.config import FileStore
 from audioproxy.grammar.signature import sign
-from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, Response
+from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log
 from tests.support.service import (
     ServiceCase,
     children,
@@ -18,10 +17,12 @@ from tests.support.service import (
     fetch,
     generate_audio,
     long_flac,
+    scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
 
 LONG = signed("/f:mp3/plain/local://long.flac")
@@ -298,21 +299,6 @@ class StreamTests(ServiceCase):
         await until(lambda: not children(), "all children to be reaped")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "descriptors to be closed")
-
-
-async def until_hit(port: int, path: bytes) -> Response:
-    """Repeat a request until the write-back is complete, and return the hit."""
-    while (response := await fetch(port, path))["x-audio-proxy"] != b"HIT":
-        if response["x-audio-proxy"] != b"COALESCED":
-            raise AssertionError(f"neither COALESCED nor HIT: {response.headers}")
-    return response
-
-
-def scratch_files(store: Any) -> list[str]:
-    """Return the names of the scratch files of renders."""
-    return [
-        name for _, _, names in os.walk(store / ".scratch") for name in names if "." not in name
-    ]
 
 
 class SourceTests(ServiceCase):

@@ -18,14 +18,16 @@ from tests.support.service import (
     children,
     encoders,
     fetch,
+    is_running,
     long_flac,
     resident_bytes,
+    scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
-from tests.test_service_live import scratch_files, until_hit
 
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
@@ -235,15 +237,6 @@ class ShutdownTests(ServiceCase):
         for name in ("short.flac", "text.mp3", "short.flac"):
             await fetch(port, signed(f"/f:opus/plain/local://{name}"))
         await until(lambda: not children(node.pid), "the children to be reaped")
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def _kill_if_running(pid: int) -> None:

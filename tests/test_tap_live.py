@@ -19,8 +19,7 @@ from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, fetch, short_flac, signed, until
-from tests.test_service_live import until_hit
+from tests.support.service import Process, ServiceCase, fetch, short_flac, signed, until, until_hit
 
 #: Log line with its time (Request log).
 LINE = re.compile(

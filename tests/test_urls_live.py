@@ -11,8 +11,7 @@ from twisted.trial.unittest import SkipTest
 from audioproxy.urls import Signer, Variant, local
 from tests.browser.node import program
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac
-from tests.test_service_live import until_hit
+from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac, until_hit
 
 #: Paths below the root.
 NAMES = (

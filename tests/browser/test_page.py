@@ -17,8 +17,7 @@ from twisted.web.static import File
 
 from audioproxy.service import make_resource
 from tests.browser.node import HERE, LIBRARIES, NodeCase, program
-from tests.support.service import fetch, reactor, signed, until
-from tests.test_service_live import until_hit
+from tests.support.service import fetch, reactor, signed, until, until_hit
 
 RATE = 48_000
 #: Position in seconds to which the test seeks after it has measured the waveform. The measurement

@@ -19,8 +19,7 @@ from audioproxy.grammar.formats import FORMATS
 from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing, program
 from tests.examples.test_player import HOSTILE
-from tests.support.service import PROJECT, Process, fetch, reactor, until
-from tests.test_service_live import until_hit
+from tests.support.service import PROJECT, Process, fetch, reactor, until, until_hit
 
 RATE = 44_100
 SECONDS = 6

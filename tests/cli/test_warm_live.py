@@ -15,7 +15,6 @@ from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
-from tests.support.remote import until_hit
 from tests.support.service import (
     PROJECT,
     Process,
@@ -24,6 +23,7 @@ from tests.support.service import (
     short_flac,
     signed,
     until,
+    until_hit,
 )
 
 

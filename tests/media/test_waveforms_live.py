@@ -30,10 +30,12 @@ from tests.support.service import (
     fetch,
     long_flac,
     resident_bytes,
+    scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
 from tests.support.waveforms import (
     Frames,
@@ -45,7 +47,6 @@ from tests.support.waveforms import (
     parse_waveform,
     render_waveform,
 )
-from tests.test_service_live import scratch_files, until_hit
 
 
 class DeliveryTests(ServiceCase):

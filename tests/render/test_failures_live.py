@@ -28,12 +28,13 @@ from tests.support.service import (
     is_stopped,
     long_flac,
     scrape,
+    scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
-from tests.test_service_live import scratch_files, until_hit
 from tests.test_tap_live import LINE
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands

@@ -26,8 +26,8 @@ from tests.support.service import (
     send,
     signed,
     until,
+    until_hit,
 )
-from tests.test_service_live import until_hit
 
 # Maximum seconds for a request that needs neither a slot nor a child process. Tests compare the
 # fastest of several attempts, so that a busy machine does not fail them.

@@ -26,8 +26,8 @@ from tests.support.service import (
     short_flac,
     signed,
     until,
+    until_hit,
 )
-from tests.test_service_live import until_hit
 
 T = TypeVar("T")
 

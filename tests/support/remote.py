@@ -26,7 +26,6 @@ from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity, S3Server
 from tests.support.service import Process, ServiceCase, fetch, reactor, signed, until
-from tests.test_service_live import until_hit
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -381,6 +380,5 @@ __all__ = [
     "key_of",
     "lifetime_of",
     "listening_addresses",
-    "until_hit",
     "until_miss",
 ]

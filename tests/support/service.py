@@ -157,6 +157,14 @@ async def fetch(port: int, target: bytes, method: bytes = b"GET", **headers: byt
     return await (await send(port, target, method, **headers)).end()
 
 
+async def until_hit(port: int, path: bytes) -> Response:
+    """Repeat a request until the write-back is complete, and return the hit."""
+    while (response := await fetch(port, path))["x-audio-proxy"] != b"HIT":
+        if response["x-audio-proxy"] != b"COALESCED":
+            raise AssertionError(f"neither COALESCED nor HIT: {response.headers}")
+    return response
+
+
 def signed(rest: str) -> bytes:
     """Return the signed path for ``rest``, which starts with a slash."""
     path = rest.encode()
@@ -220,6 +228,13 @@ def encoders(pid: int | None = None) -> list[int]:
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def scratch_files(store: Any) -> list[str]:
+    """Return the names of the scratch files of renders."""
+    return [
+        name for _, _, names in os.walk(store / ".scratch") for name in names if "." not in name
+    ]
 
 
 class Process(ProcessProtocol):
@@ -299,13 +314,22 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def _state(pid: int) -> str:
+    """Return the state of a process as a letter, as proc(5) names it; X if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    return _state(pid) not in "ZX"
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, for example by SIGSTOP."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state == "T"
+    return _state(pid) == "T"
 
 
 # Metrics

@@ -37,13 +37,13 @@ from tests.support.service import (
     children,
     counter_increases,
     fetch,
+    is_running,
     scrape,
     scratch_files,
     send,
     until,
     until_hit,
 )
-from tests.test_service_processes_live import is_running
 
 # Python runs this code when it starts. The code kills the process in the middle of its first
 # write-back.
