@@ -60,15 +60,14 @@ class LaunchTests(ChildCase):
     """The calls to the reactor"""
 
     def test_command(self) -> None:
-        """The prefix that kills a child when the service dies precedes the command line (D40)."""
-        self.start(("setpriv", "--"))
-        self.assertEqual(self.spawner.last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
-        self.assertEqual(self.spawner.last.environment, {"A": "b"})
+        """The prefix that kills a child when the service dies precedes the command line (D40).
 
-    def test_no_stdout(self) -> None:
-        """Without a stdout limit, stdout is not captured."""
+        Without a stdout limit, stdout is not captured.
+        """
         for limit, piped in ((1, {1, 2}), (0, {2})):
-            self.start(stdout_limit=limit)
+            self.start(("setpriv", "--"), stdout_limit=limit)
+            self.assertEqual(self.spawner.last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
+            self.assertEqual(self.spawner.last.environment, {"A": "b"})
             self.assertEqual(self.spawner.last.piped, piped)
 
     def test_not_started(self) -> None:

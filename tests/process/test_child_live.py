@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from unittest.mock import patch
@@ -104,36 +103,6 @@ class StopTests(RealCase):
             with self.assertRaises(error):
                 await waiting
             self.assertRaises(ProcessLookupError, os.kill, pid, 0)
-
-    async def test_death_of_the_service(self) -> None:
-        """A service that is ended by SIGKILL leaves no running child (D40)."""
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            self.skipTest("util-linux's setpriv is not installed.")
-        service = (
-            "import os\n"
-            "from twisted.internet import reactor\n"
-            "from audioproxy.process.spawn import Launcher\n"
-            f"prefix = ({setpriv!r}, '--pdeathsig', 'KILL', '--')\n"
-            "launcher = Launcher(reactor, reactor, dict(os.environ), prefix)\n"
-            "command = ['/bin/sh', '-c', 'echo $$; exec sleep 60']\n"
-            "launcher.launch(command, {1: 1})\n"
-            "reactor.run()\n"
-        )
-        parent = subprocess.Popen([sys.executable, "-c", service], stdout=subprocess.PIPE)
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        try:
-            os.kill(child, 0)
-            parent.kill()
-            # The child shares this pipe, which reaches EOF only when the child is dead too.
-            parent.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.kill(child, signal.SIGKILL)
-            self.fail("the child is still running")
-        finally:
-            parent.kill()
-            parent.wait()
 
 
 class InheritanceTests(RealCase):

@@ -67,6 +67,11 @@ class CapabilitiesCase(SynchronousTestCase):
                     self.spawner.last.write_stdout(f" A....D {name}  what it does\n".encode())
             self.spawner.last.exit_and_end()
 
+    def answer_all(self) -> None:
+        """Make both programs print their version, and ffmpeg all lists."""
+        self.answer_versions()
+        self.answer_lists()
+
 
 class FindMissingTests(CapabilitiesCase):
     """`Programs.find_missing`"""
@@ -186,8 +191,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.assertEqual(1, len(self.errors()))
         self.assertEqual([], self.clock.getDelayedCalls())
         monitor.check()
-        self.answer_versions()
-        self.answer_lists()
+        self.answer_all()
         self.assertEqual([False, False, True, True], self.reports)
 
     def test_requests_during_a_check(self) -> None:
@@ -195,12 +199,10 @@ class ProgramsMonitorTests(CapabilitiesCase):
         monitor = self.watch()
         monitor.check()
         monitor.check()
-        self.answer_versions()
-        self.answer_lists()
+        self.answer_all()
         self.assertEqual(([True], []), (self.reports, self.spawner.alive))
         self.clock.advance(10)
-        self.answer_versions()
-        self.answer_lists()
+        self.answer_all()
         self.assertEqual([True, True], self.reports)
         self.assertEqual([], self.clock.getDelayedCalls())
 
@@ -222,8 +224,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.assertEqual([], self.spawner.alive)
         monitor.start()
         self.assertEqual(1, len(self.spawner.alive))
-        self.answer_versions()
-        self.answer_lists()
+        self.answer_all()
         self.assertEqual([True], self.reports)
 
 

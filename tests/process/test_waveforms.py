@@ -235,13 +235,6 @@ class BadEndTests(WaveformCase):
         self.threads.run()
         self.refused(rendering, RenderTimeout)
 
-    def test_missing_program(self) -> None:
-        """Without ffmpeg a waveform is a 500 (D34)."""
-        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        rendering = self.start()
-        self.threads.run()
-        self.refused(rendering, RenderFailed)
-
     def test_pixel_too_long(self) -> None:
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
@@ -292,8 +285,8 @@ class BadEndTests(WaveformCase):
         self.assertEqual(self.spawner.children, [])
         self.threads.run()
 
-    def test_no_thread(self) -> None:
-        """Without a reader thread the waveform is a 500; no child starts, no pipe stays open."""
+    def test_not_started(self) -> None:
+        """Without ffmpeg (D34) or a thread a waveform is a 500; no pipe stays open."""
 
         def refuse(work: object) -> Any:
             raise OSError(11, "can't start new thread")
@@ -301,6 +294,10 @@ class BadEndTests(WaveformCase):
         self.refused(self.start(in_thread=refuse), RenderFailed)
         self.assertEqual(self.spawner.children, [])
         self.assertEqual(open_descriptors(), self.before)
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        rendering = self.start()
+        self.threads.run()
+        self.refused(rendering, RenderFailed)
 
     def test_reader_that_crashes(self) -> None:
         """An unexpected exception is passed on, and nothing is written."""
@@ -314,31 +311,27 @@ class BadEndTests(WaveformCase):
 class CancelTests(WaveformCase):
     """Waveforms that are cancelled"""
 
-    def test_while_the_child_runs(self) -> None:
-        """Cancelling stops the child, and awaits the reader before the files are closed."""
-        rendering = self.start()
-        self.spawner.last.write_stdout(samples(1, 2))
-        rendering.cancel()
-        self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.assertNoResult(rendering)
-        self.spawner.last.exit_and_end(signal=15)
-        self.assertNoResult(rendering)
-        rendering.cancel()
-        self.assertNoResult(rendering)
-        self.assertNotEqual(open_descriptors(), self.before)
-        self.threads.run()
-        self.failureResultOf(rendering, CancelledError)
-        self.assertEqual(self.written(), b"")
+    def test_before_it_is_written(self) -> None:
+        """Cancelling stops the child, and awaits the reader before the files are closed.
 
-    def test_while_the_reader_ends(self) -> None:
-        """If a waveform is cancelled after the child's success, no document is written."""
-        rendering = self.start()
-        self.spawner.last.exit_and_end(stdout=samples(1, 2))
-        rendering.cancel()
-        self.assertNoResult(rendering)
-        self.threads.run()
-        self.failureResultOf(rendering, CancelledError)
-        self.assertEqual(self.written(), b"")
+        If a waveform is cancelled after the child's success, no document is written.
+        """
+        for ended in (False, True):
+            rendering = self.start()
+            self.spawner.last.write_stdout(samples(1, 2))
+            if ended:
+                self.spawner.last.exit_and_end()
+            rendering.cancel()
+            self.assertEqual(self.spawner.last.signals, [] if ended else ["TERM"])
+            self.assertNoResult(rendering)
+            if not ended:
+                self.spawner.last.exit_and_end(signal=15)
+            rendering.cancel()
+            self.assertNoResult(rendering)
+            self.assertNotEqual(open_descriptors(), self.before)
+            self.threads.run()
+            self.failureResultOf(rendering, CancelledError)
+            self.assertEqual(self.written(), b"")
 
     def test_while_it_is_written(self) -> None:
         """A waveform that is cancelled during the write ends only when the writer has ended."""

@@ -121,15 +121,6 @@ class RefusalTests(PeaksCase):
             self.assertIs(type(joined.outcome), refusal)
             self.assert_dropped(client, refusal)
 
-    def test_measured(self) -> None:
-        """For a waveform's fade-out, an unknown length is measured in the render slot (D12)."""
-        client = self.harness.start_probed("f:peaks/pts:2/ch:2/fade:0:1", duration=None)
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\n")
-        chain = self.harness.encoder().arguments
-        self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain[chain.index("-af") + 1])
-        self.finish(self.harness.encoder())
-        self.assertEqual(parse_waveform(client.data).values, [-5, 1, -5, 3, 7, 30, 8, 10])
-
     def test_abandoned(self) -> None:
         """Without a store, an abandoned waveform holds its slot until its thread ends (D36)."""
         self.make(stored=False)

@@ -239,19 +239,15 @@ class RefusalTests(RenderCase):
             self.assert_refused(refusal)
 
     def test_probe(self) -> None:
-        """A probe that fails refuses all waiting clients without a render slot."""
-        for _ in range(3):
-            self.harness.start_client()
-        self.harness.spawner.last.exit_and_end(1)
-        self.assertEqual(len(self.harness.spawner.children), 1)
-        self.assert_refused(ProbeFailed)
-
-    def test_probe_timeout(self) -> None:
-        """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout."""
-        self.harness.start_client()
-        self.harness.clock.advance(10)
-        self.harness.spawner.last.exit_and_end(signal=15)
-        self.assert_refused(ProbeTimeout)
+        """A probe that fails, or exceeds AP_PROBE_TIMEOUT, refuses all clients without a slot."""
+        for seconds, number, refusal in ((0, None, ProbeFailed), (10, 15, ProbeTimeout)):
+            self.make()
+            for _ in range(3):
+                self.harness.start_client()
+            self.harness.clock.advance(seconds)
+            self.harness.spawner.last.exit_and_end(1, number)
+            self.assertEqual(len(self.harness.spawner.children), 1)
+            self.assert_refused(refusal)
 
     def test_options_that_the_source_refuses(self) -> None:
         """If the probe shows that options are impossible, clients get 422 without a slot (D11)."""
@@ -274,17 +270,6 @@ class RefusalTests(RenderCase):
             waiting = [self.harness.start_client(options), self.harness.start_client(options)]
             self.harness.answer_probe()
             self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
-
-    def test_too_long_in_the_queue(self) -> None:
-        """A render that gets no slot until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
-        self.make(timeout=100)
-        _, other = self.harness.render(path=b"b.wav")
-        client = self.harness.start_probed()
-        self.harness.clock.advance(99.9)
-        self.assertIsNone(client.outcome)
-        self.harness.clock.advance(0.2)
-        self.assertIsInstance(client.outcome, QueueFull)
-        other.exit_and_end(signal=15)
 
     def test_time_in_the_queue_does_not_count(self) -> None:
         """AP_RENDER_TIMEOUT counts from the moment when the render gets its slot."""
@@ -323,33 +308,45 @@ class RefusalTests(RenderCase):
             self.assertEqual(client.data, b"" if options else said)
             self.assert_refused(RenderTimeout)
 
-    def test_new_client_after_the_timeout(self) -> None:
-        """After a timeout, a client gets a new render even if the old encoder still runs."""
-        first, encoder = self.harness.render()
-        self.harness.clock.advance(100)
-        second = self.harness.start_client()
-        self.assertTrue(second.started)
-        self.harness.answer_probe()
-        self.assertEqual((self.harness.slots.depth, second.outcome), (1, None))
-        encoder.exit_and_end(signal=15)
-        self.harness.encoder().exit_and_end(stdout=b"abc")
-        self.assertIsInstance(first.outcome, RenderTimeout)
-        self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
+    def test_new_client_while_the_child_dies(self) -> None:
+        """A client that arrives while a stopped encoder is exiting gets a new render.
+
+        It waits for the slot of the old one, so children never outnumber slots.
+        """
+        for late in (True, False):
+            self.make(stored=False)
+            client, dying = self.harness.render()
+            if late:
+                self.harness.clock.advance(100)
+            else:
+                client.disconnect()
+            new = self.harness.start_probed()
+            self.assertEqual(self.harness.spawner.alive, [dying])
+            self.assertEqual((new.started, self.harness.slots.depth), (True, 1))
+            dying.exit_and_end(signal=15)
+            self.harness.encoder().exit_and_end(stdout=b"abc")
+            self.assertIsInstance(client.outcome, RenderTimeout if late else CancelledError)
+            self.assertEqual((new.data, new.outcome), (b"abc", "whole"))
 
     def test_encoder(self) -> None:
-        """An encoder that fails, before the first byte or after it, fails all clients."""
-        for said in (b"", b"abc"):
-            for stderr, refusal in (
-                (INVALID, UndecodableSource),
-                (b"No space left on device", RenderFailed),
-            ):
-                with self.subTest(said=said):
-                    self.make()
-                    _, encoder = self.harness.render()
-                    self.harness.start_client()
-                    self.harness.write_output(said)
-                    encoder.exit_and_end(1, stderr=stderr)
-                    self.assert_refused(refusal)
+        """An encoder that fails, before the first byte or after it, fails all clients.
+
+        A source without a decodable sample is a 415, even if ffmpeg exits with 0.
+        """
+        for said, code, stderr, refusal in (
+            (b"", 1, INVALID, UndecodableSource),
+            (b"x" * 9999, 1, INVALID, UndecodableSource),
+            (b"", 1, b"No space left on device", RenderFailed),
+            (b"x" * 9999, 1, b"No space left on device", RenderFailed),
+            (b"h" * ENCODERS["flac"].header_bytes, 0, b"", NothingDecoded),
+        ):
+            self.make()
+            client, encoder = self.harness.render("f:flac")
+            self.harness.start_client("f:flac")
+            self.harness.write_output(said)
+            encoder.exit_and_end(code, stderr=stderr)
+            self.assertEqual(len(client.data), 9999 * (len(said) == 9999))
+            self.assert_refused(refusal)
 
     def test_missing_encoder(self) -> None:
         """Without ffmpeg a render is a 500 (D34)."""
@@ -357,13 +354,6 @@ class RefusalTests(RenderCase):
         self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.harness.answer_probe()
         self.assert_refused(RenderFailed)
-
-    def test_nothing_decoded(self) -> None:
-        """A source without a decodable sample is a 415, even if ffmpeg exits with 0."""
-        _, encoder = self.harness.render("f:flac")
-        encoder.exit_and_end(stdout=b"h" * ENCODERS["flac"].header_bytes)
-        self.assertEqual(self.harness.clients[0].data, b"")
-        self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
         """If the source changes during a render, the render fails and is not stored (D35, D43)."""
@@ -500,21 +490,17 @@ class RefusalTests(RenderCase):
     def test_cap_at_the_very_end(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES is not stored, whatever the end of the encoder is.
 
-        The system may have stopped it at the limit (D52).
+        The system may have stopped it at the limit (D52). Output of exactly that size is stored.
         """
-        for size, number in ((10, signal.SIGXFSZ), (11, None)):
+        for size, number in ((10, signal.SIGXFSZ), (11, None), (10, None)):
             self.make(max_variant=10)
             client, encoder = self.harness.render()
             encoder.exit_and_end(signal=number, stdout=b"x" * size)
-            self.assert_refused(OutputTooLarge)
             self.assertLessEqual(len(client.data), 10)
-
-    def test_cap_exactly(self) -> None:
-        """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""
-        self.make(max_variant=10)
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"x" * 10)
-        self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
+            if size > 10 or number:
+                self.assert_refused(OutputTooLarge)
+            else:
+                self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
         """If no disk space is left for the output, the response is 500; no encoder starts."""
@@ -589,74 +575,66 @@ class MeasuringTests(RenderCase):
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.spawner.alive, [])
 
-    def test_timeout(self) -> None:
-        """A measuring pass that exceeds AP_RENDER_TIMEOUT is a 504."""
-        client = self.start()
-        self.harness.clock.advance(100)
-        self.harness.encoder().exit_and_end(signal=15)
-        self.assertIsInstance(client.outcome, RenderTimeout)
+    def test_refused(self) -> None:
+        """A measuring pass may find that the source is empty, or that ``t`` starts past its end.
 
-    def test_empty_source(self) -> None:
-        """A source that is measured as empty is a 415, not a 422 for the options."""
-        client = self.start()
-        self.measure(0)
-        self.assertIsInstance(client.outcome, UndecodableSource)
-
-    def test_trim_past_the_measured_end(self) -> None:
-        """A ``t`` that starts past the measured end is a 422 that names the duration (D11)."""
-        client = self.harness.start_probed("t:5/fade:0:1", duration=None)
-        self.measure(4_000_000)
-        self.assertIsInstance(client.outcome, InvalidOptions)
-        self.assertIn("4 seconds", str(client.outcome))
+        The response is a 415, or a 422 that names the duration (D11), and a 504 after a timeout.
+        """
+        for options, microseconds, refusal in (
+            ("fade:0:1", 0, UndecodableSource),
+            ("t:5/fade:0:1", 4_000_000, InvalidOptions),
+            ("fade:0:1", None, RenderTimeout),
+        ):
+            self.make()
+            client = self.harness.start_probed(options, duration=None)
+            if microseconds is None:
+                self.harness.clock.advance(100)
+                self.harness.encoder().exit_and_end(signal=15)
+            else:
+                self.measure(microseconds)
+            self.assertIsInstance(client.outcome, refusal)
+            self.assertEqual("4 seconds" in str(client.outcome), refusal is InvalidOptions)
 
 
 class LeavingTests(RenderCase):
     """Renders that every client has left (D36)."""
 
     def test_with_a_store(self) -> None:
-        """With a store, a render that has its slot is completed and stored (D36)."""
-        for said in (b"", b"abc"):
+        """With a store, a render that has its slot is completed and stored (D36).
+
+        A browser that reconnects joins the render that continued without it.
+        """
+        for said, reconnects in ((b"", False), (b"abc", False), (b"abc", True)):
             self.make()
             client, encoder = self.harness.render()
             self.harness.write_output(said)
             client.disconnect()
             self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
+            back = self.harness.start_client() if reconnects else None
             encoder.exit_and_end(stdout=b"def")
             self.assertEqual(self.harness.stored(), said + b"def")
             self.assertNotEqual(client.outcome, "whole")
-
-    def test_reconnecting(self) -> None:
-        """A browser that reconnects joins the render that continued without it (D36)."""
-        client, encoder = self.harness.render()
-        self.harness.write_output(b"abc")
-        client.disconnect()
-        back = self.harness.start_client()
-        self.assertEqual((back.started, back.data), (False, b"abc"))
-        encoder.exit_and_end(stdout=b"def")
-        self.assertEqual((back.data, back.outcome), (b"abcdef", "whole"))
+            if back is not None:
+                self.assertEqual((back.started, back.data), (False, b"abcdef"))
 
     def test_without_a_store(self) -> None:
-        """Without a store, an abandoned encoder is stopped; its exit frees the slot (D36)."""
-        for said in (b"", b"abc"):
+        """Without a store, an abandoned encoder is stopped; its exit frees the slot (D36).
+
+        The last client may disconnect at any moment, also on its first byte.
+        """
+        for said, at_once in ((b"", False), (b"abc", False), (b"abc", True)):
             self.make(stored=False)
             client, encoder = self.harness.render()
+            if at_once:
+                client.consumer.on_write = client.consumer.disconnect
             self.harness.write_output(said)
-            client.disconnect()
+            if not at_once:
+                client.disconnect()
             self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM"], 1))
             self.assertEqual(self.harness.sources.held, 1)
             encoder.exit_and_end(signal=15)
             self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
             self.assertEqual(open_descriptors(), self.before)
-
-    def test_not_the_last(self) -> None:
-        """A render continues while at least one client is left."""
-        self.make(stored=False)
-        first, encoder = self.harness.render()
-        second = self.harness.start_client()
-        first.disconnect()
-        self.assertEqual(encoder.signals, [])
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual(second.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
         """An abandoned render in the queue is dropped, with or without a store (D36)."""
@@ -692,27 +670,3 @@ class LeavingTests(RenderCase):
         late.disconnect()
         self.harness.store.commits[0].callback(None)
         self.assertEqual(self.harness.stored(), b"abc")
-
-    def test_a_new_client_while_the_child_dies(self) -> None:
-        """A client that arrives while an abandoned encoder is exiting gets a new render."""
-        self.make(stored=False)
-        client, dying = self.harness.render()
-        client.disconnect()
-        new = self.harness.start_client()
-        self.assertTrue(new.started)
-        self.harness.answer_probe()
-        # The new render waits for the slot of the old one, so children never outnumber slots.
-        self.assertEqual(self.harness.spawner.alive, [dying])
-        dying.exit_and_end(signal=15)
-        self.harness.encoder().exit_and_end(stdout=b"abc")
-        self.assertEqual(new.outcome, "whole")
-
-    def test_on_the_first_byte(self) -> None:
-        """Without a store, a client that disconnects on its first byte ends the render."""
-        self.make(stored=False)
-        client, encoder = self.harness.render()
-        client.consumer.on_write = client.consumer.disconnect
-        self.harness.write_output(b"abc")
-        self.assertEqual(encoder.signals, ["TERM"])
-        encoder.exit_and_end(signal=15)
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import QueueFull, RenderFailed
+from audioproxy.errors import QueueFull
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.web.metrics_resource import exposition
 from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
@@ -132,15 +132,6 @@ class OutcomeTests(MetricsCase):
             form = "peaks" if options == "f:peaks" else "mp3"
             self.assert_counted("cancelled", seconds + 0.03, form)
 
-    def test_shutdown(self) -> None:
-        """A render that a shutdown ends at its time limit counts as ``cancelled`` (D39)."""
-        client, encoder = self.harness.render()
-        Deferred.fromCoroutine(self.harness.renders.drain(5))
-        self.harness.clock.advance(5)
-        encoder.exit_and_end(signal=15)
-        self.assertIsInstance(client.outcome, RenderFailed)
-        self.assert_counted("cancelled", 5)
-
     def test_failures(self) -> None:
         """The outcome of a failed encoder is the error code that clients receive.
 
@@ -163,25 +154,6 @@ class OutcomeTests(MetricsCase):
             self.harness.clock.advance(seconds)
             encoder.exit_and_end(code, stderr=stderr)
             self.assert_counted(outcome, seconds)
-
-    def test_options_found_out_in_the_slot(self) -> None:
-        """A 422 that is found only by the measuring pass counts as ``invalid_options`` (D11)."""
-        self.harness.start_probed("t:5/fade:0:1", duration=None)
-        self.harness.clock.advance(2)
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
-        self.assert_counted("invalid_options", 2)
-
-    def test_missing_ffmpeg_and_full_disk(self) -> None:
-        """A missing ffmpeg, or no disk space for the output, counts as ``render_failed`` (D34)."""
-        for full in (False, True):
-            self.make()
-            self.harness.start_client()
-            if full:
-                self.harness.fill_disk()
-            else:
-                self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-            self.harness.answer_probe()
-            self.assert_counted("render_failed", 0)
 
     @DETERMINISTIC
     @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
@@ -262,7 +234,11 @@ class SlotTests(MetricsCase):
         """The gauges follow renders that take slots, wait, leave the queue and end."""
         self.make(capacity=2, queue=3)
         for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
-            self.harness.start_probed(f"cb:{number}")
+            before = self.gauges()
+            self.harness.start_client(f"cb:{number}")
+            # A probe changes no gauge.
+            self.assertEqual(before, self.gauges())
+            self.harness.answer_probe()
             self.assertEqual(expected, self.gauges())
         self.harness.clients[2].disconnect()
         self.assertEqual((2, 2, 1), self.gauges())
@@ -270,11 +246,6 @@ class SlotTests(MetricsCase):
             encoder = self.harness.spawner.alive[0]
             encoder.exit_and_end(stdout=b"abc")
             self.assertEqual(expected, self.gauges())
-
-    def test_probes(self) -> None:
-        """A probe changes none of the render gauges."""
-        self.harness.start_client()
-        self.assertEqual((0, 0, 0), self.gauges())
 
 
 class WriteFailureTests(MetricsCase):

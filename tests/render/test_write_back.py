@@ -155,35 +155,28 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.counted(), {success: 1, WRITE_FAILURE: 1})
 
     def test_late(self) -> None:
-        """A render waits ten seconds for a scratch file in the store, then does without it."""
+        """A render waits ten seconds for a scratch file in the store, then does without it.
+
+        Until the disk responds again, later renders do not wait for the store (Metrics, 5).
+        """
         client = self.harness.start_probed()
         self.harness.clock.advance(CREATE - 0.1)
         self.assertEqual(self.harness.spawner.alive, [])
         self.harness.clock.advance(0.1)
         self.harness.finish()
         self.assert_served_without_storing(client)
+        client = self.harness.start_probed("f:flac")
+        self.harness.finish(b"x" * 100)
+        self.assertEqual((client.outcome, self.counted()[WRITE_FAILURE]), ("whole", 2))
+        self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
         # A scratch file that the store provides too late is removed.
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
         self.assertIsNone(self.harness.found())
-
-    def test_next_does_not_wait(self) -> None:
-        """While the disk hangs, later renders do not wait for the store (Metrics, 5).
-
-        When it responds again, renders are stored again.
-        """
-        for failures, options in ((1, ""), (2, "f:flac")):
-            client = self.harness.start_probed(options)
-            self.harness.clock.advance(CREATE if failures == 1 else 0)
-            self.harness.finish(b"x" * 100)
-            self.assertEqual(client.outcome, "whole")
-            self.assertEqual(self.counted()[WRITE_FAILURE], failures)
-        self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
-        self.harness.disk.run()
-        self.harness.render("f:wav")
+        self.harness.render("f:flac")
         self.harness.finish(b"x" * 100)
         self.harness.disk.run()
-        self.assertEqual(self.harness.found("f:wav"), b"x" * 100)
+        self.assertEqual(self.harness.found("f:flac"), b"x" * 100)
         self.assertEqual(self.counted()[WRITE_FAILURE], 2)
 
     def test_time_that_is_left(self) -> None:
@@ -238,12 +231,13 @@ class NoFileTests(StoreCase):
 class WriteBackTests(StoreCase):
     """Stores that provide a scratch file, and then fail to store it."""
 
-    def hang(self) -> Client:
-        """Complete a render whose write-back then hangs."""
+    def hang(self) -> None:
+        """Complete a render whose write-back then hangs; neither client nor slot waits for it."""
         client, _ = self.harness.render()
         self.harness.finish()
         self.assertEqual(self.harness.disk.waiting, 1)
-        return client
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
 
     def test_refused(self) -> None:
         """If a write-back fails, the client gets all bytes; the failure is logged once."""
@@ -256,36 +250,21 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
 
-    def test_attached(self) -> None:
-        """While a write-back hangs, clients get the finished output as COALESCED (D37).
-
-        The first client has its last byte and the slot is free before the disk responds.
-        """
-        client = self.hang()
-        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
-        self.assertIsNone(self.harness.found())
-        for _ in range(4):
-            self.harness.clock.advance(COMMIT / 4 - 1)
-            client = self.harness.start_client()
-            self.assertEqual((client.started, client.data), (False, b"abc"))
-        self.assertEqual(self.counted(), {SUCCESS: 1})
-        self.harness.disk.run()
-        self.assertEqual(self.harness.found(), b"abc")
-        self.assertEqual(self.counted(), {SUCCESS: 1})
-
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.
 
-        If it succeeds after all, later requests find the complete variant, and no scratch file.
+        Until then, clients get the finished output as COALESCED (D37). If it succeeds after all,
+        later requests find the complete variant, and no scratch file.
         """
         self.hang()
-        self.harness.clock.advance(COMMIT - 0.1)
+        for seconds in (COMMIT / 2, COMMIT / 2 - 0.1):
+            self.harness.clock.advance(seconds)
+            client = self.harness.start_client()
+            self.assertEqual((client.started, client.data), (False, b"abc"))
         self.assertEqual(self.counted(), {SUCCESS: 1})
         self.harness.clock.advance(0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
-        # Later requests do not join output whose write-back was given up (D37).
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertIsNone(self.harness.found())
         self.assertNotEqual(self.scratch_files(), [])
@@ -299,9 +278,8 @@ class WriteBackTests(StoreCase):
         self.hang()
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
-        client = self.harness.start_client()
+        client = self.harness.start_probed()
         self.assertTrue(client.started)
-        self.harness.answer_probe()
         self.harness.finish()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 2, WRITE_FAILURE: 2})
