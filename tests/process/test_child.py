@@ -179,15 +179,6 @@ class StopTests(ChildCase):
         self.failureResultOf(waiting, ChildTimeout)
         self.assert_no_timer()
 
-    def test_ends_on_term(self) -> None:
-        """A child that ends on TERM is not killed, and leaves no timer."""
-        waiting = self.wait(self.start())
-        self.clock.advance(5)
-        self.spawner.last.exit_and_end(code=255)
-        self.failureResultOf(waiting, ChildTimeout)
-        self.assertEqual(self.signals, ["TERM"])
-        self.assert_no_timer()
-
     def test_request_of_a_timer(self) -> None:
         """A timer logs with the id of the request that started the child (D54)."""
 

@@ -512,17 +512,6 @@ class RefusalTests(RenderCase):
             self.assertEqual(len(self.harness.spawner.children), 1)
             self.assert_refused(RenderFailed)
 
-    def test_no_room_for_many(self) -> None:
-        """If no disk space is left, every render of a long queue ends."""
-        self.make(queue=300, capacity=1)
-        _, encoder = self.harness.render(path=b"b.wav")
-        for number in range(300):
-            self.harness.start_probed(f"cb:{number}")
-        self.harness.fill_disk()
-        encoder.exit_and_end(stdout=b"x")
-        self.assertEqual((self.harness.slots.held, self.harness.slots.depth), (0, 0))
-        self.assertNotIn(None, [client.outcome for client in self.harness.clients])
-
     def test_crash(self) -> None:
         """An unexpected exception is a 500, is logged, and leaves nothing behind."""
         self.harness.sources.crash = ZeroDivisionError()

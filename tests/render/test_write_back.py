@@ -285,19 +285,6 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 2, WRITE_FAILURE: 2})
         self.assertEqual(self.warnings(), ["write-back", "the store accepts no file"])
 
-    def test_slow_reader(self) -> None:
-        """A slow client can read the whole output after its write-back was given up (D38)."""
-        _, encoder = self.harness.render("", b"a.wav")
-        slow = self.harness.start_client(window=0)
-        self.harness.write_output(b"a")
-        encoder.exit_and_end(stdout=b"bc")
-        self.harness.clock.advance(COMMIT)
-        self.harness.clock.advance(1)
-        self.assertEqual((slow.data, slow.outcome), (b"a", None))
-        slow.consumer.drain()
-        slow.consumer.drain()
-        self.assertEqual((slow.data, slow.outcome), (b"abc", "whole"))
-
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
         client = self.harness.start_probed()
