@@ -6,10 +6,10 @@ import os
 import shutil
 import signal
 import socket
+from pathlib import Path
 
 from audioproxy.config import FileStore
-from audioproxy.grammar.signature import sign
-from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log
+from tests.support.http import MEDIA_CACHE_CONTROL, Log
 from tests.support.service import (
     ServiceCase,
     children,
@@ -39,37 +39,19 @@ class StreamTests(ServiceCase):
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
 
-    async def test_streams_as_it_renders(self) -> None:
-        """A render streams: the first byte arrives while the encoder is still running."""
-        port = self.start().port
-        client = await send(port, LONG)
-        await until(lambda: client.response, "the headers")
-        running = encoders()
-        early = len(client.received)
-        self.assertEqual(1, len(running), "the first byte came after the encoder's end")
-        response = await client.end()
-        self.assertEqual((200, True), (response.status, response.complete))
-        self.assertEqual(b"MISS", response["x-audio-proxy"])
-        self.assertEqual(b"chunked", response["transfer-encoding"])
-        self.assertGreater(len(response.body), 10 * early)
-        # Ten minutes at 160 kbps, the maximum for 22.05 kHz.
-        self.assertApproximates(600 * 20_000, len(response.body), 20_000)
+    async def test_shared_stream(self) -> None:
+        """A render streams, and a client that joins half way gets every byte, from one encoder.
 
-    async def test_encoder_niceness(self) -> None:
-        """Encoders run at nice +10, so that requests get the CPU first."""
-        client = await send(self.start().port, LONG)
-        await until(lambda: client.response)
-        (encoder,) = encoders()
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        self.assertEqual(os.getpriority(os.PRIO_PROCESS, encoder), min(19, niceness + 10))
-        await client.leave()
-
-    async def test_second_client_joins_half_way(self) -> None:
-        """A client that joins half way gets every byte from the start, without a second encoder."""
+        The encoder runs at nice +10, so that requests get the CPU first.
+        """
         port = self.start().port
         first = await send(port, FOUR_MINUTES)
-        await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
+        await until(lambda: first.response, "the headers")
         (encoder,) = encoders()
+        early = len(first.received)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        self.assertEqual(os.getpriority(os.PRIO_PROCESS, encoder), min(19, niceness + 10))
+        await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
         # The encoder is stopped while the second client catches up.
         os.kill(encoder, signal.SIGSTOP)
         second = await send(port, FOUR_MINUTES)
@@ -77,9 +59,14 @@ class StreamTests(ServiceCase):
         self.assertEqual([encoder], encoders())
         os.kill(encoder, signal.SIGCONT)
         one, two = await first.end(), await second.end()
-        self.assertEqual((b"MISS", b"COALESCED"), (one["x-audio-proxy"], two["x-audio-proxy"]))
-        self.assertTrue(one.complete and two.complete)
+        for cache, response in ((b"MISS", one), (b"COALESCED", two)):
+            self.assertEqual((200, True), (response.status, response.complete), cache)
+            self.assertEqual(cache, response["x-audio-proxy"])
+            self.assertEqual(b"chunked", response["transfer-encoding"])
         self.assertTrue(one.body == two.body, "the clients got different bytes")
+        self.assertGreater(len(one.body), 10 * early)
+        # Four minutes at 160 kbps, the maximum for 22.05 kHz.
+        self.assertApproximates(240 * 20_000, len(one.body), 20_000)
 
     async def test_source_truncated_during_render(self) -> None:
         """A source truncated during its render breaks the stream, and nothing is stored (D35)."""
@@ -95,48 +82,44 @@ class StreamTests(ServiceCase):
         self.assertFalse((await client.end()).complete)
         self.assertEqual(b"MISS", (await fetch(port, target, b"HEAD"))["x-audio-proxy"])
 
-    async def test_endless_body(self) -> None:
-        """An endless request body is not read to its end: the connection is closed."""
+    async def test_miss_and_hit(self) -> None:
+        """After a render, requests are hits with the same bytes and headers, and ranges work.
+
+        HEAD of a MISS or HIT has no body, starts no encoder and stores nothing. A matching
+        If-None-Match gets 304 even if store and source are gone. The file name of ``dl`` is in
+        every response (D10).
+        """
         port = self.start().port
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.setblocking(False)
-            client.send(b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n")
-
-            def refused() -> bool:
-                try:
-                    client.send(bytes(65536))
-                except BlockingIOError:
-                    return False
-                except ConnectionError:
-                    return True
-                return False
-
-            await until(refused, "the connection to be closed")
-
-    async def test_hit(self) -> None:
-        """After the render, requests are hits with the same bytes, and ranges work."""
-        port = self.start().port
-        miss = await fetch(port, SHORT)
-        hit = await until_hit(port, SHORT)
-        self.assertEqual(miss.body, hit.body)
-        for name in ("content-type", "cache-control", "etag"):
-            self.assertEqual(miss[name], hit[name], name)
-        self.assertEqual(b"%d" % len(miss.body), hit["content-length"])
-        part = await fetch(port, SHORT, range=b"bytes=1000-1999")
+        rest = "/f:mp3/dl:M%C3%BCll.mp3/plain/local://short.flac"
+        path = signed(rest)
+        head = await fetch(port, path, b"HEAD")
+        self.assertEqual((200, b"MISS", b""), (head.status, head["x-audio-proxy"], head.body))
+        self.assertIsNone(head["content-length"])
+        self.assertEqual([], encoders())
+        miss = await fetch(port, path)
+        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+        disposition = b"attachment; filename=\"M_ll.mp3\"; filename*=UTF-8''M%C3%BCll.mp3"
+        self.assertEqual(disposition, miss["content-disposition"])
+        hits = [await until_hit(port, path), await fetch(port, path, b"HEAD")]
+        self.assertEqual([miss.body, b""], [hit.body for hit in hits])
+        for hit in hits:
+            self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))
+            self.assertEqual(b"%d" % len(miss.body), hit["content-length"])
+            self.assertEqual(b"bytes", hit["accept-ranges"])
+            for name in ("content-type", "cache-control", "etag", "content-disposition"):
+                self.assertEqual(miss[name], hit[name], name)
+        part = await fetch(port, path, range=b"bytes=1000-1999")
         self.assertEqual((206, miss.body[1000:2000]), (part.status, part.body))
         self.assertEqual(b"bytes 1000-1999/%d" % len(miss.body), part["content-range"])
-        beyond = await fetch(port, SHORT, range=b"bytes=99999999-")
+        beyond = await fetch(port, path, range=b"bytes=99999999-")
         self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
-
-    async def test_both_spellings_of_a_signature(self) -> None:
-        """A signature is valid unpadded and with one `=`; wrong keys and other padding give 401."""
-        port = self.start().port
-        rest = b"/f:mp3/plain/local://short.flac"
-        signature = sign(KEY, SALT, rest)
-        for spelling in (signature, signature + b"="):
-            self.assertEqual(200, (await fetch(port, b"/" + spelling + rest)).status)
-        for other in (sign(SALT, KEY, rest), b"insecure", signature + b"=="):
-            self.assertEqual(401, (await fetch(port, b"/" + other + rest)).status)
+        self.assertEqual(401, (await fetch(port, b"/insecure" + rest.encode())).status)
+        shutil.rmtree(self.store)
+        shutil.rmtree(self.root)
+        tag = miss["etag"] or b""
+        response = await fetch(port, path, if_none_match=tag)
+        self.assertEqual((304, tag), (response.status, response["etag"]))
+        self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
 
     async def test_outlives_source_restart_and_root(self) -> None:
         """A stored variant survives its source, a restart and a change of AP_LOCAL_ROOT."""
@@ -152,53 +135,20 @@ class StreamTests(ServiceCase):
         other = await fetch(service.port, signed("/f:wav/plain/local://short.flac"))
         self.assertEqual(404, other.status)
 
-    async def test_head(self) -> None:
-        """HEAD of a MISS or HIT has no body, starts no encoder and stores nothing."""
-        port = self.start().port
-        miss = await fetch(port, SHORT, b"HEAD")
-        self.assertEqual((200, b"MISS", b""), (miss.status, miss["x-audio-proxy"], miss.body))
-        self.assertIsNone(miss["content-length"])
-        self.assertEqual([], encoders())
-        get = await fetch(port, SHORT)
-        self.assertEqual(b"MISS", get["x-audio-proxy"])
-        await until_hit(port, SHORT)
-        hit = await fetch(port, SHORT, b"HEAD")
-        self.assertEqual((200, b"HIT", b""), (hit.status, hit["x-audio-proxy"], hit.body))
-        self.assertEqual(b"%d" % len(get.body), hit["content-length"])
-        self.assertEqual(b"bytes", hit["accept-ranges"])
-        # HEAD runs no probe, so it returns 200 where GET returns 415 (HEAD on signed endpoints, 6).
-        self.add("text.mp3", b"words " * 1000)
-        text = signed("/plain/local://text.mp3")
-        self.assertEqual(200, (await fetch(port, text, b"HEAD")).status)
-        self.assertEqual(415, (await fetch(port, text)).status)
-
-    async def test_304_without_storage(self) -> None:
-        """A matching If-None-Match gets 304 even if store and source are gone."""
-        port = self.start().port
-        tag = (await fetch(port, SHORT, b"HEAD"))["etag"] or b""
-        shutil.rmtree(self.store)
-        shutil.rmtree(self.root)
-        response = await fetch(port, SHORT, if_none_match=tag)
-        self.assertEqual((304, tag), (response.status, response["etag"]))
-        self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
-
-    async def test_download(self) -> None:
-        """MISS and HIT both carry the file name of ``dl`` (D10)."""
-        port = self.start().port
-        path = signed("/dl:M%C3%BCll.mp3/plain/local://short.flac")
-        expected = b"attachment; filename=\"M_ll.mp3\"; filename*=UTF-8''M%C3%BCll.mp3"
-        self.assertEqual(expected, (await fetch(port, path))["content-disposition"])
-        self.assertEqual(expected, (await until_hit(port, path))["content-disposition"])
-
     async def test_without_a_store(self) -> None:
-        """Without a variant store no request is a hit, and no file remains."""
-        port = self.start(variant_store=None).port
-        first = await fetch(port, SHORT)
-        self.assertEqual(b"MISS", first["x-audio-proxy"])
-        again = await fetch(port, SHORT)
-        self.assertIn(again["x-audio-proxy"], (b"MISS", b"COALESCED"))
-        self.assertEqual(first.body, again.body)
+        """Without a variant store every GET renders, and no file remains.
+
+        Once the source is deleted, GET returns 404 (D37).
+        """
+        source = self.add("gone.flac", short_flac())
+        port, target = self.start(variant_store=None).port, signed("/plain/local://gone.flac")
+        responses = [await fetch(port, target) for _ in range(2)]
+        for response in responses:
+            self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
+        self.assertEqual(responses[0].body, responses[1].body)
         self.assertEqual([], list(self.store.iterdir()))
+        source.unlink()
+        self.assertEqual(404, (await fetch(port, target)).status)
 
     async def test_all_clients_leave(self) -> None:
         """After all clients leave, a render with a store continues; without one it ends (D36)."""
@@ -225,30 +175,17 @@ class StreamTests(ServiceCase):
 
         Clients get at most AP_MAX_VARIANT_BYTES bytes, for small and large limits (D52).
         """
-        for limit in (100_000, 1_000_000):
+        for limit in (100_000, 4_000_000):
             service = self.start(max_variant_bytes=limit)
-            response = await fetch(service.port, signed("/f:wav/plain/local://long.flac"))
-            self.assertFalse(response.complete and response.status == 200)
+            response = await fetch(service.port, LONG)
+            self.assertFalse(response.complete and response.status == 200, limit)
             self.assertLessEqual(len(response.body), limit)
+            await until(lambda: not encoders(), "the encoder to end")
+            again = await fetch(service.port, LONG, b"HEAD")
+            self.assertEqual(b"MISS", again["x-audio-proxy"], limit)
+            await until(lambda: not scratch_files(self.store), "the scratch file to go")
             await service.stopService()
-        port = self.start(max_variant_bytes=4_000_000).port
-        response = await fetch(port, LONG)
-        self.assertEqual((200, False), (response.status, response.complete))
-        self.assertLessEqual(len(response.body), 4_000_000)
-        await until(lambda: not encoders(), "the encoder to end")
-        again = await fetch(port, LONG, b"HEAD")
-        self.assertEqual(b"MISS", again["x-audio-proxy"])
-        await until(lambda: not scratch_files(self.store), "the scratch file to go")
-
-    async def test_deleted_source(self) -> None:
-        """Without a store every GET renders, and returns 404 once the source is deleted (D37)."""
-        self.add("gone.flac", short_flac())
-        port, target = self.start(variant_store=None).port, signed("/plain/local://gone.flac")
-        for _ in range(2):
-            response = await fetch(port, target)
-            self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
-        (self.root / "gone.flac").unlink()
-        self.assertEqual(404, (await fetch(port, target)).status)
+        self.assertEqual(200, response.status)
 
     async def test_request_of_a_render(self) -> None:
         """Log lines of a render have the id of the request that started it (D54)."""
@@ -305,52 +242,57 @@ class SourceTests(ServiceCase):
     """Sources that are rendered or refused because of their real content."""
 
     async def test_source_content(self) -> None:
-        """Video, text, playlists and empty files return 415; audio with cover art is rendered."""
+        """Video, text and empty files return 415; audio with cover art is rendered.
+
+        HEAD runs no probe, so it returns 200 for each (HEAD on signed endpoints, 6).
+        """
         video = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
         sine = ("-f", "lavfi", "-i", "sine=duration=1")
         generate_audio(self.root / "film.mp4", *video, *sine, "-shortest")
-        generate_audio(self.root / "silent.mp4", *video)
-        generate_audio(self.root / "cover.png", *video, "-frames:v", "1")
-        cover = ("-i", str(self.root / "cover.png"), "-map", "0", "-map", "1")
-        generate_audio(self.root / "cover.mp3", *sine, *cover, "-disposition:v", "attached_pic")
+        # The frame of the video is the cover art.
+        cover = ("-map", "0", "-map", "1", "-frames:v", "1", "-c:v", "png")
+        generate_audio(
+            self.root / "cover.mp3", *sine, *video, *cover, "-disposition:v", "attached_pic"
+        )
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         self.add("empty.mp3", b"")
-        self.add("list.mp3", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
         port = self.start().port
-        for name, status, code in (
-            ("film.mp4", 415, "video_source"),
-            ("silent.mp4", 415, "video_source"),
-            ("cover.mp3", 200, None),
-            ("text.mp3", 415, "undecodable_source"),
-            ("empty.mp3", 415, "undecodable_source"),
-            ("list.mp3", 415, "undecodable_source"),
+        for name, code in (
+            ("film.mp4", "video_source"),
+            ("cover.mp3", None),
+            ("text.mp3", "undecodable_source"),
+            ("empty.mp3", "undecodable_source"),
         ):
-            response = await fetch(port, signed(f"/plain/local://{name}"))
-            self.assertEqual(status, response.status, name)
-            if code is not None:
-                self.assertEqual(code, response.error, name)
-                self.assertEqual(b"max-age=10", response["cache-control"])
+            path = signed(f"/plain/local://{name}")
+            self.assertEqual(200, (await fetch(port, path, b"HEAD")).status, name)
+            response = await fetch(port, path)
+            self.assertEqual(415 if code else 200, response.status, name)
+            if code:
+                self.assertEqual((code, b"max-age=10"), (response.error, response["cache-control"]))
 
     async def test_broadcast_containers(self) -> None:
         """TS, MPEG, AVI, FLV and MXF files without video are rendered; with video they give 415.
 
         The info document follows the same rule (D43).
         """
-        video = ("-f", "lavfi", "-i", "testsrc=size=352x288:rate=25:duration=0.5")
-        sine = ("-f", "lavfi", "-i", "sine=sample_rate=48000:duration=0.5")
-        for name, video_codec, *sound in (
-            ("a.ts", "mpeg2video", "-c:a", "mp2"),
-            ("a.mpg", "mpeg1video", "-c:a", "mp2"),
-            ("a.avi", "mpeg4", "-c:a", "libmp3lame"),
-            ("a.flv", "flv", "-c:a", "libmp3lame", "-ar", "44100"),
-            ("a.mxf", "mpeg2video", "-c:a", "pcm_s16le"),
-        ):
+        words = ["-f", "lavfi", "-i", "testsrc=size=352x288:rate=25:duration=0.5"]
+        words += ["-f", "lavfi", "-i", "sine=sample_rate=48000:duration=0.5"]
+        codecs = {
+            "a.ts": "-c:v mpeg2video -c:a mp2",
+            "a.mpg": "-c:v mpeg1video -c:a mp2",
+            "a.avi": "-c:v mpeg4 -c:a libmp3lame",
+            "a.flv": "-c:v flv -c:a libmp3lame -ar 44100",
+            "a.mxf": "-c:v mpeg2video -c:a pcm_s16le",
+        }
+        for name, codec in codecs.items():
+            words += ["-map", "0", "-map", "1", *codec.split(), "-bitexact"]
+            words += [str(self.root / f"film-{name}"), "-map", "1", *codec.split()[2:], "-bitexact"]
             # ffmpeg's mxf muxer requires a video stream; mxf_opatom writes a single audio stream.
-            alone = (*sound, "-f", "mxf_opatom") if name == "a.mxf" else sound
-            generate_audio(self.root / name, *sine, *alone)
-            generate_audio(self.root / f"film-{name}", *video, *sine, "-c:v", video_codec, *sound)
+            words += ["-f", "mxf_opatom"] if name == "a.mxf" else []
+            words.append(str(self.root / name))
+        generate_audio(Path(words.pop()), *words)
         port = self.start().port
-        for name in ("a.ts", "a.mpg", "a.avi", "a.flv", "a.mxf"):
+        for name in codecs:
             for options in ("f:wav", "info"):
                 heard = await fetch(port, signed(f"/{options}/plain/local://{name}"))
                 self.assertEqual((200, True), (heard.status, heard.complete), (name, options))
@@ -364,42 +306,24 @@ class SourceTests(ServiceCase):
         self.add("folder/inside.flac", short_flac())
         os.symlink(outside, self.root / "out.flac")
         os.symlink("/", self.root / "slash")
-        os.symlink("folder/inside.flac", self.root / "in.flac")
-        os.symlink("loop.flac", self.root / "loop.flac")
         os.mkfifo(self.root / "fifo.flac")
         port = self.start().port
         responses = set()
         for path in (
-            "missing.flac",
-            "out.flac",
-            f"slash{outside}",
-            "loop.flac",
-            "fifo.flac",
-            "folder",
-            "folder/",
-            "../outside.flac",
-            "folder/../../outside.flac",
-            "%2e%2e/outside.flac",
-            f"%2F{str(outside)[1:]}",
-            "folder/inside.flac%00",
-            "folder/inside.flac/",
-            "folder/inside.flac/x",
-            "a/" * 64 + "x",
-            "x" * 300,
-            "slash/dev/zero",
+            *("missing.flac", "out.flac", f"slash{outside}", "fifo.flac", "folder"),
+            *("../outside.flac", "%2e%2e/outside.flac", f"%2F{str(outside)[1:]}"),
+            *("folder/inside.flac%00", "folder/inside.flac/x", "x" * 300),
         ):
-            for method in (b"GET", b"HEAD"):
-                target = signed(f"/plain/local://{path}")
-                response = await fetch(port, target, method, x_request_id=b"same")
-                self.assertEqual(404, response.status, path)
-                if method == b"GET":
-                    headers = [line for line in response.headers if line[0] != b"date"]
-                    responses.add((tuple(headers), response.body))
+            target = signed(f"/plain/local://{path}")
+            self.assertEqual(404, (await fetch(port, target, b"HEAD")).status, path)
+            response = await fetch(port, target, x_request_id=b"same")
+            self.assertEqual(404, response.status, path)
+            headers = [line for line in response.headers if line[0] != b"date"]
+            responses.add((tuple(headers), response.body))
         self.assertEqual(1, len(responses), responses)
-        # A symlink to a file inside the root, and a path with `..` that stays inside the root.
-        for path in ("in.flac", "folder/../folder/inside.flac"):
-            response = await fetch(port, signed(f"/plain/local://{path}"), b"HEAD")
-            self.assertEqual(200, response.status, path)
+        # A path with `..` that stays inside the root.
+        inside = signed("/plain/local://folder/../folder/inside.flac")
+        self.assertEqual(200, (await fetch(port, inside, b"HEAD")).status)
 
     async def test_size(self) -> None:
         """A source of AP_MAX_SRC_BYTES is rendered; a source one byte larger returns 413."""
@@ -429,53 +353,3 @@ class SourceTests(ServiceCase):
                     self.assertEqual(status, response.status, source)
                     if method == b"GET":
                         self.assertEqual(error, response.error)
-
-    async def test_start_past_the_end(self) -> None:
-        """A start past the source's end returns 422 with the source's duration (D11)."""
-        self.add("short.flac", short_flac())
-        port = self.start().port
-        response = await fetch(port, signed("/t:5/plain/local://short.flac"))
-        self.assertEqual((422, "invalid_options"), (response.status, response.error))
-        self.assertIn("1", response.document["message"])
-
-
-class SlotTests(ServiceCase):
-    """Two render slots, and a queue of one."""
-
-    async def test_queue(self) -> None:
-        """With two slots taken and one render queued, another render gets 429 with Retry-After."""
-        self.add("long.flac", long_flac())
-        self.add("short.flac", short_flac())
-        port = self.start(queue_size=1, render_timeout=120).port
-        await fetch(port, SHORT)
-        await until_hit(port, SHORT)
-        paths = [signed(f"/cb:{number}/t:0:30/plain/local://long.flac") for number in range(4)]
-        running = [await send(port, path) for path in paths[:2]]
-        for number in range(2):
-            await until(lambda number=number: len(encoders()) > number, "an encoder")
-            for encoder in encoders():
-                os.kill(encoder, signal.SIGSTOP)
-        held = encoders()
-        waiting = await send(port, paths[2])
-        await until_ready_is(port, 503)
-        refused = await fetch(port, paths[3])
-        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-        self.assertEqual(b"no-store", refused["cache-control"])
-        self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
-        self.assertEqual(held, encoders())
-        self.assertIsNone(waiting.response)
-        # A hit and a client that joins a running render need no slot.
-        self.assertEqual(b"HIT", (await fetch(port, SHORT))["x-audio-proxy"])
-        joined = await send(port, paths[0])
-        for encoder in held:
-            os.kill(encoder, signal.SIGCONT)
-        for client in (*running, waiting, joined):
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-        await until_ready_is(port, 200)
-
-
-async def until_ready_is(port: int, status: int) -> None:
-    """Repeat GET /ready until it returns a status."""
-    while (await fetch(port, b"/ready")).status != status:
-        pass
