@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections import Counter
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -40,54 +39,30 @@ class LineObserverTests(SynchronousTestCase):
         self.stream.truncate()
         return text
 
-    def test_shape(self) -> None:
-        """A line has the UTC time in milliseconds, the level and the text (Request log; D28)."""
-        self.assertEqual(
-            f"{STAMP} [info] hello\n",
-            self.observe(log_level=LogLevel.info, log_format="{word}", word="hello"),
-        )
-
-    def test_request(self) -> None:
-        """The request id comes before the level (Request log)."""
+    def test_lines(self) -> None:
+        """A line has the UTC time in milliseconds, the request id, the level and the text (D28)."""
         record = AccessLogEntry(
             "abc", "render", 404, "not_found", "f:mp3", b"local://a b\nc.mp3", None, 77, 5
         )
-        self.assertEqual(
-            f"{STAMP} request_id=abc [info] render 404 not_found opts=f:mp3"
-            " src=local://a%20b%0Ac.mp3 77 bytes in 5ms\n",
-            self.observe(
-                log_level=record.level, log_format="{record}", record=record, request_id="abc"
+        request = "render 404 not_found opts=f:mp3 src=local://a%20b%0Ac.mp3 77 bytes in 5ms"
+        directives = "{0} {record} %s"
+        for event, line in (
+            ({"log_format": "{word}", "word": "hello", "log_level": LogLevel.info}, "[info] hello"),
+            (
+                {
+                    "log_format": "{it}",
+                    "it": record,
+                    "log_level": record.level,
+                    "request_id": "abc",
+                },
+                f"request_id=abc [info] {request}",
             ),
-        )
-
-    def test_level_names(self) -> None:
-        """Levels are spelled as in AP_LOG_LEVEL, and Twisted's critical level is shown as error."""
-        for level, name in (
-            (LogLevel.debug, "debug"),
-            (LogLevel.info, "info"),
-            (LogLevel.warn, "warning"),
-            (LogLevel.error, "error"),
-            (LogLevel.critical, "error"),
+            # Events of Twisted's legacy log have no level.
+            ({"log_format": "old"}, "[info] old"),
+            # Braces and percent signs in a field are not format directives.
+            ({"log_format": "{text}", "text": directives}, f"[info] {directives}"),
         ):
-            self.assertEqual(f"{STAMP} [{name}] x\n", self.observe(log_level=level, log_format="x"))
-
-    def test_threshold(self) -> None:
-        """AP_LOG_LEVEL selects its own level and all levels above it."""
-        order = ["debug", "info", "warning", "error"]
-        self.assertEqual(order, list(LEVELS))
-        for least in order:
-            for level in order:
-                written = self.observe(least, log_level=LEVELS[level], log_format="x")
-                self.assertEqual(order.index(level) >= order.index(least), bool(written))
-
-    def test_event_without_level(self) -> None:
-        """Events of Twisted's legacy log, which have no level, are logged as info."""
-        self.assertEqual(f"{STAMP} [info] old\n", self.observe(log_format="old"))
-
-    def test_text_is_no_format(self) -> None:
-        """Braces and percent signs in a field are not format directives."""
-        text = "{0} {record} %s"
-        self.assertEqual(f"{STAMP} [info] {text}\n", self.observe(log_format="{text}", text=text))
+            self.assertEqual(f"{STAMP} {line}\n", self.observe(**event), event)
 
     def test_several_lines(self) -> None:
         """Line breaks in a text cannot forge a log line: continuation lines are indented (D28)."""
@@ -118,7 +93,7 @@ class LineObserverTests(SynchronousTestCase):
         self.assertEqual("", sys.stdout.getvalue())  # type: ignore[attr-defined]
 
     def test_text_that_the_stream_cannot_spell(self) -> None:
-        """Characters that the stream cannot encode are escaped, so no line is lost."""
+        """Characters that the stream cannot encode are escaped; a line is flushed at once."""
         for encoding, shown in (("ascii", "\\xe9 \\udc80"), ("utf-8", "é \\udc80")):
             raw = io.BytesIO()
             stream = io.TextIOWrapper(raw, encoding=encoding)
@@ -128,58 +103,12 @@ class LineObserverTests(SynchronousTestCase):
             self.assertEqual(f"{STAMP} [info] {shown}\n", raw.getvalue().decode(encoding))
             stream.detach()
 
-    def test_flushed(self) -> None:
-        """Each line is flushed immediately."""
-        raw = io.BytesIO()
-        stream = io.TextIOWrapper(raw, write_through=False)
-        LineObserver(stream, "info")({"log_time": TIME, "log_format": "x"})
-        self.assertEqual(f"{STAMP} [info] x\n".encode(), raw.getvalue())
-        stream.detach()
-
-
-#: Log lines, each with the highest AP_LOG_LEVEL that shows it (Request log).
-LINES = {
-    r"request_id=health \[debug\] health 200 \d+ bytes in 0ms": "debug",
-    r"request_id=ready \[debug\] ready 200 \d+ bytes in 0ms": "debug",
-    r"request_id=unready \[debug\] ready 503 \d+ bytes in 0ms": "debug",
-    r"request_id=scrape \[debug\] metrics 200 \d+ bytes in 0ms": "debug",
-    r"request_id=gone \[debug\] the client has disconnected": "debug",
-    r"request_id=left \[debug\] the client has disconnected": "debug",
-    r"request_id=missing \[debug\] the reason for a 404: no such route": "debug",
-    r"\[debug\] the render of \S+ has a slot": "debug",
-    r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
-    r"\[debug\] the render of \S+ is stored": "debug",
-    r"\[debug\] the render of \S+ is stopped": "debug",
-    r"\[debug\] the render of \S+ has failed: The source has no audio .*": "debug",
-    r"\[debug\] the render of \S+ has failed: The encoder could not be started\.": "debug",
-    r"request_id=hit \[info\] render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms": "info",
-    r"request_id=missing \[info\] unknown 404 not_found \d+ bytes in 0ms": "info",
-    r"request_id=unsigned \[info\] render 401 invalid_signature \d+ bytes in 0ms": "info",
-    r"request_id=preflight \[info\] preflight 204 0 bytes in 0ms": "info",
-    r"request_id=gone \[info\] render 499 opts=\S+ src=\S+ 0 bytes in 0ms": "info",
-    r"request_id=left \[info\] render 200 opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms": "info",
-    r"request_id=[0-9a-f]{32} \[info\] unknown 400 bad_request \d+ bytes in 0ms": "info",
-    r"request_id=failed \[warning\] render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms": (
-        "warning"
-    ),
-    r"request_id=late \[warning\] render 504 render_timeout opts=\S+ src=\S+ \d+ bytes in 0ms": (
-        "warning"
-    ),
-    r"request_id=broken \[warning\] render 200 render_timeout opts=\S+ src=\S+ cache=MISS 4 bytes"
-    r" in 0ms": "warning",
-    r"request_id=crash \[warning\] render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms": (
-        "warning"
-    ),
-    r"\[warning\] the encoder failed \(.*\): Invalid data found when processing input": "warning",
-    r"\[error\] the encoder cannot be started: .*No such file or directory.*": "error",
-    r"request_id=crash \[error\] a request crashed": "error",
-}
-
 
 class BatchTests(SynchronousTestCase):
     """Batches of access log lines"""
 
     RECORD = AccessLogEntry("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
+    FAILED = RECORD._replace(status=500, error_code="render_failed")
 
     def setUp(self) -> None:
         self.stream = _Counted()
@@ -189,16 +118,25 @@ class BatchTests(SynchronousTestCase):
         """Return an observer that writes in batches."""
         return LineObserver(self.stream, level, self.clock.callLater)
 
-    def test_one_text(self) -> None:
-        """An access log line is the same with and without a Twisted log event (Request log)."""
+    def lines_written(self) -> int:
+        """Return the number of lines in the stream."""
+        return self.stream.getvalue().count("\n")
+
+    def test_events(self) -> None:
+        """An access log line is the same without a Twisted log event (Request log).
+
+        An event is written at once, after the access log lines of earlier requests.
+        """
         observer = self.observer()
-        observer.request(self.RECORD)
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
+        observer.request(self.RECORD)
         log_request(self.RECORD)
+        observer.request(self.RECORD)
+        Logger(observer=observer).info("hello")
         lines = [line[len(STAMP) :] for line in self.stream.getvalue().splitlines()]
         text = "render 200 opts=f:mp3 src=local://a cache=HIT 7 bytes in 0ms"
-        self.assertEqual(lines, [f" request_id=abc [info] {text}"] * 2)
+        self.assertEqual(lines, [f" request_id=abc [info] {text}"] * 3 + [" [info] hello"])
 
     def test_together(self) -> None:
         """Access log lines are written within 0.1 s, in order, with one flush for all of them."""
@@ -218,34 +156,21 @@ class BatchTests(SynchronousTestCase):
         observer = self.observer()
         for _ in range(10_000):
             observer.request(self.RECORD)
-        written = self.stream.getvalue().count("\n")
-        self.assertGreater(written, 9_000)
+        self.assertGreater(self.lines_written(), 9_000)
         self.clock.advance(1)
-        self.assertEqual(self.stream.getvalue().count("\n"), 10_000)
+        self.assertEqual(self.lines_written(), 10_000)
 
-    def test_events(self) -> None:
-        """Any other event is written at once, after the access log lines of earlier requests."""
+    def test_at_once(self) -> None:
+        """Errors of the service, and all lines once it begins to stop, are written at once."""
         observer = self.observer()
-        observer.request(self.RECORD)
-        observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
-        lines = self.stream.getvalue().splitlines()
-        self.assertIn("request_id=abc", lines[0])
-        self.assertEqual(lines[1], f"{STAMP} [info] hello")
-
-    def test_warnings(self) -> None:
-        """The access log line of an error of the service is written at once."""
-        observer = self.observer()
-        observer.request(self.RECORD)
-        observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
-        self.assertEqual(self.stream.getvalue().count("\n"), 2)
-
-    def test_end(self) -> None:
-        """Once the service begins to stop, lines are written at once, so that none is lost."""
-        observer = self.observer()
-        observer.request(self.RECORD)
+        written = []
+        for record in (self.RECORD, self.FAILED, self.RECORD):
+            observer.request(record)
+            written.append(self.lines_written())
         observer.write_through()
+        written.append(self.lines_written())
         observer.request(self.RECORD)
-        self.assertEqual(self.stream.getvalue().count("\n"), 2)
+        self.assertEqual([0, 2, 2, 3, 4], [*written, self.lines_written()])
 
     def test_stream_that_fails(self) -> None:
         """If the stream fails, lines are lost, but no request fails."""
@@ -256,15 +181,15 @@ class BatchTests(SynchronousTestCase):
             observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
         self.stream.error = None
         observer.request(self.RECORD)
-        self.assertEqual(self.stream.getvalue().count("\n"), 1)
+        self.assertEqual(self.lines_written(), 1)
 
     def test_levels(self) -> None:
         """Access log lines below AP_LOG_LEVEL are not written."""
         observer = self.observer("warning")
         observer.request(self.RECORD)
-        observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
+        observer.request(self.FAILED)
         observer.write_through()
-        self.assertEqual(self.stream.getvalue().count("\n"), 1)
+        self.assertEqual(self.lines_written(), 1)
 
 
 class _Counted(io.StringIO):
@@ -280,6 +205,46 @@ class _Counted(io.StringIO):
 
     def flush(self) -> None:
         self.flushed += 1
+
+
+#: Each AP_LOG_LEVEL, and the lines that it shows and higher levels don't: request id and text.
+LINES = {
+    "debug": (
+        ("health", r"health 200 \d+ bytes in 0ms"),
+        ("ready", r"ready 200 \d+ bytes in 0ms"),
+        ("unready", r"ready 503 \d+ bytes in 0ms"),
+        ("scrape", r"metrics 200 \d+ bytes in 0ms"),
+        ("gone", "the client has disconnected"),
+        ("left", "the client has disconnected"),
+        ("missing", "the reason for a 404: no such route"),
+        ("", r"the render of \S+ has a slot"),
+        ("", r"the render of \S+ has ended: 3 bytes"),
+        ("", r"the render of \S+ is stored"),
+        ("", r"the render of \S+ is stopped"),
+        ("", r"the render of \S+ has failed: The source has no audio .*"),
+        ("", r"the render of \S+ has failed: The encoder could not be started\."),
+    ),
+    "info": (
+        ("hit", r"render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms"),
+        ("missing", r"unknown 404 not_found \d+ bytes in 0ms"),
+        ("unsigned", r"render 401 invalid_signature \d+ bytes in 0ms"),
+        ("preflight", "preflight 204 0 bytes in 0ms"),
+        ("gone", r"render 499 opts=\S+ src=\S+ 0 bytes in 0ms"),
+        ("left", r"render 200 opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
+        ("[0-9a-f]{32}", r"unknown 400 bad_request \d+ bytes in 0ms"),
+    ),
+    "warning": (
+        ("failed", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("late", r"render 504 render_timeout opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("broken", r"render 200 render_timeout opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
+        ("crash", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("", r"the encoder failed \(.*\): Invalid data found when processing input"),
+    ),
+    "error": (
+        ("", "the encoder cannot be started: .*No such file or directory.*"),
+        ("crash", "a request crashed"),
+    ),
+}
 
 
 class LevelTests(SynchronousTestCase):
@@ -302,8 +267,8 @@ class LevelTests(SynchronousTestCase):
     def fetch(self) -> None:
         """Send one request for each kind of access log line."""
         harness = ResourceHarness(origin="*")
-        paths = [harness.path(f"/cb:{number}/plain/local://a".encode()) for number in range(6)]
         renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
+        paths = [harness.path(render) for render in renders]
         harness.store_variant(renders[0], b"abc")
         harness.fetch(b"/health", x_request_id=b"health")
         harness.fetch(b"/ready", x_request_id=b"ready")
@@ -316,19 +281,21 @@ class LevelTests(SynchronousTestCase):
         harness.fetch(b"/x/plain/local://a", x_request_id=b"unsigned")
         harness.fetch(b"/", b"OPTIONS", x_request_id=b"preflight")
         harness.connect().send_raw(b"no request\r\n\r\n")
-        gone, left, broken, failed, late = (harness.connect() for _ in range(5))
+        gone, left, *failing = (harness.connect() for _ in range(5))
         gone.send(paths[1], x_request_id=b"gone")
         gone.leave()
         left.send(paths[2], x_request_id=b"left")
         harness.render(renders[2]).write_output(b"half")
         left.leave()
-        broken.send(paths[3], x_request_id=b"broken")
-        harness.render(renders[3]).write_output(b"some")
-        harness.render(renders[3]).end(RenderTimeout())
-        failed.send(paths[4], x_request_id=b"failed")
-        harness.render(renders[4]).end(RenderFailed())
-        late.send(paths[5], x_request_id=b"late")
-        harness.render(renders[5]).end(RenderTimeout())
+        for number, request_id, output, error in (
+            (3, b"broken", b"some", RenderTimeout()),
+            (4, b"failed", b"", RenderFailed()),
+            (5, b"late", b"", RenderTimeout()),
+        ):
+            failing[number - 3].send(paths[number], x_request_id=request_id)
+            if output:
+                harness.render(renders[number]).write_output(output)
+            harness.render(renders[number]).end(error)
         harness.stored = ZeroDivisionError()
         harness.fetch(paths[0], x_request_id=b"crash")
 
@@ -350,30 +317,21 @@ class LevelTests(SynchronousTestCase):
         harness.close()
 
     def test_each_level(self) -> None:
-        """Each level shows the contract's lines for itself and the levels above (Request log)."""
-        order = list(LEVELS)
-        for level in order:
-            lines = self.lines(level)
-            expected = {
-                pattern
-                for pattern, highest in LINES.items()
-                if order.index(highest) >= order.index(level)
-            }
-            unexpected = [
-                line for line in lines if not any(re.fullmatch(p, line) for p in expected)
+        """Each level shows the contract's lines for itself and the levels above (Request log).
+
+        Every request has exactly one access log line, whatever its outcome.
+        """
+        order = ["debug", "info", "warning", "error"]
+        self.assertEqual(order, list(LEVELS))
+        for least in order:
+            lines = self.lines(least)
+            expected = [
+                (f"request_id={request_id} " if request_id else "") + rf"\[{level}\] {text}"
+                for level in order[order.index(least) :]
+                for request_id, text in LINES[level]
             ]
-            self.assertEqual([], unexpected, level)
             for pattern in expected:
                 found = [line for line in lines if re.fullmatch(pattern, line)]
                 # Three renders get a slot.
-                self.assertEqual(3 if "slot" in pattern else 1, len(found), (level, pattern))
-
-    def test_one_line_a_request(self) -> None:
-        """Every request has exactly one access log line, whatever its outcome."""
-        ids = Counter(
-            match[1]
-            for line in self.lines("debug")
-            if (match := re.search(r"request_id=(\S+) .* in 0ms", line))
-        )
-        self.assertEqual(len([pattern for pattern in LINES if " in 0ms" in pattern]), len(ids))
-        self.assertEqual({1}, set(ids.values()))
+                self.assertEqual(3 if "slot" in pattern else 1, len(found), (least, pattern))
+            self.assertEqual(len(expected) + 2 * (least == "debug"), len(lines), lines)
