@@ -28,16 +28,11 @@ STAMP = "2001-09-09T01:46:40.123Z"
 class LineObserverTests(SynchronousTestCase):
     """`LineObserver`"""
 
-    def setUp(self) -> None:
-        self.stream = io.StringIO()
-
-    def observe(self, level: str = "debug", **event: Any) -> str:
+    def observe(self, **event: Any) -> str:
         """Return the text that is written for an event."""
-        LineObserver(self.stream, level)({"log_time": TIME, **event})
-        text = self.stream.getvalue()
-        self.stream.seek(0)
-        self.stream.truncate()
-        return text
+        stream = io.StringIO()
+        LineObserver(stream, "debug")({"log_time": TIME, **event})
+        return stream.getvalue()
 
     def test_lines(self) -> None:
         """A line has the UTC time in milliseconds, the request id, the level and the text (D28)."""
@@ -49,12 +44,7 @@ class LineObserverTests(SynchronousTestCase):
         for event, line in (
             ({"log_format": "{word}", "word": "hello", "log_level": LogLevel.info}, "[info] hello"),
             (
-                {
-                    "log_format": "{it}",
-                    "it": record,
-                    "log_level": record.level,
-                    "request_id": "abc",
-                },
+                {"log_format": "{x}", "x": record, "log_level": record.level, "request_id": "abc"},
                 f"request_id=abc [info] {request}",
             ),
             # Events of Twisted's legacy log have no level.
@@ -86,10 +76,11 @@ class LineObserverTests(SynchronousTestCase):
 
     def test_given_stream(self) -> None:
         """Lines go to the given stream, even if twistd replaces stdout."""
-        observer = LineObserver(self.stream, "info")
+        stream = io.StringIO()
+        observer = LineObserver(stream, "info")
         self.patch(sys, "stdout", io.StringIO())
         Logger(observer=LogPublisher(observer)).info("to the real one")
-        self.assertTrue(self.stream.getvalue().endswith(" [info] to the real one\n"))
+        self.assertTrue(stream.getvalue().endswith(" [info] to the real one\n"))
         self.assertEqual("", sys.stdout.getvalue())  # type: ignore[attr-defined]
 
     def test_text_that_the_stream_cannot_spell(self) -> None:
