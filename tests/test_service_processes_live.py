@@ -6,11 +6,11 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from unittest import skipUnless
 
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.service import make_resource
 from tests.support.service import (
     Client,
     Process,
@@ -20,13 +20,13 @@ from tests.support.service import (
     fetch,
     is_running,
     long_flac,
+    reactor,
     resident_bytes,
     scratch_files,
     send,
     short_flac,
     signed,
     until,
-    until_hit,
 )
 
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
@@ -59,6 +59,8 @@ class TwoNodeTests(ServiceCase):
             self.assertTrue(one.body == two.body, f"different bytes for {option}")
             self.assertEqual(one["etag"], two["etag"])
         for node in nodes:
+            # No child process remains, not even a zombie.
+            await until(lambda node=node: not children(node.pid), "the children to be reaped")
             node.signal(signal.SIGTERM)
         self.assertEqual([0, 0], [await node.end() for node in nodes])
         # The stored files are identical too, and have the same names.
@@ -138,8 +140,12 @@ class ShutdownTests(ServiceCase):
         return node, port, client, encoder
 
     async def test_term_drains(self) -> None:
-        """SIGTERM closes the port, lets renders finish and be stored, and exits with 0."""
+        """SIGTERM closes the port, lets renders finish and be stored, and exits with 0.
+
+        Requests that end just before or during the shutdown are in the access log.
+        """
         node, port, client, encoder = await self.start_and_hold()
+        self.assertEqual(404, (await fetch(port, b"/no-route")).status)
         node.signal(signal.SIGTERM)
         while True:
             try:
@@ -152,29 +158,22 @@ class ShutdownTests(ServiceCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(0, await node.end())
         self.assertEqual("", node.stderr)
-        self.assertFalse((self.store / ".scratch").exists() and any(scratch_files(self.store)))
-        again = self.twistd()
-        hit = await fetch(await again.port(), LONG)
-        self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
-
-    async def test_last_lines(self) -> None:
-        """Requests that end just before or during the shutdown are in the access log."""
-        node, port, client, encoder = await self.start_and_hold()
-        self.assertEqual(404, (await fetch(port, b"/no-route")).status)
-        node.signal(signal.SIGTERM)
-        os.kill(encoder, signal.SIGCONT)
-        await client.end()
-        self.assertEqual(0, await node.end())
         lines = [line for line in node.stdout.splitlines() if "request_id=" in line]
         self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
+        self.assertEqual([], scratch_files(self.store))
+        hit = await fetch(self.start().port, LONG)
+        self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
     async def test_drain_has_a_limit(self) -> None:
         """Shutdown ends a hanging render after AP_RENDER_TIMEOUT, and exits with status 0.
 
         The limit is AP_RENDER_TIMEOUT or 30 s, whichever is shorter (D39).
         """
-        seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
-        node, _, client, encoder = await self.start_and_hold(**seconds)
+        for seconds, limit in ((7, 7), (300, 30)):
+            proxy = make_resource(self.config(render_timeout=seconds, probe_timeout=1), reactor)
+            self.assertEqual(limit, proxy.drain_timeout)
+        timeouts = {"AP_RENDER_TIMEOUT": "2", "AP_PROBE_TIMEOUT": "1"}
+        node, _, client, encoder = await self.start_and_hold(**timeouts)
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         self.assertFalse(is_running(encoder))
@@ -201,42 +200,6 @@ class ShutdownTests(ServiceCase):
         self.assertEqual("", node.stderr)
         self.assertNotIn("Traceback", node.stdout)
         self.assertNotIn("[error]", node.stdout)
-
-    @skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
-    async def test_kill(self) -> None:
-        """SIGKILL leaves no encoder and no torn variant; the next boot removes scratch files."""
-        node, _, client, encoder = await self.start_and_hold()
-        self.assertEqual(1, len(scratch_files(self.store)))
-        node.signal(signal.SIGKILL)
-        self.assertEqual(-signal.SIGKILL, await node.end())
-        await until(lambda: not is_running(encoder), "the encoder to end")
-        self.assertFalse((await client.end()).complete)
-        self.assertEqual(1, len(scratch_files(self.store)))
-        again = self.twistd()
-        port = await again.port()
-        self.assertEqual([], scratch_files(self.store))
-        whole = await fetch(port, LONG)
-        self.assertEqual((b"MISS", True), (whole["x-audio-proxy"], whole.complete))
-        self.assertEqual(whole.body, (await until_hit(port, LONG)).body)
-
-    async def test_scratch_files_of_running_node(self) -> None:
-        """A node that boots does not remove scratch files of a running node (D40)."""
-        _, _, client, encoder = await self.start_and_hold()
-        second_node = self.twistd()
-        await second_node.port()
-        self.assertEqual(1, len(scratch_files(self.store)))
-        os.kill(encoder, signal.SIGCONT)
-        self.assertTrue((await client.end()).complete)
-
-    async def test_no_zombies(self) -> None:
-        """After renders and refusals the service has no child processes, not even zombies."""
-        self.add("short.flac", short_flac())
-        self.add("text.mp3", b"words " * 1000)
-        node = self.twistd()
-        port = await node.port()
-        for name in ("short.flac", "text.mp3", "short.flac"):
-            await fetch(port, signed(f"/f:opus/plain/local://{name}"))
-        await until(lambda: not children(node.pid), "the children to be reaped")
 
 
 def _kill_if_running(pid: int) -> None:
