@@ -112,14 +112,11 @@ def names_in(value: Any) -> Iterator[str]:
 class DocumentTests(SynchronousTestCase):
     """Form of both files."""
 
-    def test_version(self) -> None:
-        """Each file has a description and the version of its fields."""
+    def test_form(self) -> None:
+        """Each file has a description and the version of its fields, and no vector twice."""
         for document in (SIGNATURES, CANONICAL):
             self.assertEqual(1, document["version"])
             self.assertTrue(document["description"])
-
-    def test_no_row_twice(self) -> None:
-        """No vector occurs twice."""
         lists = [part["rows"] for part in SECTIONS.values()]
         for what in ("signed", "refused"):
             lists.append(
@@ -156,7 +153,11 @@ class SignatureTests(SynchronousTestCase):
                 self.assertEqual(f"/{row['signature']}{row['path']}", url)
 
     def test_refused(self) -> None:
-        """Each mistake makes the listed signature, which is refused (Authentication, 3)."""
+        """Each mistake makes the listed signature, which is refused (Authentication, 3).
+
+        Each mistake is explained and occurs in a row.
+        """
+        mistakes = set()
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["refused"]:
@@ -164,24 +165,20 @@ class SignatureTests(SynchronousTestCase):
                 made = MISTAKES[row["mistake"]](pair["key"], pair["salt"], path)
                 self.assertEqual(made, row["signature"], row)
                 self.assertFalse(verify(key, salt, path, made.encode()), row)
-
-    def test_every_mistake(self) -> None:
-        """Each mistake is explained and occurs in a row."""
-        made = {row["mistake"] for pair in SIGNATURES["pairs"] for row in pair["refused"]}
-        self.assertEqual(MISTAKES.keys(), made)
+                mistakes.add(row["mistake"])
+        self.assertEqual(MISTAKES.keys(), mistakes)
         self.assertEqual(MISTAKES.keys(), SIGNATURES["mistakes"].keys())
 
     def test_lengths(self) -> None:
-        """The vectors have short and long keys, salts and paths.
+        """Keys have fewer, exactly and more bytes than the 64 of a SHA-256 block.
 
-        Keys have fewer, exactly and more bytes than the 64 of a SHA-256 block. Salts range from one
-        byte to more than a block.
+        Salts range from one byte to more than a block, and there are long paths.
         """
-        lengths = [(len(pair["key"]) // 2, len(pair["salt"]) // 2) for pair in SIGNATURES["pairs"]]
-        keys, salts = {key for key, _ in lengths}, {salt for _, salt in lengths}
+        pairs = SIGNATURES["pairs"]
+        keys, salts = ({len(pair[name]) // 2 for pair in pairs} for name in ("key", "salt"))
         self.assertTrue({32, 64} < keys and max(keys) > 64, keys)
         self.assertTrue(1 in salts and max(salts) > 64, salts)
-        paths = [row["path"] for pair in SIGNATURES["pairs"] for row in pair["signed"]]
+        paths = [row["path"] for pair in pairs for row in pair["signed"]]
         self.assertGreater(max(map(len, paths)), 2000)
 
 
@@ -197,13 +194,10 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(row.get("exp"), exp, row)
             self.assertEqual((options, None), read_options(cut(row["canonical"])), row)
 
-    def test_every_format(self) -> None:
-        """The vectors contain each output format at least once."""
+    def test_every_option(self) -> None:
+        """Each option occurs in an accepted row and in a refused row, and each format in a row."""
         read = {read_options(cut(row["options"]))[0].f for row in rows("options")}
         self.assertEqual(set(FORMATS), read)
-
-    def test_every_option(self) -> None:
-        """Each option occurs at least once in an accepted row and in a refused row."""
         names = {row.name for row in fields(VariantOptions)} | {"exp"}
         for section in ("options", "refused_options"):
             spelled = [row["options"].split("/") for row in rows(section)]
@@ -264,24 +258,21 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(row["key"], hashlib.sha256(validator).hexdigest(), row)
 
     def test_paths(self) -> None:
-        """`audioproxy.urls` builds exactly the published paths."""
+        """`audioproxy.urls` builds exactly the published paths, with each field of `Variant`."""
         signer = Signer(KEY, SALT, now=lambda: 0.0)
         for row in rows("paths"):
             arguments = {
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in row.get("variant", {}).items()
             }
-            source: str | bytes = row.get("source", "")
-            if not source:
-                source = base64.urlsafe_b64decode(row["source_base64url"] + "==")
+            source: str | bytes = row.get("source", "") or base64.urlsafe_b64decode(
+                row["source_base64url"] + "=="
+            )
             writer = Signer(KEY, SALT, encoded=row.get("encoded", False), now=signer.now)
             if row.get("info"):
                 url = writer.info_url(source)
             else:
                 url = writer.url(source, Variant(**arguments), expires_at=row.get("expires_at"))
             self.assertEqual(signer.sign(row["path"]), url, row)
-
-    def test_every_field(self) -> None:
-        """Each field of `Variant` occurs in at least one row."""
         given = {name for row in rows("paths") for name in row.get("variant", {})}
         self.assertEqual({row.name for row in fields(Variant) if row.init}, given)
