@@ -4,39 +4,58 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 
+from treq.testing import StubTreq
 from twisted.application.service import MultiService
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import Request, Site
 from twisted.web.static import Data
 
 from audioproxy.config import BucketStore, S3Config
 from audioproxy.service import AudioProxy, BootError, make_resource
+from audioproxy.urls import Signer, Variant
+from tests.support.http import KEY, SALT
 from tests.support.service import (
     ServiceCase,
+    begin,
     children,
     fetch,
     reactor,
+    read_metrics,
     send,
     short_flac,
     signed,
+    until,
     until_hit,
 )
 
+PREFIX = "http://app.test/audio"
+IDENTITY: dict[str, Any] = {
+    "access_key_id": "id",
+    "secret_access_key": "secret",
+    "region": "eu-west-1",
+}
 PATH = b"/audio" + signed("/f:ogg/plain/local://short.flac")
 
 
 class EmbeddingTests(ServiceCase):
     """`make_resource`"""
 
-    def mount(self, proxy: AudioProxy) -> int:
-        """Serve a site with the proxy at /audio/ and a text at /text, and return its port."""
+    def application(self, proxy: AudioProxy) -> Resource:
+        """Return an application with the proxy at /audio/, its metrics and a text."""
         root = Resource()
         root.putChild(b"audio", proxy.resource)
+        root.putChild(b"internal", proxy.metrics)
         root.putChild(b"text", Data(b"a text", "text/plain"))
-        port = reactor.listenTCP(0, Site(root), interface="127.0.0.1")
+        return root
+
+    def mount(self, proxy: AudioProxy) -> int:
+        """Serve an application with the proxy and return its port."""
+        site = Site(self.application(proxy))
+        port = reactor.listenTCP(0, site, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
@@ -47,57 +66,104 @@ class EmbeddingTests(ServiceCase):
         return proxy
 
     async def test_renders_below_a_prefix(self) -> None:
-        """A proxy at /audio/ renders and stores, and does not affect other resources."""
+        """A proxy at /audio/ renders and stores, and does not affect other resources.
+
+        The metrics are served only where the application mounts them, separately for each proxy. A
+        file store is served in proxy mode, even if the serve mode is redirect.
+        """
         self.add("short.flac", short_flac())
-        proxy = self.make()
-        await proxy.startService()
-        port = self.mount(proxy)
+        proxies = [self.make(serve_mode="redirect"), self.make()]
+        for proxy in proxies:
+            await proxy.startService()
+        port, other_port = map(self.mount, proxies)
         miss = await fetch(port, PATH)
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         self.assertEqual(b"OggS", miss.body[:4])
-        self.assertEqual(miss.body, (await until_hit(port, PATH)).body)
-        self.assertEqual(b"a text", (await fetch(port, b"/text")).body)
-        self.assertEqual(200, (await fetch(port, b"/audio/health")).status)
-        for target, status in ((b"/audio/", 404), (b"/audio", 404), (b"/audio/x/y", 401)):
-            response = await fetch(port, target)
-            self.assertEqual(status, response.status)
-            self.assertEqual(b"application/json", response["content-type"])
-        # The URL contains the prefix, but the signed path does not. The site has no resource at the
-        # path without the prefix.
-        self.assertEqual(404, (await fetch(port, PATH.removeprefix(b"/audio"))).status)
-
-    async def test_store_without_urls(self) -> None:
-        """A file store is served in proxy mode, even if the serve mode is redirect."""
-        self.add("short.flac", short_flac())
-        proxy = self.make(serve_mode="redirect")
-        await proxy.startService()
-        port = self.mount(proxy)
-        miss = await fetch(port, PATH)
         hit = await until_hit(port, PATH)
         self.assertEqual((200, miss.body), (hit.status, hit.body))
         part = await fetch(port, PATH, range=b"bytes=0-3")
         self.assertEqual((206, b"OggS"), (part.status, part.body))
+        self.assertEqual(b"a text", (await fetch(port, b"/text")).body)
+        self.assertEqual("ok", (await fetch(port, b"/audio/health")).document["status"])
+        for target, status in (
+            *((b"/audio/", 404), (b"/audio", 404), (b"/audio/metrics", 404)),
+            (b"/audio" + signed("/plain/local://missing.flac"), 404),
+            (b"/audio/x/y", 401),
+        ):
+            response = await fetch(port, target)
+            error = "not_found" if status == 404 else "invalid_signature"
+            self.assertEqual((status, error), (response.status, response.error), target)
+            self.assertEqual(b"application/json", response["content-type"])
+        # The URL contains the prefix, but the signed path does not. The site has no resource at the
+        # path without the prefix.
+        for target in (PATH.removeprefix(b"/audio"), b"/metrics", b"/internal"):
+            self.assertEqual(404, (await fetch(port, target)).status)
+        for each, renders in ((port, 1), (other_port, 0)):
+            response = await fetch(each, b"/internal/metrics")
+            self.assertEqual(b"text/plain; version=0.0.4", response["content-type"])
+            name = 'audio_proxy_renders_total{format="ogg",outcome="success"}'
+            self.assertEqual(renders, read_metrics(response.body)[name])
+
+    async def test_stub_treq(self) -> None:
+        """An application's test can read a render with treq.testing and `StubTreq.flush`."""
+        self.add("short.flac", short_flac())
+        proxy = self.make()
+        begin(proxy)
+        treq = StubTreq(self.application(proxy))
+        self.assertEqual(200, self.successResultOf(treq.get(f"{PREFIX}/health")).code)
+
+        async def flush_until(waiting: Deferred[Any]) -> Any:
+            results: list[Any] = []
+            waiting.addBoth(results.append)
+            await until(lambda: treq.flush() or results, "the response")
+            return results[0]
+
+        url = Signer(KEY, SALT, PREFIX).url("local://short.flac", Variant(f="wav"))
+        response = await flush_until(treq.get(url))
+        self.assertEqual(["MISS"], response.headers.getRawHeaders("x-audio-proxy"))
+        body = await flush_until(treq.content(response))
+        self.assertEqual((200, b"RIFF"), (response.code, body[:4]))
+
+    def test_stub_treq_urls(self) -> None:
+        """StubTreq passes `Signer`'s URLs on unchanged, but changes some other raw URLs.
+
+        treq encodes ``[``, ``]`` and ``|``. Twisted's Agent drops a final ``;`` if the last segment
+        has no other. A test with such a URL needs a socket.
+        """
+        seen: list[bytes] = []
+
+        class Record(Resource):
+            isLeaf = True
+
+            def render_GET(self, request: Request) -> bytes:
+                seen.append(request.uri)
+                return b""
+
+        stub = StubTreq(Record())
+        url = Signer(KEY, SALT).url("local://a b;[1]|%.flac")
+        for target in (url, "/%2f%2F", "/a;b;", "/a[1]|b", "/a;"):
+            self.successResultOf(stub.get(f"http://app.test{target}"))
+        self.assertEqual([url.encode(), b"/%2f%2F", b"/a;b;", b"/a%5B1%5D%7Cb", b"/a"], seen)
 
     async def test_child_of_an_application(self) -> None:
-        """A proxy starts and stops with its parent service."""
+        """A proxy starts and stops with its parent service, and can be started again.
+
+        A stop, even right after the start, leaves no child process and no scratch file.
+        """
         self.add("short.flac", short_flac())
         proxy = self.make()
         parent = MultiService()
         proxy.setServiceParent(parent)
         port = self.mount(proxy)
-        parent.startService()
-        self.assertEqual(200, (await fetch(port, PATH)).status)
-        await parent.stopService()
-        self.assertFalse(proxy.running)
-        self.assertEqual([], children())
-        self.assertEqual([], list((self.store / ".scratch").iterdir()))
-
-    async def test_stop_at_once(self) -> None:
-        """A stop right after the start leaves no child process and no timer."""
-        proxy = self.make()
-        await proxy.startService()
-        await proxy.stopService()
-        self.assertEqual([], children())
+        for cache in (b"MISS", b"HIT", None):
+            parent.startService()
+            self.assertTrue(proxy.running)
+            if cache is not None:
+                self.assertEqual(cache, (await fetch(port, PATH))["x-audio-proxy"])
+            await parent.stopService()
+            self.assertFalse(proxy.running)
+            self.assertEqual([], children())
+            self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_stop_while_it_starts(self) -> None:
         """A stop cancels a start whose bucket does not respond; the proxy can be started again."""
@@ -105,10 +171,7 @@ class EmbeddingTests(ServiceCase):
             proxy = self.make(
                 variant_store=BucketStore("bucket"),
                 source_s3=S3Config(
-                    endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}",
-                    access_key_id="id",
-                    secret_access_key="secret",
-                    region="eu-west-1",
+                    endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", **IDENTITY
                 ),
             )
             for _ in range(2):
@@ -136,38 +199,27 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual([], children())
 
-    async def test_start_again(self) -> None:
-        """A stopped proxy can be started again."""
-        self.add("short.flac", short_flac())
-        proxy = self.make()
-        port = self.mount(proxy)
-        states = []
-        for _ in range(2):
-            await proxy.startService()
-            states.append((await fetch(port, PATH))["x-audio-proxy"])
-            await proxy.stopService()
-        self.assertEqual([b"MISS", b"HIT"], states)
-
     def test_store_not_writable(self) -> None:
         """If the store is not writable, the start fails with an error that names the setting."""
         self.store.rmdir()
-        self.store.write_bytes(b"")
-        proxy = self.make()
-        error = self.failureResultOf(proxy.startService(), BootError).value
-        self.assertIn("AP_VARIANT_STORE", str(error))
-        self.assertFalse(proxy.running)
+        for scratch in (False, True):
+            # A file in the place of a folder.
+            if scratch:
+                self.store.mkdir()
+            path = self.store / ".scratch" if scratch else self.store
+            path.write_bytes(b"")
+            proxy = self.make()
+            error = self.failureResultOf(proxy.startService(), BootError).value
+            self.assertTrue(str(error).startswith("AP_VARIANT_STORE: "), error)
+            self.assertFalse(proxy.running)
+            path.unlink()
 
     def test_conflicting_settings(self) -> None:
         """`make_resource` refuses unusable settings with one line that names the variable."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
         # An address on the loopback interface; the test sends no request to it.
-        identity: dict[str, Any] = {
-            "endpoint": "http://127.0.0.1:9",
-            "access_key_id": "id",
-            "secret_access_key": "secret",
-            "region": "eu-west-1",
-        }
+        identity = {**IDENTITY, "endpoint": "http://127.0.0.1:9"}
         bucket: dict[str, Any] = {"variant_store": BucketStore("bucket")}
         virtual = S3Config(**identity, addressing="virtual")
         for settings, problem in (
@@ -178,6 +230,13 @@ class EmbeddingTests(ServiceCase):
                 "AP_VARIANT_S3_ADDRESSING: .*path",
             ),
             ({"source_s3": virtual}, "AP_S3_ADDRESSING: .*path"),
+            (
+                {
+                    "variant_store": BucketStore("a_bucket"),
+                    "source_s3": replace(virtual, endpoint="http://s3.test:9"),
+                },
+                "AP_VARIANT_STORE: ",
+            ),
             (
                 {"source_s3": S3Config(**identity, ca_bundle=str(bundle))},
                 "AP_S3_CA_BUNDLE: .*certificates",
