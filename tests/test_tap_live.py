@@ -45,16 +45,6 @@ class TapCase(ServiceCase):
             self.assertTrue(line.startswith("audioproxy: ") and line.isprintable(), line)
         return [line.removeprefix("audioproxy: ") for line in lines]
 
-    async def late_refusal(self, **variables: str) -> str:
-        """Return the only error line in the log of a start that fails after logging has begun."""
-        process = self.twistd(**variables)
-        self.assertEqual(1, await process.end())
-        self.assertEqual("", process.stderr)
-        for word in ("Traceback", "SystemExit", "listening on"):
-            self.assertNotIn(word, process.stdout)
-        (error,) = [line["text"] for line in self.lines(process) if line["level"] == "error"]
-        return error
-
     def lines(self, process: Process) -> list[re.Match[str]]:
         """Parse the log lines on stdout, all of which must have the right format."""
         matches = []
@@ -79,10 +69,14 @@ class RefusedStartTests(TapCase):
     """Refused starts, with messages that name the variable."""
 
     async def test_all_problems_at_once(self) -> None:
-        """A start with several wrong settings reports each in its own line, before a port opens."""
+        """A start with several wrong settings reports each in its own line, before a port opens.
+
+        A misspelled variable is reported with the required variable that is missing (D33).
+        """
         lines = await self.refusal(
             AP_KEY="abc",
             AP_SALT="",
+            AP_SLAT="5a17",
             AP_PORT="http",
             AP_LOCAL_ROOT="/nowhere/at/all",
             AP_VARIANT_STORE="ftp://x",
@@ -90,6 +84,9 @@ class RefusedStartTests(TapCase):
             AP_ALLOW_ORIGIN="https://Example.com/",
             AWS_REGION="eu-west-1",
         )
+        (misspelled,) = [line for line in lines if "AP_SLAT" in line]
+        self.assertIn("AP_SALT", misspelled)
+        lines.remove(misspelled)
         names = [line.partition(":")[0] for line in lines]
         expected = {
             *("AP_KEY", "AP_SALT", "AP_PORT", "AP_LOCAL_ROOT", "AP_VARIANT_STORE", "AP_LOG_LEVEL"),
@@ -99,49 +96,17 @@ class RefusedStartTests(TapCase):
         self.assertEqual(len(names), len(set(names)), lines)
         self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
 
-    async def test_nothing_set(self) -> None:
-        """A start without any AP_ variable reports AP_KEY and AP_SALT, and nothing else."""
-        unset = dict.fromkeys(self.environment(), "")
-        unset |= {name: self.environment()[name] for name in ("PATH", "HOME", "PYTHONPATH")}
-        lines = await self.refusal(**unset)
-        self.assertEqual(["AP_KEY", "AP_SALT"], [line.partition(":")[0] for line in lines])
-
-    async def test_redirect_over_a_file_store(self) -> None:
-        """Default redirect mode and a file store are refused in one line with both variables."""
-        (line,) = await self.refusal(AP_SERVE_MODE="")
-        self.assertIn("AP_SERVE_MODE", line)
-        self.assertIn("AP_VARIANT_STORE", line)
-
-    async def test_typo_and_its_consequence(self) -> None:
-        """A misspelled variable is reported with the required variable that is missing (D33)."""
-        lines = await self.refusal(AP_SALT="", AP_SLAT="5a17")
-        self.assertEqual(2, len(lines), lines)
-        self.assertTrue(any("AP_SLAT" in line and "AP_SALT" in line for line in lines))
-
     async def test_port_taken(self) -> None:
         """A start on a port in use logs one error line with AP_PORT and the port."""
         with socket.create_server(("", 0)) as taken:
             port = taken.getsockname()[1]
-            error = await self.late_refusal(AP_PORT=str(port))
+            process = self.twistd(AP_PORT=str(port))
+            self.assertEqual(1, await process.end())
+        self.assertEqual("", process.stderr)
+        for word in ("Traceback", "SystemExit", "listening on"):
+            self.assertNotIn(word, process.stdout)
+        (error,) = [line["text"] for line in self.lines(process) if line["level"] == "error"]
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
-        self.assertEqual([], list((self.store / ".scratch").iterdir()))
-
-    async def test_metrics_port_taken(self) -> None:
-        """A start with the metrics port in use logs one error line with AP_METRICS_PORT.
-
-        No scratch file stays in the store.
-        """
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            error = await self.late_refusal(AP_METRICS_PORT=str(port))
-        self.assertRegex(error, rf"\Aaudioproxy: AP_METRICS_PORT: .*\b127\.0\.0\.1 port {port}\b")
-        self.assertEqual([], list((self.store / ".scratch").iterdir()))
-
-    async def test_metrics_address(self) -> None:
-        """A start on an address of another machine logs AP_METRICS_BIND and the address."""
-        error = await self.late_refusal(AP_METRICS_BIND="192.0.2.1")
-        self.assertRegex(error, r"\Aaudioproxy: AP_METRICS_BIND: .*\b192\.0\.2\.1\b")
-        self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_port_taken_for_a_daemon(self) -> None:
         """A daemon that cannot start names the variable on its terminal and exits with status 1."""
@@ -155,45 +120,15 @@ class RefusedStartTests(TapCase):
         self.assertEqual(1, ended.returncode)
         self.assertIn("AP_PORT", ended.stdout + ended.stderr)
 
-    async def test_proof_of_the_store(self) -> None:
-        """A store in which no object can be written fails the start before a port opens."""
-        (self.store / ".scratch").write_bytes(b"in the way")
-        error = await self.late_refusal()
-        self.assertTrue(error.startswith("audioproxy: AP_VARIANT_STORE: "), error)
-
-    async def test_store_not_writable(self) -> None:
-        """A store that is a file or not writable is refused in one line with AP_VARIANT_STORE."""
-        self.store.rmdir()
-        self.store.write_bytes(b"")
-        for path in (str(self.store), "/proc/self"):
-            (line,) = await self.refusal(AP_VARIANT_STORE=f"file://{path}")
-            self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
-
-    async def bucket_refusal(self, **variables: str) -> str:
-        """Return the message of a failed start with a bucket at a local endpoint."""
-        (line,) = await self.refusal(**{**BUCKET, **variables})
-        return line
-
     async def test_bucket_store(self) -> None:
         """A bucket that does not respond fails the start in one line, before a port opens."""
         with socket.socket() as nobody:
             # A bound port that does not listen: no other program can respond there.
             nobody.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{nobody.getsockname()[1]}"
-            line = await self.bucket_refusal(AP_S3_ENDPOINT=f"http://{address}")
+            (line,) = await self.refusal(**{**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"})
         self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
         self.assertIn(address, line)
-
-    async def test_bucket_no_host_name_can_hold(self) -> None:
-        """Virtual addressing requires a host name that can include the bucket's name."""
-        line = await self.bucket_refusal(AP_S3_ADDRESSING="virtual")
-        self.assertTrue(line.startswith("AP_S3_ADDRESSING: "), line)
-        line = await self.bucket_refusal(
-            AP_S3_ADDRESSING="virtual",
-            AP_S3_ENDPOINT="http://s3.test:9",
-            AP_VARIANT_STORE="s3://a_bucket",
-        )
-        self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
 
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
@@ -218,7 +153,7 @@ class RefusedStartTests(TapCase):
         """A CA bundle without certificates is refused with the name of its variable."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
-        line = await self.bucket_refusal(AP_S3_CA_BUNDLE=str(bundle))
+        (line,) = await self.refusal(**BUCKET, AP_S3_CA_BUNDLE=str(bundle))
         self.assertTrue(line.startswith("AP_S3_CA_BUNDLE: "), line)
 
 
@@ -226,10 +161,15 @@ class RunTests(TapCase):
     """Running service: log, metrics, readiness and insecure mode."""
 
     async def test_log(self) -> None:
-        """All lines on stdout have the log format, and each request has one line (Request log)."""
+        """All lines on stdout have the log format, and each request has one line (Request log).
+
+        The log has the metrics port at info, and scrapes and render events at debug. The service
+        works in the folder in which it was started.
+        """
         self.add("a b.flac", short_flac())
         process = self.twistd(AP_PROT="4000", AP_LOG_LEVEL="debug", AP_ALLOW_ORIGIN="*")
-        port = await process.port()
+        port, metrics_port = await process.port(), await process.metrics_port()
+        self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
         target = signed("/f:opus/plain/local://a%20b.flac") + b"?secret=1"
         size = len((await fetch(port, target, x_request_id=b"one")).body)
         hit = await until_hit(port, target)
@@ -240,6 +180,8 @@ class RunTests(TapCase):
         await fetch(port, signed("/q:99/plain/local://x"), x_request_id=b"five")
         await fetch(port, signed("/plain/local://none"), b"HEAD", x_request_id=b"six")
         await fetch(port, b"/x", b"OPTIONS", x_request_id=b"seven")
+        scrape = (await fetch(metrics_port, b"/metrics", x_request_id=b"eight")).body
+        self.assertIn(b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0\n', scrape)
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
@@ -256,6 +198,7 @@ class RunTests(TapCase):
                 r"render 404 not_found opts=f:mp3 src=local://none 0 bytes in \d+ms",
             ),
             "seven": ("info", r"preflight 204 0 bytes in \d+ms"),
+            "eight": ("debug", rf"metrics 200 {len(scrape)} bytes in \d+ms"),
         }
         for request_id, (level, text) in expected.items():
             its = [line for line in lines if line["id"] == f"request_id={request_id} "]
@@ -263,6 +206,13 @@ class RunTests(TapCase):
             (line,) = [line for line in its if line["text"].endswith("ms")]
             self.assertEqual(level, line["level"], request_id)
             self.assertRegex(line["text"], rf"\A{text}\Z")
+        own = [line for line in lines if line["id"] == "request_id=one "]
+        life = [line["text"] for line in own if line["level"] == "debug"]
+        self.assertEqual(
+            ["has a slot", "has ended", "is stored"],
+            [" ".join(text.split(":")[0].split()[4:]) for text in life],
+        )
+        self.assertIn(f"[info] metrics on 127.0.0.1 port {metrics_port}\n", process.stdout)
         self.assertNotIn("secret", process.stdout)
         # A variable with a name similar to a known one causes a warning (D33).
         (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
@@ -270,57 +220,35 @@ class RunTests(TapCase):
         self.assertIn("AP_PORT", warning)
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
 
-    async def test_scrapes(self) -> None:
-        """The log has the metrics port at info, and scrapes and render events at debug."""
-        self.add("short.flac", short_flac())
-        process = self.twistd(AP_LOG_LEVEL="debug")
-        port = await process.port()
-        (line,) = re.findall(r"\[info\] metrics on 127\.0\.0\.1 port (\d+)\n", process.stdout)
-        await fetch(port, signed("/plain/local://short.flac"), x_request_id=b"render")
-        await until(lambda: "is stored" in process.stdout, "the write-back")
-        body = (await fetch(int(line), b"/metrics", x_request_id=b"scrape")).body
-        self.assertIn(b'audio_proxy_renders_total{format="mp3",outcome="success"} 1.0\n', body)
-        await until(lambda: "request_id=scrape" in process.stdout, "the log line")
-        debug = [line for line in self.lines(process) if line["level"] == "debug"]
-        ids = ("request_id=scrape ", "request_id=render ")
-        (scrape,), life = ([line["text"] for line in debug if line["id"] == each] for each in ids)
-        self.assertRegex(scrape, rf"\Ametrics 200 {len(body)} bytes in \d+ms\Z")
-        self.assertEqual(
-            ["has a slot", "has ended", "is stored"],
-            [" ".join(text.split(":")[0].split()[4:]) for text in life],
-        )
-
     async def test_log_file(self) -> None:
         """With --logfile, the log goes to the file, and stdout stays empty.
 
-        Lines below AP_LOG_LEVEL, such as those of health checks, are left out.
+        Lines below AP_LOG_LEVEL, such as those of health checks, are left out. Insecure mode
+        without keys works, logs a warning, and accepts only ``insecure`` (D31).
         """
-        path = self.root / "service.log"
-        process = self.twistd(f"--logfile={path}", AP_LOG_LEVEL="info")
-        await until(lambda: path.exists() and "listening on" in path.read_text(), "the log file")
-        (port,) = re.findall(r"listening on port (\d+)", path.read_text())
-        await fetch(int(port), b"/health")
-        await fetch(int(port), b"/nowhere", x_request_id=b"last")
-        process.signal(signal.SIGTERM)
-        self.assertEqual(0, await process.end())
-        self.assertEqual(("", ""), (process.stdout, process.stderr))
-        lines = [LINE.fullmatch(line) for line in path.read_text().splitlines()]
-        self.assertNotIn(None, lines, path.read_text())
-        self.assertEqual(1, sum(line["id"] == "request_id=last " for line in lines if line))
-        self.assertEqual([], [line for line in lines if line and line["level"] == "debug"])
-        self.assertNotIn("health", path.read_text())
-
-    async def test_insecure(self) -> None:
-        """Insecure mode without keys works, logs a warning, and accepts only ``insecure`` (D31)."""
         self.add("short.flac", short_flac())
-        process = self.twistd(AP_ALLOW_INSECURE="yes", AP_KEY="", AP_SALT="")
-        port = await process.port()
+        path = self.root / "service.log"
+        insecure = {"AP_ALLOW_INSECURE": "yes", "AP_KEY": "", "AP_SALT": ""}
+        process = self.twistd(f"--logfile={path}", AP_LOG_LEVEL="info", **insecure)
+        await until(lambda: path.exists() and "listening on" in path.read_text(), "the log file")
+        port = int(re.findall(r"listening on port (\d+)", path.read_text())[0])
         rest = b"/plain/local://short.flac"
         self.assertEqual(200, (await fetch(port, b"/insecure" + rest, b"HEAD")).status)
         signature = sign(KEY, SALT, rest)
         self.assertEqual(401, (await fetch(port, b"/" + signature + rest, b"HEAD")).status)
-        warnings = [line["text"] for line in self.lines(process) if line["level"] == "warning"]
-        self.assertTrue(any("AP_ALLOW_INSECURE" in text for text in warnings), warnings)
+        await fetch(port, b"/health")
+        await fetch(port, b"/nowhere", x_request_id=b"last")
+        process.signal(signal.SIGTERM)
+        self.assertEqual(0, await process.end())
+        self.assertEqual(("", ""), (process.stdout, process.stderr))
+        text = path.read_text()
+        lines = [match for line in text.splitlines() if (match := LINE.fullmatch(line))]
+        self.assertEqual(len(text.splitlines()), len(lines), text)
+        self.assertEqual(1, sum(line["id"] == "request_id=last " for line in lines))
+        self.assertNotIn("debug", [line["level"] for line in lines])
+        self.assertNotIn("health", text)
+        warnings = [line["text"] for line in lines if line["level"] == "warning"]
+        self.assertTrue(any("AP_ALLOW_INSECURE" in warning for warning in warnings), warnings)
 
     async def test_without_ffmpeg(self) -> None:
         """Without ffmpeg the service starts, logs one error and serves stored variants (D34)."""
@@ -382,19 +310,6 @@ class RunTests(TapCase):
                 pass
             response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
             self.assertEqual(200, response.status)
-
-    async def test_without_ffmpeg_and_without_a_threshold(self) -> None:
-        """With a threshold of 0 a node is always ready (Readiness states; D34)."""
-        process = self.twistd(PATH=str(self.root), AP_READY_QUEUE_THRESHOLD="0")
-        port = await process.port()
-        await until(lambda: "[error]" in process.stdout, "the error line")
-        self.assertEqual(200, (await fetch(port, b"/ready")).status)
-
-    async def test_from_anywhere(self) -> None:
-        """The service works in the folder in which it was started."""
-        process = self.twistd()
-        self.assertTrue(await process.port())
-        self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
 
 
 class NotDumpableTests(TapCase):
