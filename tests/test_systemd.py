@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
-from contextlib import closing
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -86,30 +84,23 @@ class SocketTests(SynchronousTestCase):
         os.close(reading)
         lines.append(self.refusal())
         for line in lines:
-            self.assertTrue(re.match(r"LISTEN_FDS: descriptor \d+ is not a socket ", line), line)
+            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a socket ")
             self.assertIn("ListenStream=", line)
 
 
 class NotifierTests(SynchronousTestCase):
     """Notifications to systemd"""
 
-    def receive(self, address: str | bytes, variable: str) -> bytes:
-        """Listen at an address and return the notification that arrives."""
-        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
-            listener.bind(address)
-            listener.setblocking(False)
-            systemd.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
-            return listener.recv(100)
-
-    def test_path(self) -> None:
-        """A state is sent as one datagram to a socket in the file system."""
-        # A relative path, because the path of a socket must be short.
-        self.assertEqual(b"READY=1", self.receive("notify", "notify"))
-
-    def test_abstract(self) -> None:
-        """A state is sent to an abstract socket, which is spelled with an @."""
+    def test_sent(self) -> None:
+        """A state is one datagram to a socket in the file system, or to an abstract one (``@``)."""
         name = f"audioproxy-notify-{os.getpid()}"
-        self.assertEqual(b"READY=1", self.receive(f"\0{name}", f"@{name}"))
+        # A relative path, because the path of a socket must be short.
+        for address, variable in (("notify", "notify"), (f"\0{name}", f"@{name}")):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+                listener.bind(address)
+                listener.setblocking(False)
+                systemd.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
+                self.assertEqual(b"READY=1", listener.recv(100), variable)
 
     def test_nobody(self) -> None:
         """Without a listening socket, a notification has no effect and raises no error."""
