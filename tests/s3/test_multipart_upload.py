@@ -14,23 +14,26 @@ from audioproxy.config import S3Config
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import Denied, ObjectStore, StoreError, Unavailable, UploadRange
 from tests.support.http import Log
-from tests.support.wire import ClientCase, Peer, Request, chunk, error, is_signed, reply
-from tests.support.wire import reply_without_length as open_reply
+from tests.support.wire import (
+    ClientCase,
+    Peer,
+    Request,
+    chunk,
+    error,
+    is_signed,
+    reply,
+    reply_without_length,
+)
 
 SECRET = "secret"
 DATA = bytes(range(256)) * 10
 PART_SIZE = 1000
+PARTS = [DATA[start : start + PART_SIZE] for start in range(0, len(DATA), PART_SIZE)]
 
 
-class MemoryFile:
-    """File in memory, which may be shorter than announced."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset."""
-        return self._data[offset : offset + limit]
+def digest(data: bytes) -> str:
+    """Return a SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def upload_started(upload: str = "upload-1") -> bytes:
@@ -55,6 +58,13 @@ COMPLETE = reply(
 STEPS = [upload_started(), part_accepted(1), part_accepted(2), part_accepted(3), COMPLETE]
 
 
+def send_truncated(peer: Peer, _: Request) -> None:
+    """Send a response that breaks off."""
+    head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
+    peer.send(head, chunk(b"<?xml version='1.0'?>\n"))
+    peer.close()
+
+
 class PartsCase(ClientCase):
     """Upload of an object of three parts."""
 
@@ -67,15 +77,10 @@ class PartsCase(ClientCase):
 
     def put(self, data: bytes = DATA) -> Deferred[None]:
         """Start to upload the object; the data may be shorter than announced."""
-        starts = range(0, len(DATA), PART_SIZE)
+        source = UploadRange.of(data).source
         ranges = [
-            UploadRange(
-                MemoryFile(data),
-                start,
-                min(start + PART_SIZE, len(DATA)),
-                hashlib.sha256(DATA[start : start + PART_SIZE]).hexdigest(),
-            )
-            for start in starts
+            UploadRange(source, start, min(start + PART_SIZE, len(DATA)), digest(part))
+            for start, part in zip(range(0, len(DATA), PART_SIZE), PARTS, strict=True)
         ]
         return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, ranges))
 
@@ -99,60 +104,35 @@ ABORT = "DELETE uploadId=upload-1"
 class SuccessTests(PartsCase):
     """Successful uploads by `put_multipart`."""
 
-    def test_order(self) -> None:
-        """The parts are numbered from one and sent in order; then the upload is completed."""
-        self.network.scripts += STEPS
-        self.successResultOf(self.put())
+    def test_success(self) -> None:
+        """Numbered parts are sent in order, each with its SHA-256; then the upload is completed.
+
+        The first request alone has the object's headers. The last one lists each part's number and
+        ETag. All are signed, including query and body.
+        """
+        self.successResultOf(self.put_up_to(5))
         self.assertEqual(
             self.sent_requests(),
             [
                 "POST uploads=",
-                "PUT partNumber=1&uploadId=upload-1",
-                "PUT partNumber=2&uploadId=upload-1",
-                "PUT partNumber=3&uploadId=upload-1",
+                *(f"PUT partNumber={number}&uploadId=upload-1" for number in (1, 2, 3)),
                 "POST uploadId=upload-1",
             ],
         )
-        self.assertEqual(self.warnings(), [])
-
-    def test_bytes(self) -> None:
-        """Each part has the right bytes and their SHA-256."""
-        self.network.scripts += STEPS
-        self.successResultOf(self.put())
-        parts = self.network.requests[1:4]
-        self.assertEqual([len(part.body) for part in parts], [1000, 1000, 560])
-        self.assertEqual(b"".join(part.body for part in parts), DATA)
-        for part in parts:
-            digest = hashlib.sha256(part.body).hexdigest()
-            self.assertEqual(part.headers["x-amz-content-sha256"], digest)
-
-    def test_headers(self) -> None:
-        """The object's headers are sent only with the request that begins the upload."""
-        self.network.scripts += STEPS
-        self.successResultOf(self.put())
-        types = [request.headers.get("content-type") for request in self.network.requests]
-        self.assertEqual(types, ["audio/flac", None, None, None, None])
-
-    def test_signed(self) -> None:
-        """Every request is signed, including its query and body."""
-        self.network.scripts += STEPS
-        self.successResultOf(self.put())
-        for request in self.network.requests:
+        requests = self.network.requests
+        self.assertEqual([request.body for request in requests[:4]], [b"", *PARTS])
+        for request in requests:
+            self.assertEqual(request.headers["x-amz-content-sha256"], digest(request.body))
             self.assertTrue(is_signed(request, SECRET), request)
-        completion = self.network.requests[-1]
-        digest = hashlib.sha256(completion.body).hexdigest()
-        self.assertEqual(completion.headers["x-amz-content-sha256"], digest)
-
-    def test_completion(self) -> None:
-        """The completion lists each part by number and by the ETag that the store returned."""
-        self.network.scripts += STEPS
-        self.successResultOf(self.put())
-        completion = ElementTree.fromstring(self.network.requests[-1].body)
+        types = [request.headers.get("content-type") for request in requests]
+        self.assertEqual(types, ["audio/flac", None, None, None, None])
+        completion = ElementTree.fromstring(requests[-1].body)
         self.assertEqual(completion.tag, "CompleteMultipartUpload")
         self.assertEqual(
             [(part.findtext("PartNumber"), part.findtext("ETag")) for part in completion],
             [("1", '"tag-1"'), ("2", '"tag-2"'), ("3", '"tag-3"')],
         )
+        self.assertEqual(self.warnings(), [])
 
     def test_upload_ids(self) -> None:
         """An upload id with special characters is sent unchanged in every later request."""
@@ -176,61 +156,46 @@ class FailureTests(PartsCase):
     """Failed uploads by `put_multipart`."""
 
     def test_not_begun(self) -> None:
-        """An upload that could not be started is not aborted."""
+        """An upload that could not be started, or that has no id, is not aborted."""
         for response, kind in (
             (reply(403, error("AccessDenied")), Denied),
             (reply(503, error("SlowDown")), Unavailable),
             (reply(200, error("InternalError")), Unavailable),
+            (reply(200), Unavailable),
+            (reply(200, b"<UploadId></UploadId>"), Unavailable),
+            (reply(200, b"<UploadId>broken"), Unavailable),
         ):
             self.network.requests.clear()
             self.exactly(self.put_up_to(0, response), kind)
-            self.assertEqual(self.sent_requests(), ["POST uploads="])
-
-    def test_no_upload_id(self) -> None:
-        """A response without an upload id raises Unavailable."""
-        for document in (b"", b"<UploadId></UploadId>", b"<UploadId>broken"):
-            self.exactly(self.put_up_to(0, reply(200, document)), Unavailable)
+            self.assertEqual(self.sent_requests(), ["POST uploads="], response)
 
     def test_each_step(self) -> None:
         """A failed step raises its error, and the upload is aborted."""
-        for step in (1, 2, 3, 4):
-            for response, kind in (
-                (reply(403, error("AccessDenied")), Denied),
-                (reply(500, error("InternalError")), Unavailable),
-                (reply(200, error("InternalError")), Unavailable),
-                (lambda peer, _: peer.close(), Unavailable),
-            ):
+        failures: list[tuple[Any, type[StoreError], tuple[int, ...]]] = [
+            (reply(403, error("AccessDenied")), Denied, (1, 2, 3, 4)),
+            (reply(500, error("InternalError")), Unavailable, (1, 2, 3, 4)),
+            (reply(200, error("InternalError")), Unavailable, (1, 2, 3, 4)),
+            (lambda peer, _: peer.close(), Unavailable, (1, 2, 3, 4)),
+            # A part without an ETag.
+            (reply(200), Unavailable, (1, 2, 3)),
+            (send_truncated, Unavailable, (4,)),
+        ]
+        for row, (response, kind, steps) in enumerate(failures):
+            for step in steps:
                 self.network.requests.clear()
                 self.exactly(self.put_up_to(step, response, reply(204)), kind)
-                self.assertEqual(self.sent_requests()[step + 1 :], [ABORT], (step, kind))
+                self.assertEqual(self.sent_requests()[step + 1 :], [ABORT], (row, step))
                 self.assertTrue(is_signed(self.network.requests[-1], SECRET))
         self.assertEqual(self.warnings(), [])
 
-    def test_part_without_a_tag(self) -> None:
-        """A part whose response has no ETag fails the upload."""
-        self.exactly(self.put_up_to(2, reply(200), reply(204)), Unavailable)
-        self.assertEqual(self.sent_requests()[-1], ABORT)
-
     def test_short_file(self) -> None:
-        """A file that is shorter than announced aborts the upload."""
+        """A file that is shorter than announced aborts the upload; its part is never complete."""
         self.network.scripts += [*STEPS[:2], reply(204)]
         self.exactly(self.put(DATA[:1500]), Unavailable)
-        self.assertEqual(self.sent_requests()[-1], ABORT)
-        self.assertFalse(
-            [each for each in self.sent_requests() if each.startswith("PUT partNumber=2")]
+        self.assertEqual(
+            self.sent_requests(),
+            ["POST uploads=", "PUT partNumber=1&uploadId=upload-1", ABORT],
         )
-
-    def test_completion_that_breaks_off(self) -> None:
-        """A completion response that breaks off fails and aborts the upload."""
-        head = open_reply(200, b"", {"Transfer-Encoding": "chunked"})
-
-        def send_truncated(peer: Peer, _: Request) -> None:
-            peer.send(head, chunk(b"<?xml version='1.0'?>\n"))
-            peer.close()
-
-        putting = self.put_up_to(4, send_truncated, reply(204))
-        self.exactly(putting, Unavailable)
-        self.assertEqual(self.sent_requests()[-1], ABORT)
 
     def test_abort_that_fails(self) -> None:
         """If the abort fails too, the abort's error is logged and the first error is raised."""
