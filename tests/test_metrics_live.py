@@ -179,7 +179,7 @@ class TrafficTests(MetricsCase):
                 "cache_lookups_total mp3 coalesced": 1,
             },
         )
-        # Without a store, the render is cancelled when all of its clients have left.
+        # Without a store, the render is cancelled when all of its clients have left (D36).
         for client in (first, second):
             await client.leave()
         os.kill(encoder, signal.SIGCONT)

@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
+from audioproxy.web.health import Readiness
 from tests.support.http import KEY, SALT
 from tests.support.service import Process, ServiceCase, fetch, short_flac, signed, until, until_hit
 
@@ -276,6 +277,10 @@ class RunTests(TapCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.lines(process)
+        # With a threshold of 0 a node is always ready (Readiness states).
+        readiness = Readiness(0)
+        readiness.programs_checked(False)
+        self.assertTrue(readiness.ready)
 
     async def assert_not_ready(self, port: int) -> None:
         """Assert that a node soon becomes not ready, and that the response has the right form."""
