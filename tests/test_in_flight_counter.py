@@ -28,10 +28,10 @@ class InFlightCounterTests(SynchronousTestCase):
         self.successResultOf(self.wait())
 
     def test_last_one(self) -> None:
-        """A wait ends with the last operation and not before, and leaves no timer."""
-        self.counter.begin()
+        """A wait ends with the last operation, even one that begins later, and leaves no timer."""
         self.counter.begin()
         waits = [self.wait(), self.wait()]
+        self.counter.begin()
         self.counter.end()
         self.assertEqual(self.counter.count, 1)
         for each in waits:
@@ -41,34 +41,23 @@ class InFlightCounterTests(SynchronousTestCase):
             self.successResultOf(each)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_more_begin(self) -> None:
-        """A wait includes operations that begin during the wait."""
-        self.counter.begin()
-        waiting = self.wait()
-        self.counter.begin()
-        self.counter.end()
-        self.assertNoResult(waiting)
-        self.counter.end()
-        self.successResultOf(waiting)
-
     def test_deadline(self) -> None:
-        """Each wait ends after its own timeout, even if operations are still in flight."""
-        self.counter.begin()
-        short, long = self.wait(5), self.wait(30)
-        self.clock.advance(5)
-        self.successResultOf(short)
-        self.assertNoResult(long)
-        self.clock.advance(25)
-        self.successResultOf(long)
-        self.counter.end()
+        """Each wait ends after its own timeout, even if operations are still in flight.
 
-    def test_no_time(self) -> None:
-        """A wait with a timeout of zero or less ends in the next reactor turn."""
+        With a timeout of zero or less it ends in the next reactor turn.
+        """
         self.counter.begin()
-        waits = [self.wait(0), self.wait(-3)]
-        self.clock.advance(0)
-        for each in waits:
-            self.successResultOf(each)
+        none, negative, short, long = (self.wait(seconds) for seconds in (0, -3, 5, 30))
+        for seconds, ended, waiting in (
+            (0, (none, negative), (short, long)),
+            (5, (short,), (long,)),
+            (25, (long,), ()),
+        ):
+            self.clock.advance(seconds)
+            for each in ended:
+                self.successResultOf(each)
+            for each in waiting:
+                self.assertNoResult(each)
 
     def test_cancelled(self) -> None:
         """A cancelled wait leaves no timer and does not disturb other waits."""
