@@ -11,7 +11,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import AccumulatingProtocol
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import URI, Agent
 from twisted.web.http_headers import Headers
@@ -25,16 +26,6 @@ from audioproxy._twisted import (
 )
 from tests.support.http import Log
 from tests.support.wire import Network, reply
-
-
-class Receiver(Protocol):
-    """Protocol that collects the body of a response."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def dataReceived(self, data: bytes) -> None:
-        self.data += data
 
 
 class AgentCase(SynchronousTestCase):
@@ -103,6 +94,8 @@ class ResponseConnectionTests(AgentCase):
 
         When this fails, look in `twisted.web._newclient.Response` for its transport. Until it is
         found, no body that ends with its connection counts as complete.
+
+        It returns None for a complete response and a foreign object.
         """
         response = self.response(reply(200, length=5))
         connection: Any = response_connection(response)
@@ -110,9 +103,6 @@ class ResponseConnectionTests(AgentCase):
         connection.abortConnection()
         self.network.run()
         self.assertTrue(self.network.peers[-1].aborted)
-
-    def test_ended(self) -> None:
-        """`response_connection` returns None for a complete response and a foreign object."""
         self.assertIsNone(response_connection(self.response(reply(200, b"hello"))))
         stranger: Any = object()
         self.assertIsNone(response_connection(stranger))
@@ -127,7 +117,7 @@ class AbortResponseTests(AgentCase):
         When this fails, call ``self.transport.abortConnection()`` in `http_client.bodies` and
         delete the function.
         """
-        receiver = Receiver()
+        receiver = AccumulatingProtocol()
         self.response(reply(200, length=5)).deliverBody(receiver)
         transport: Any = receiver.transport
         self.assertTrue(callable(IPushProducer(transport).pauseProducing))
@@ -140,7 +130,7 @@ class AbortResponseTests(AgentCase):
         When this fails, look in `twisted.web._newclient.TransportProxyProducer` for the transport
         that it wraps.
         """
-        receiver = Receiver()
+        receiver = AccumulatingProtocol()
         self.response(reply(200, length=5), b"he").deliverBody(receiver)
         self.network.run()
         abort_response(receiver)
@@ -150,7 +140,7 @@ class AbortResponseTests(AgentCase):
 
     def test_nothing_to_abort(self) -> None:
         """`abort_response` has no effect before a body and after the end of a body."""
-        receiver = Receiver()
+        receiver = AccumulatingProtocol()
         abort_response(receiver)
         self.response(reply(200, b"hello")).deliverBody(receiver)
         abort_response(receiver)
@@ -190,7 +180,7 @@ class SilenceFactoryTests(SynchronousTestCase):
         self.assertEqual(2, self.logged(factories[0]))
 
     def test_silent(self) -> None:
-        """A silenced factory logs nothing.
+        """A silenced factory logs nothing; a factory of another type is left unchanged.
 
         When this fails, look in `twisted.internet.protocol.Factory.doStart` for the condition of
         its log.
@@ -198,9 +188,6 @@ class SilenceFactoryTests(SynchronousTestCase):
         factory: Factory[Any] = Factory()
         silence_factory(factory)
         self.assertEqual(0, self.logged(factory))
-
-    def test_other_factories(self) -> None:
-        """`silence_factory` leaves a factory of another type unchanged."""
         stranger: Any = object()
         silence_factory(stranger)
         self.assertFalse(hasattr(stranger, "noisy"))

@@ -99,7 +99,10 @@ class TransportTests(SynchronousTestCase):
         self.assertNotIn("TLS", ITCPTransport, "an interface has `TLS` now")
 
     def test_send_now(self) -> None:
-        """`writeSomeData` sends at once as much as the system accepts; `write` sends later."""
+        """`writeSomeData` sends at once as much as the system accepts; `write` sends later.
+
+        On a lost connection, `send_now` returns all bytes.
+        """
         self.transport.write(b"abc")
         self.assertEqual(0, self.received(), "`send_now` is needless")
         self.transport.doWrite()
@@ -107,14 +110,14 @@ class TransportTests(SynchronousTestCase):
         rest = send_now(self.transport, _MUCH)
         self.assertTrue(0 < len(rest) < len(_MUCH), "`writeSomeData` has changed")
         self.assertEqual(len(_MUCH) - len(rest), self.received())
-
-    def test_send_now_to_nobody(self) -> None:
-        """On a lost connection, `send_now` returns all bytes."""
         self.peer.close()
         self.assertEqual(b"abc", send_now(self.transport, b"abc"), "`writeSomeData` has changed")
 
-    def test_pause_until_writable(self) -> None:
-        """After `pause_until_writable`, the transport resumes its producer when it is writable."""
+    def test_producer(self) -> None:
+        """A transport pauses its producer when more bytes than its `bufferSize` are unsent.
+
+        After `pause_until_writable`, it resumes the producer when it is writable.
+        """
         producer = Producer()
         self.transport.registerProducer(producer, True)
         self.transport.doWrite()
@@ -123,11 +126,6 @@ class TransportTests(SynchronousTestCase):
         self.assertIn(self.transport, reactor.getWriters())
         self.transport.doWrite()
         self.assertEqual(1, producer.resumed, "`producerPaused` has changed")
-
-    def test_set_send_buffer(self) -> None:
-        """A transport pauses its producer when more bytes than its `bufferSize` are unsent."""
-        producer = Producer()
-        self.transport.registerProducer(producer, True)
         self.transport.write(bytes(65_536))
         self.assertEqual(0, producer.paused, "the default of `bufferSize` has changed")
         set_send_buffer(self.transport, 65_000)
@@ -182,16 +180,12 @@ class ChannelTests(SynchronousTestCase):
             "`bad_request_received` may be needless",
         )
 
-    def test_unparsed(self) -> None:
-        """The private buffer holds the bytes of an incomplete line."""
+    def test_unfinished(self) -> None:
+        """Private attributes hold an incomplete line, and the method of an incomplete request."""
         channel = self.connect(RecordingChannel)
-        channel.dataReceived(b"GET / HT")
-        self.assertEqual(b"GET / HT", channel.unparsed, "`_buffer` has changed")
-
-    def test_command(self) -> None:
-        """While a request's body is incomplete, only a private attribute holds its method."""
-        channel = self.connect(RecordingChannel)
-        channel.dataReceived(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+        channel.dataReceived(b"POST / HT")
+        self.assertEqual(b"POST / HT", channel.unparsed, "`_buffer` has changed")
+        channel.dataReceived(b"TP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
         self.assertEqual(b"POST", channel.command, "`_command` has changed")
         self.assertNotEqual(b"POST", channel.requests[-1].method, "`command` is needless")
 
