@@ -75,17 +75,6 @@ def escaped(draw: st.DrawFn, value: bytes) -> bytes:
     return spelled.encode("ascii")
 
 
-def _trims(duration: str | None) -> st.SearchStrategy[str]:
-    start = decimals(0, _LONGEST)
-    return start if duration is None else start.map(lambda text: f"{text}:{duration}")
-
-
-@st.composite
-def _norms(draw: st.DrawFn) -> str:
-    bounds = (("-70", "-5"), ("-9", "0"), ("1", "50"))[: draw(st.integers(0, 3))]
-    return ":".join(["ebu", *(draw(decimals(low, high)) for low, high in bounds)])
-
-
 @st.composite
 def option_segments(draw: st.DrawFn) -> list[bytes]:
     """Draw option segments that are valid together, in any order."""
@@ -119,13 +108,16 @@ def option_segments(draw: st.DrawFn) -> list[bytes]:
     region: Decimal | int = _LONGEST
     if draw(st.booleans()):
         duration = draw(st.none() | decimals("0.001", _LONGEST))
-        values["t"] = draw(_trims(duration))
+        start = draw(decimals(0, _LONGEST))
+        values["t"] = start if duration is None else f"{start}:{duration}"
         region = _LONGEST if duration is None else Decimal(duration)
     if draw(st.booleans()):
         lengths = draw(st.lists(decimals(0, region), min_size=1, max_size=2))
         values["fade"] = ":".join(lengths)
     maybe("gain", lambda: decimals(-60, 60, plus=True))
-    maybe("norm", _norms)
+    if draw(st.booleans()):
+        bounds = (("-70", "-5"), ("-9", "0"), ("1", "50"))[: draw(st.integers(0, 3))]
+        values["norm"] = ":".join(["ebu", *(draw(decimals(low, high)) for low, high in bounds)])
     maybe("enhance", lambda: st.just("voice"))
     segments = [f"{key}:{value}".encode("ascii") for key, value in values.items()]
     if draw(st.booleans()):
@@ -153,10 +145,9 @@ _URL_TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_s
 
 def _locals() -> st.SearchStrategy[bytes]:
     path = st.binary(min_size=1, max_size=80).filter(
-        lambda path: not path.startswith(b"/") and b"\0" not in path and path.count(b"/") < 64
+        lambda path: not (path.startswith(b"/") or b"\0" in path or leaves_root(path))
     )
-    inside = path.filter(lambda path: not leaves_root(path))
-    return inside.map(lambda path: b"local://" + path)
+    return path.filter(lambda path: path.count(b"/") < 64).map(lambda path: b"local://" + path)
 
 
 def _objects() -> st.SearchStrategy[bytes]:
