@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.ceph import Ceph
+from tests.support.gateways import Gateway
 from tests.support.juicefs import JuiceFS
-from tests.support.s3 import S3Server
 
-_KINDS: dict[str, Callable[[Path, bool], S3Server]] = {"ceph": Ceph, "juicefs": JuiceFS}
-_servers: dict[bool, S3Server] = {}
+_KINDS: dict[str, Callable[[Path, bool], Gateway]] = {"ceph": Ceph, "juicefs": JuiceFS}
+_servers: dict[bool, Gateway] = {}
 
 
-async def s3_server(tls: bool = False) -> S3Server:
+async def s3_server(tls: bool = False) -> Gateway:
     """Return the running S3 server of this process; restart it if a test stopped it."""
     if tls not in _servers:
         # Relative to trial's working folder, which trial removes before the next run.

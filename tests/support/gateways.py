@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from http.client import HTTPException
 
-from tests.support.s3 import Requests
+from tests.support.s3 import Identity, Requests, Rights
 from tests.support.servers import Server, free_port
 from tests.support.service import until
 
@@ -14,7 +14,7 @@ _TRIES = 5
 
 
 class Gateway(Requests):
-    """`S3Server` that runs as one program; its data outlives the program."""
+    """S3 server that runs as one program; its data outlives the program."""
 
     port = 0
     _server: Server | None = None
@@ -27,6 +27,14 @@ class Gateway(Requests):
         """Return whether the server is ready for tests."""
         # Only this server accepts its secret; another program at the same port would refuse it.
         return self.request("GET").status == 200
+
+    def add_user(self, rights: Rights) -> Identity:
+        """Create a user with the given rights to all existing buckets."""
+        raise NotImplementedError
+
+    def temporary_credentials(self, user: Identity) -> Identity:
+        """Return temporary credentials with the rights of a user, who must not be the owner."""
+        raise NotImplementedError
 
     async def start(self) -> None:
         """Start the server and wait until it responds; a restart keeps the port and the data."""

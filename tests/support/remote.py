@@ -24,7 +24,7 @@ from audioproxy.service import ProxyService, make_service
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
-from tests.support.s3 import Check, Identity, S3Server
+from tests.support.s3 import Check, Identity
 from tests.support.service import Process, ServiceCase, fetch, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
@@ -251,7 +251,7 @@ class RemoteCase(ServiceCase):
     async def setUp(self) -> None:
         """Create the buckets."""
         super().setUp()
-        self.server: S3Server = await s3_server(self.tls)
+        self.server = await s3_server(self.tls)
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
     def require(self, check: Check) -> None:
@@ -367,18 +367,3 @@ def listening_addresses(process: Process) -> Iterator[str]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in sockets:
                 yield fields[1]
-
-
-__all__ = [
-    "ABORTED",
-    "HOLD",
-    "PASS",
-    "Relay",
-    "RemoteCase",
-    "body_and_headers",
-    "is_signed_url",
-    "key_of",
-    "lifetime_of",
-    "listening_addresses",
-    "until_miss",
-]

@@ -1,4 +1,4 @@
-"""Interface of the tests' S3 servers, and signed requests to them.
+"""Signed requests to the tests' S3 servers.
 
 The ``minio`` package signs these requests. The service uses the signatures of another package, and
 the server verifies both.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from http.client import HTTPConnection
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 from uuid import uuid4
 from xml.etree import ElementTree
@@ -93,97 +93,17 @@ class S3Response:
         return self
 
 
-class S3Server(Protocol):
-    """Real S3 server started by the test suite.
+class Requests:
+    """Base class of the S3 servers: requests, and helpers built on them.
 
     Requests block the reactor. They take milliseconds, and the server runs in another process.
 
-    :ivar endpoint: its URL, without a trailing slash.
-    :ivar owner: the user with all rights.
     :ivar domain: a request to the host ``BUCKET.domain`` is for that bucket.
     :ivar ca_bundle: the file with the authority of its certificate; None if it has no TLS.
     :ivar checks: its checks beyond those that every server does.
     """
 
     checks: frozenset[Check]
-    port: int
-    domain: str
-    region: str
-    access_key: str
-    secret_key: str
-    ca_bundle: str | None
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def owner(self) -> Identity: ...
-
-    async def start(self) -> None:
-        """Start the server and wait until it responds; a restart keeps the port and the data."""
-
-    async def stop(self) -> None:
-        """Stop the server at once; its data stays."""
-
-    def add_user(self, rights: Rights) -> Identity:
-        """Create a user with the given rights to all existing buckets."""
-
-    def temporary_credentials(self, user: Identity) -> Identity:
-        """Return temporary credentials with the rights of a user."""
-
-    def url(
-        self, bucket: str = "", key: str | bytes = b"", query: str = "", virtual: bool = False
-    ) -> str: ...
-
-    def request(
-        self,
-        method: str,
-        bucket: str = "",
-        key: str | bytes = b"",
-        query: str = "",
-        body: bytes = b"",
-        *,
-        headers: Mapping[str, str] | None = None,
-        identity: Identity | None = None,
-        region: str | None = None,
-        digest: str | None = None,
-        virtual: bool = False,
-    ) -> S3Response: ...
-
-    def presign(
-        self,
-        bucket: str,
-        key: str | bytes,
-        method: str = "GET",
-        *,
-        seconds: int = 60,
-        age: int = 0,
-        identity: Identity | None = None,
-        virtual: bool = False,
-    ) -> str: ...
-
-    def fetch(
-        self, url: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] = ...
-    ) -> S3Response: ...
-
-    def make_bucket(self, name: str = "") -> str: ...
-
-    def put(self, bucket: str, key: str | bytes, data: bytes, **headers: str) -> str: ...
-
-    def get(self, bucket: str, key: str | bytes) -> S3Response: ...
-
-    def stat(self, bucket: str, key: str | bytes) -> S3Response | None: ...
-
-    def keys(self, bucket: str, prefix: str = "") -> list[bytes]: ...
-
-    def remove(self, bucket: str, key: str | bytes) -> None: ...
-
-    def uploads(self, bucket: str) -> list[tuple[bytes, str]]: ...
-
-
-class Requests:
-    """Base class of all `S3Server` implementations: requests, and helpers built on them."""
-
     port: int
     domain = "s3.test"
     region = "us-east-1"
@@ -322,11 +242,8 @@ class Requests:
     def put(self, bucket: str, key: str | bytes, data: bytes, **headers: str) -> str:
         """Write an object and return its ETag; underscores in header names become hyphens."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return (
-            self.request("PUT", bucket, key, body=data, headers=given)
-            .require_success()
-            .headers["etag"]
-        )
+        response = self.request("PUT", bucket, key, body=data, headers=given)
+        return response.require_success().headers["etag"]
 
     def get(self, bucket: str, key: str | bytes) -> S3Response:
         """Read an object."""
@@ -340,8 +257,7 @@ class Requests:
     def keys(self, bucket: str, prefix: str = "") -> list[bytes]:
         """Return the keys in a bucket of at most a thousand objects."""
         query = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='')}"
-        listing = self.request("GET", bucket, query=query).require_success()
-        return _listed_keys(listing)
+        return _listed_keys(self.request("GET", bucket, query=query).require_success())
 
     def remove(self, bucket: str, key: str | bytes) -> None:
         """Remove an object if it exists."""
