@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tests.support.authority import Authority, Certificate
 from tests.support.gateways import Gateway
-from tests.support.s3 import Check, Identity, Rights, S3Response, policy
+from tests.support.s3 import Identity, Rights, S3Response, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 
@@ -150,13 +150,12 @@ def _cluster(folder: Path) -> Cluster:
 class Ceph(Gateway):
     """radosgw instance; all instances of a process share one cluster, its users and its buckets."""
 
-    checks: frozenset[Check] = frozenset({"right to list", "session token"})
+    checks = frozenset({"right to list", "session token"})
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self._cluster = _cluster(folder.parent / "cluster")
         self.access_key = self._cluster.owner.access_key
         self.secret_key = self._cluster.owner.secret_key
-        self.ca_bundle = None
         self._certificate: Certificate | None = None
         if tls:
             authority = Authority(folder)
@@ -169,9 +168,8 @@ class Ceph(Gateway):
         front = f"beast endpoint=127.0.0.1:{port}"
         if self._certificate is not None:
             chain, key = self._certificate.chain, self._certificate.key
-            front = (
-                f"beast ssl_endpoint=127.0.0.1:{port} ssl_certificate={chain} ssl_private_key={key}"
-            )
+            front = f"beast ssl_endpoint=127.0.0.1:{port}"
+            front += f" ssl_certificate={chain} ssl_private_key={key}"
         return self._cluster.serve("radosgw", "-n", "client.admin", "--rgw-frontends", front)
 
     def add_user(self, rights: Rights) -> Identity:
@@ -191,16 +189,11 @@ class Ceph(Gateway):
     def temporary_credentials(self, user: Identity) -> Identity:
         """Return temporary credentials with the rights that the user was created with."""
         name = f"role-{token_hex(4)}"
-        trust = {
-            "Effect": "Allow",
-            "Principal": {"AWS": [f"arn:aws:iam:::user/{user.access_key}"]},
-            "Action": ["sts:AssumeRole"],
-        }
-        self._cluster.add_role(
-            name,
-            {"Version": "2012-10-17", "Statement": [trust]},
-            policy(cast(Rights, user.access_key.partition("-")[0])),
-        )
+        principal = {"AWS": [f"arn:aws:iam:::user/{user.access_key}"]}
+        trust = {"Effect": "Allow", "Principal": principal, "Action": ["sts:AssumeRole"]}
+        rights = cast(Rights, user.access_key.partition("-")[0])
+        trust_policy = {"Version": "2012-10-17", "Statement": [trust]}
+        self._cluster.add_role(name, trust_policy, policy(rights))
         lent = self._act(
             user, Action="AssumeRole", RoleArn=f"arn:aws:iam:::role/{name}", RoleSessionName=name
         )

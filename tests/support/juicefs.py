@@ -19,18 +19,17 @@ from urllib3.exceptions import HTTPError
 
 from tests.support.authority import Authority
 from tests.support.gateways import Gateway
-from tests.support.s3 import Check, Identity, Rights, policy
+from tests.support.s3 import Identity, Rights, policy
 from tests.support.servers import Server
 
 
 class JuiceFS(Gateway):
     """JuiceFS gateway with its own volume in a local folder."""
 
-    checks: frozenset[Check] = frozenset({"region", "session token"})
+    checks = frozenset({"region", "session token"})
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self.access_key, self.secret_key = f"owner-{token_hex(4)}", token_hex(20)
-        self.ca_bundle = None
         self._folder = folder
         self._meta = f"sqlite3://{folder}/meta.db"
         self._users: set[str] = set()

@@ -109,7 +109,7 @@ class Requests:
     region = "us-east-1"
     access_key: str
     secret_key: str
-    ca_bundle: str | None
+    ca_bundle: str | None = None
 
     @property
     def endpoint(self) -> str:
