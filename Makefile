@@ -17,6 +17,8 @@ NODE_MODULES := tests/browser/node_modules
 PLAYER_MODULES := examples/player/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
+DURATIONS = $(CURDIR)/build/durations.txt
+
 # The program that builds images. buildah and podman default to the OCI format, which has no health
 # check; hence --format docker.
 ENGINE = $(firstword $(foreach tool,buildah podman docker,$(and $(shell command -v $(tool)),$(tool))))
@@ -51,10 +53,11 @@ demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own 
 check: lint types docs coverage test ## run every check that a change has to pass
 
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=3 processes
-	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
+	@rm -f $(DURATIONS)
+	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
 	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
-	    status=$$?; tools/slowest-tests build/trial; exit $$status
+	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
 
 quick: dev ## run the tests that need no program and no server, for every save
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
