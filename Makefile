@@ -54,8 +54,8 @@ check: lint types docs coverage test ## run every check that a change has to pas
 
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=3 processes
 	@rm -f $(DURATIONS)
-	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
-	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
+	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required \
+	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
 

@@ -1,4 +1,4 @@
-"""Tests of audioproxy."""
+"""Tests, laid out as the package is; `support` holds the shared code."""
 
 import os
 
