@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -48,36 +48,28 @@ def neighbour(signature: str) -> str:
     return signature[:-1] + ALPHABET[ALPHABET.index(signature[-1]) + 1]
 
 
-#: Functions that sign with each mistake, given key and salt in hexadecimal, and a path.
-MISTAKES: dict[str, Callable[[str, str, bytes], str]] = {
-    "over-padded": lambda key, salt, path: right(key, salt, path) + "==",
-    "last-character": lambda key, salt, path: neighbour(right(key, salt, path)),
-    "standard-alphabet": lambda key, salt, path: (
-        right(key, salt, path).replace("-", "+").replace("_", "/")
-    ),
-    "hexadecimal": lambda key, salt, path: base64.urlsafe_b64decode(
-        right(key, salt, path) + "="
-    ).hex(),
-    "cut": lambda key, salt, path: right(key, salt, path)[:-1],
-    "key-text": lambda key, salt, path: mac(key.encode(), bytes.fromhex(salt) + path),
-    "salt-text": lambda key, salt, path: mac(bytes.fromhex(key), salt.encode() + path),
-    "both-texts": lambda key, salt, path: mac(key.encode(), salt.encode() + path),
-    "no-salt": lambda key, salt, path: mac(bytes.fromhex(key), path),
-    "salt-behind": lambda key, salt, path: mac(bytes.fromhex(key), path + bytes.fromhex(salt)),
-    "swapped": lambda key, salt, path: mac(bytes.fromhex(salt), bytes.fromhex(key) + path),
-    "no-hmac": lambda key, salt, path: base64url(
-        hashlib.sha256(bytes.fromhex(key) + bytes.fromhex(salt) + path).digest()
-    ),
-    "no-slash": lambda key, salt, path: right(key, salt, path[1:]),
-    "decoded-path": lambda key, salt, path: right(key, salt, unquote_to_bytes(path)),
-    "with-query": lambda key, salt, path: right(key, salt, path + b"?x=1"),
-    "with-host": lambda key, salt, path: right(key, salt, b"https://audio.example" + path),
-}
-
-
-def right(key: str, salt: str, path: bytes) -> str:
-    """Return the signature as the contract defines it (Authentication, 1)."""
-    return mac(bytes.fromhex(key), bytes.fromhex(salt) + path)
+def mistakes(key_text: str, salt_text: str, path: bytes) -> dict[str, str]:
+    """Return the signatures of a path that result from each mistake."""
+    key, salt = bytes.fromhex(key_text), bytes.fromhex(salt_text)
+    right = mac(key, salt + path)
+    return {
+        "over-padded": right + "==",
+        "last-character": neighbour(right),
+        "standard-alphabet": right.replace("-", "+").replace("_", "/"),
+        "hexadecimal": base64.urlsafe_b64decode(right + "=").hex(),
+        "cut": right[:-1],
+        "key-text": mac(key_text.encode(), salt + path),
+        "salt-text": mac(key, salt_text.encode() + path),
+        "both-texts": mac(key_text.encode(), salt_text.encode() + path),
+        "no-salt": mac(key, path),
+        "salt-behind": mac(key, path + salt),
+        "swapped": mac(salt, key + path),
+        "no-hmac": base64url(hashlib.sha256(key + salt + path).digest()),
+        "no-slash": mac(key, salt + path[1:]),
+        "decoded-path": mac(key, salt + unquote_to_bytes(path)),
+        "with-query": mac(key, salt + path + b"?x=1"),
+        "with-host": mac(key, salt + b"https://audio.example" + path),
+    }
 
 
 def rows(section: str) -> list[dict[str, Any]]:
@@ -145,7 +137,7 @@ class SignatureTests(SynchronousTestCase):
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["signed"]:
                 path = row["path"].encode("ascii")
-                self.assertEqual(right(pair["key"], pair["salt"], path), row["signature"])
+                self.assertEqual(mac(key, salt + path), row["signature"])
                 self.assertEqual(row["signature"] + "=", row["padded"])
                 for spelled in (row["signature"], row["padded"]):
                     self.assertTrue(verify(key, salt, path, spelled.encode()), row["path"])
@@ -157,17 +149,17 @@ class SignatureTests(SynchronousTestCase):
 
         Each mistake is explained and occurs in a row.
         """
-        mistakes = set()
+        found = set()
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["refused"]:
                 path = row["path"].encode("ascii")
-                made = MISTAKES[row["mistake"]](pair["key"], pair["salt"], path)
-                self.assertEqual(made, row["signature"], row)
-                self.assertFalse(verify(key, salt, path, made.encode()), row)
-                mistakes.add(row["mistake"])
-        self.assertEqual(MISTAKES.keys(), mistakes)
-        self.assertEqual(MISTAKES.keys(), SIGNATURES["mistakes"].keys())
+                made = mistakes(pair["key"], pair["salt"], path)
+                self.assertEqual(SIGNATURES["mistakes"].keys(), made.keys())
+                self.assertEqual(made[row["mistake"]], row["signature"], row)
+                self.assertFalse(verify(key, salt, path, row["signature"].encode()), row)
+                found.add(row["mistake"])
+        self.assertEqual(SIGNATURES["mistakes"].keys(), found)
 
     def test_lengths(self) -> None:
         """Keys have fewer, exactly and more bytes than the 64 of a SHA-256 block.
