@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from twisted.web.server import Request, Site
 from twisted.web.static import Data
 
 from audioproxy.config import BucketStore, S3Config
+from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy, BootError, make_resource
 from audioproxy.urls import Signer, Variant
 from tests.support.http import KEY, SALT
@@ -22,7 +24,9 @@ from tests.support.service import (
     ServiceCase,
     begin,
     children,
+    encoders,
     fetch,
+    long_flac,
     reactor,
     read_metrics,
     send,
@@ -199,6 +203,28 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual([], children())
 
+    async def test_stop_has_a_limit(self) -> None:
+        """A stop ends a hanging render after AP_RENDER_TIMEOUT or 30 s, whichever is shorter (D39).
+
+        The response breaks, and nothing is stored.
+        """
+        for seconds, limit in ((7, 7), (300, 30)):
+            proxy = self.make(render_timeout=seconds)
+            self.assertEqual(limit, proxy.drain_timeout)
+        self.patch(child_module, "_TERM_GRACE", 0.1)
+        self.add("long.flac", long_flac())
+        await proxy.startService()
+        target = b"/audio" + signed("/f:mp3/t:0:240/plain/local://long.flac")
+        client = await send(self.mount(proxy), target)
+        await until(lambda: client.response, "the headers")
+        (encoder,) = encoders()
+        os.kill(encoder, signal.SIGSTOP)
+        proxy.drain_timeout = 0.1
+        await proxy.stopService()
+        self.assertEqual([], children())
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
+
     def test_store_not_writable(self) -> None:
         """If the store is not writable, the start fails with an error that names the setting."""
         self.store.rmdir()
@@ -219,32 +245,22 @@ class EmbeddingTests(ServiceCase):
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
         # An address on the loopback interface; the test sends no request to it.
-        identity = {**IDENTITY, "endpoint": "http://127.0.0.1:9"}
+        plain = S3Config(endpoint="http://127.0.0.1:9", **IDENTITY)
+        virtual = replace(plain, addressing="virtual")
+        named = replace(virtual, endpoint="http://s3.test:9")
         bucket: dict[str, Any] = {"variant_store": BucketStore("bucket")}
-        virtual = S3Config(**identity, addressing="virtual")
+        bad_name: dict[str, Any] = {"variant_store": BucketStore("a_bucket")}
         for settings, problem in (
             (bucket, "AP_VARIANT_STORE: .*credentials"),
             ({**bucket, "source_s3": virtual}, "AP_S3_ADDRESSING: .*path"),
             (
-                {**bucket, "source_s3": S3Config(**identity), "variant_s3": virtual},
+                {**bucket, "source_s3": plain, "variant_s3": virtual},
                 "AP_VARIANT_S3_ADDRESSING: .*path",
             ),
             ({"source_s3": virtual}, "AP_S3_ADDRESSING: .*path"),
-            (
-                {
-                    "variant_store": BucketStore("a_bucket"),
-                    "source_s3": replace(virtual, endpoint="http://s3.test:9"),
-                },
-                "AP_VARIANT_STORE: ",
-            ),
-            (
-                {"source_s3": S3Config(**identity, ca_bundle=str(bundle))},
-                "AP_S3_CA_BUNDLE: .*certificates",
-            ),
-            (
-                {"source_s3": S3Config(**identity, ca_bundle="/nowhere.pem")},
-                "AP_S3_CA_BUNDLE: .*No such file",
-            ),
+            ({**bad_name, "source_s3": named}, "AP_VARIANT_STORE: "),
+            ({"source_s3": replace(plain, ca_bundle=str(bundle))}, "AP_S3_CA_BUNDLE: .*certificat"),
+            ({"source_s3": replace(plain, ca_bundle="/none")}, "AP_S3_CA_BUNDLE: .*No such file"),
         ):
             error = self.assertRaises(BootError, make_resource, self.config(**settings), reactor)
             self.assertRegex(str(error), rf"\A{problem}")

@@ -16,8 +16,10 @@ from tests.support.service import (
     PROJECT,
     Process,
     ServiceCase,
+    children,
     encoders,
     fetch,
+    is_stopped,
     long_flac,
     reactor,
     send,
@@ -34,9 +36,9 @@ LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"
 #: Set by ``make test``, which installs promtool: a missing promtool is then a failure.
 REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
 
-#: An ffprobe that waits for the test before it probes a source.
+#: An ffprobe that stops itself before it probes a source.
 SLOW_FFPROBE = """#!/bin/sh
-case "$*" in *-version*) ;; *) read -r _ <"{gate}" ;; esac
+kill -STOP $$
 exec "{ffprobe}" "$@"
 """
 
@@ -201,28 +203,21 @@ class TrafficTests(MetricsCase):
 
     async def test_probes_busy(self) -> None:
         """A 429 because all probe slots are taken does not count as a render queue rejection."""
-        gate, folder = self.root / "gate", self.root / "bin"
-        os.mkfifo(gate)
+        folder = self.root / "bin"
         folder.mkdir()
         script = folder / "ffprobe"
-        script.write_text(SLOW_FFPROBE.format(gate=gate, ffprobe=shutil.which("ffprobe")))
+        script.write_text(SLOW_FFPROBE.format(ffprobe=shutil.which("ffprobe")))
         script.chmod(0o755)
         path = f"{folder}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
         service = self.start(max_probe_concurrency=1)
         first = await send(service.port, SHORT)
 
-        def opened() -> int | None:
-            try:
-                return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:
-                return None
-
-        open_gate = await until(opened, "the probe")
+        (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
         for target in (LONG.format(0), "/info/plain/local://long.flac"):
             response = await fetch(service.port, signed(target))
             self.assertEqual((429, "queue_full"), (response.status, response.error))
-        os.close(open_gate)
+        os.kill(probe, signal.SIGCONT)
         self.assertEqual(200, (await first.end()).status)
         shown = await self.scrape(service.metrics_port)
         self.assertNotIn("render_queue_rejections_total", shown)
@@ -247,8 +242,13 @@ class ListenerTests(MetricsCase):
     """Address and lifetime of the metrics listener"""
 
     async def test_until_the_last_render(self) -> None:
-        """A stopping service serves its metrics until the last render has ended."""
+        """A stopping service serves its metrics until the last render has ended.
+
+        By default, the metrics are served on 127.0.0.1 only.
+        """
         service = self.start()
+        for port, listens in ((service.metrics_port, False), (service.port, True)):
+            self.assertEqual(listens, _listens(port, "127.0.0.2"))
         client, encoder = await self.start_stopped_render(service)
         stopping = service.stopService()
         await until(lambda: not _listens(service.port), "the main listener to close")
@@ -257,12 +257,6 @@ class ListenerTests(MetricsCase):
         self.assertTrue((await client.end()).complete)
         await stopping
         self.assertFalse(_listens(service.metrics_port))
-
-    async def test_loopback_only(self) -> None:
-        """By default, the metrics are served on 127.0.0.1 only."""
-        service = self.start()
-        for port, listens in ((service.metrics_port, False), (service.port, True)):
-            self.assertEqual(listens, _listens(port, "127.0.0.2"))
 
     async def test_metrics_listener_refused(self) -> None:
         """If the metrics listener cannot open, the start fails before the main port opens.

@@ -10,7 +10,6 @@ from pathlib import Path
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.service import make_resource
 from tests.support.service import (
     Client,
     Process,
@@ -20,7 +19,6 @@ from tests.support.service import (
     fetch,
     is_running,
     long_flac,
-    reactor,
     resident_bytes,
     scratch_files,
     send,
@@ -125,18 +123,18 @@ class MemoryTests(ServiceCase):
 
 
 class ShutdownTests(ServiceCase):
-    """Signals and shutdown (D39, D40)."""
+    """Signals and shutdown (D39)."""
 
-    async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
+    async def start_and_hold(self) -> tuple[Process, int, Client, int]:
         """Start a service and a render, and stop the encoder in the middle of the render."""
         self.add("long.flac", long_flac())
-        node = self.twistd(**variables)
+        node = self.twistd()
         port = await node.port()
         client = await send(port, LONG)
         await until(lambda: client.response, "the headers")
         (encoder,) = encoders(node.pid)
         os.kill(encoder, signal.SIGSTOP)
-        self.addCleanup(_kill_if_running, encoder)
+        self.addCleanup(lambda: is_running(encoder) and os.kill(encoder, signal.SIGKILL))
         return node, port, client, encoder
 
     async def test_term_drains(self) -> None:
@@ -164,22 +162,6 @@ class ShutdownTests(ServiceCase):
         hit = await fetch(self.start().port, LONG)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
-    async def test_drain_has_a_limit(self) -> None:
-        """Shutdown ends a hanging render after AP_RENDER_TIMEOUT, and exits with status 0.
-
-        The limit is AP_RENDER_TIMEOUT or 30 s, whichever is shorter (D39).
-        """
-        for seconds, limit in ((7, 7), (300, 30)):
-            proxy = make_resource(self.config(render_timeout=seconds, probe_timeout=1), reactor)
-            self.assertEqual(limit, proxy.drain_timeout)
-        timeouts = {"AP_RENDER_TIMEOUT": "2", "AP_PROBE_TIMEOUT": "1"}
-        node, _, client, encoder = await self.start_and_hold(**timeouts)
-        node.signal(signal.SIGTERM)
-        self.assertEqual(0, await node.end())
-        self.assertFalse(is_running(encoder))
-        self.assertFalse((await client.end()).complete)
-        self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
-
     async def test_second_signal(self) -> None:
         """A second SIGTERM during the shutdown ends the process at once."""
         node, _, _, encoder = await self.start_and_hold()
@@ -200,8 +182,3 @@ class ShutdownTests(ServiceCase):
         self.assertEqual("", node.stderr)
         self.assertNotIn("Traceback", node.stdout)
         self.assertNotIn("[error]", node.stdout)
-
-
-def _kill_if_running(pid: int) -> None:
-    if is_running(pid):
-        os.kill(pid, signal.SIGKILL)

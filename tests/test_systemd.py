@@ -46,13 +46,13 @@ class SocketTests(SynchronousTestCase):
                 self.assertFalse(found.get_inheritable())
 
     def test_nothing(self) -> None:
-        """Without the variables, or with a count of 0, there is no socket."""
+        """Without the variables, or with a count of 0, there is no socket.
+
+        A socket for another process is ignored, although this process inherits its variables.
+        """
         self.assertIsNone(systemd.find_socket({}, 7))
         for count in ("0", ""):
             self.assertIsNone(self.find(LISTEN_FDS=count))
-
-    def test_meant_for_another(self) -> None:
-        """A socket for another process is ignored, although this process inherits its variables."""
         for pid in ("8", "", "70"):
             self.assertIsNone(self.find(LISTEN_PID=pid, LISTEN_FDS="many"))
 

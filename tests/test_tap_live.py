@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
@@ -20,7 +19,15 @@ from audioproxy.grammar.signature import sign
 from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
 from audioproxy.web.health import Readiness
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, fetch, short_flac, signed, until, until_hit
+from tests.support.service import (
+    PATIENCE,
+    ServiceCase,
+    fetch,
+    short_flac,
+    signed,
+    until,
+    until_hit,
+)
 
 #: Log line with its time (Request log).
 LINE = re.compile(
@@ -46,13 +53,10 @@ class TapCase(ServiceCase):
             self.assertTrue(line.startswith("audioproxy: ") and line.isprintable(), line)
         return [line.removeprefix("audioproxy: ") for line in lines]
 
-    def lines(self, process: Process) -> list[re.Match[str]]:
-        """Parse the log lines on stdout, all of which must have the right format."""
-        matches = []
-        for line in process.stdout.splitlines():
-            match = LINE.fullmatch(line)
-            assert match is not None, line
-            matches.append(match)
+    def lines(self, log: str) -> list[re.Match[str]]:
+        """Parse log lines, all of which must have the right format."""
+        matches = [match for line in log.splitlines() if (match := LINE.fullmatch(line))]
+        self.assertEqual(len(log.splitlines()), len(matches), log)
         return matches
 
 
@@ -106,7 +110,7 @@ class RefusedStartTests(TapCase):
         self.assertEqual("", process.stderr)
         for word in ("Traceback", "SystemExit", "listening on"):
             self.assertNotIn(word, process.stdout)
-        (error,) = [line["text"] for line in self.lines(process) if line["level"] == "error"]
+        (error,) = [line["text"] for line in self.lines(process.stdout) if line["level"] == "error"]
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
 
     async def test_port_taken_for_a_daemon(self) -> None:
@@ -122,40 +126,35 @@ class RefusedStartTests(TapCase):
         self.assertIn("AP_PORT", ended.stdout + ended.stderr)
 
     async def test_bucket_store(self) -> None:
-        """A bucket that does not respond fails the start in one line, before a port opens."""
+        """A bucket that does not respond fails the start in one line, before a port opens.
+
+        So does a CA bundle without certificates.
+        """
+        bundle = self.root / "bundle.pem"
+        bundle.write_text("nothing")
         with socket.socket() as nobody:
             # A bound port that does not listen: no other program can respond there.
             nobody.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{nobody.getsockname()[1]}"
-            (line,) = await self.refusal(**{**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"})
+            variables = {**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"}
+            (line,) = await self.refusal(**variables)
+            (other,) = await self.refusal(**variables, AP_S3_CA_BUNDLE=str(bundle))
         self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
         self.assertIn(address, line)
+        self.assertTrue(other.startswith("AP_S3_CA_BUNDLE: "), other)
 
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            silent.setblocking(False)
+            silent.settimeout(PATIENCE)
             endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
             process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
-
-            def asked() -> socket.socket | None:
-                with contextlib.suppress(BlockingIOError):
-                    return silent.accept()[0]
-                return None
-
-            with await until(asked, "the request to the bucket"):
+            with silent.accept()[0]:
                 process.signal(signal.SIGTERM)
                 self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
         for word in ("Traceback", "error", "listening on"):
             self.assertNotIn(word, process.stdout)
-
-    async def test_ca_bundle(self) -> None:
-        """A CA bundle without certificates is refused with the name of its variable."""
-        bundle = self.root / "bundle.pem"
-        bundle.write_text("nothing")
-        (line,) = await self.refusal(**BUCKET, AP_S3_CA_BUNDLE=str(bundle))
-        self.assertTrue(line.startswith("AP_S3_CA_BUNDLE: "), line)
 
 
 class RunTests(TapCase):
@@ -186,7 +185,7 @@ class RunTests(TapCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
-        lines = self.lines(process)
+        lines = self.lines(process.stdout)
         known = "opts=f:opus src=local://a%20b.flac"
         expected = {
             "one": ("info", rf"render 200 {known} cache=MISS {size} bytes in \d+ms"),
@@ -243,8 +242,7 @@ class RunTests(TapCase):
         self.assertEqual(0, await process.end())
         self.assertEqual(("", ""), (process.stdout, process.stderr))
         text = path.read_text()
-        lines = [match for line in text.splitlines() if (match := LINE.fullmatch(line))]
-        self.assertEqual(len(text.splitlines()), len(lines), text)
+        lines = self.lines(text)
         self.assertEqual(1, sum(line["id"] == "request_id=last " for line in lines))
         self.assertNotIn("debug", [line["level"] for line in lines])
         self.assertNotIn("health", text)
@@ -264,7 +262,7 @@ class RunTests(TapCase):
         port = await process.port()
         self.assertEqual(b"HIT", (await fetch(port, stored))["x-audio-proxy"])
         await until(lambda: "[error]" in process.stdout, "the error line")
-        errors = [line["text"] for line in self.lines(process) if line["level"] == "error"]
+        errors = [line["text"] for line in self.lines(process.stdout) if line["level"] == "error"]
         self.assertEqual(1, len(errors), errors)
         for program in ("ffmpeg", "ffprobe"):
             self.assertIn(program, errors[0])
@@ -276,7 +274,7 @@ class RunTests(TapCase):
         self.assertEqual(404, missing.status)
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
-        self.lines(process)
+        self.lines(process.stdout)
         # With a threshold of 0 a node is always ready (Readiness states).
         readiness = Readiness(0)
         readiness.programs_checked(False)
@@ -349,24 +347,16 @@ class NotDumpableTests(TapCase):
 class DescriptorTests(SynchronousTestCase):
     """Limit of open descriptors, which the service raises for its clients."""
 
-    def raised(self, soft: int, hard: int) -> tuple[int, int]:
-        """Return the soft and hard limits after a start with these limits."""
-        limits = {resource.RLIMIT_NOFILE: (soft, hard)}
-        self.patch(resource, "getrlimit", limits.__getitem__)
-        self.patch(resource, "setrlimit", limits.__setitem__)
-        tap.raise_descriptor_limit()
-        return limits[resource.RLIMIT_NOFILE]
-
-    def test_raised(self) -> None:
-        """A low soft limit is raised to the hard limit, up to a sensible maximum."""
-        self.assertEqual((4096, 4096), self.raised(1024, 4096))
-        for hard in (524_288, resource.RLIM_INFINITY):
-            soft, kept = self.raised(1024, hard)
-            self.assertEqual(hard, kept)
-            self.assertIn(soft, range(10_000, 100_000))
-
-    def test_enough(self) -> None:
-        """The soft limit is never lowered."""
+    def test_limits(self) -> None:
+        """A low soft limit is raised to the hard limit, up to a maximum, and never lowered."""
         unlimited = resource.RLIM_INFINITY
-        for limits in ((4096, 4096), (500_000, 524_288), (unlimited, unlimited), (256, 256)):
-            self.assertEqual(limits, self.raised(*limits))
+        for soft, hard, raised in (
+            *((256, 256, 256), (1024, 4096, 4096), (4096, 4096, 4096)),
+            *((1024, 524_288, 16_384), (1024, unlimited, 16_384), (500_000, 524_288, 500_000)),
+            (unlimited, unlimited, unlimited),
+        ):
+            limits = {resource.RLIMIT_NOFILE: (soft, hard)}
+            self.patch(resource, "getrlimit", limits.__getitem__)
+            self.patch(resource, "setrlimit", limits.__setitem__)
+            tap.raise_descriptor_limit()
+            self.assertEqual({resource.RLIMIT_NOFILE: (raised, hard)}, limits)
