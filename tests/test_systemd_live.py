@@ -86,15 +86,6 @@ class SocketTests(SystemdCase):
         self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
         self.assertEqual(200, (await fetch(port, b"/health")).status)
 
-    async def test_unusable_socket(self) -> None:
-        """An unusable socket fails the boot with one line that names the remedy."""
-        with socket.socket() as tcp_socket:
-            node = self.start_with_socket(tcp_socket)
-            self.assertEqual(1, await node.end())
-        self.assertRegex(
-            node.stderr, r"\Aaudioproxy: LISTEN_FDS: .*; .*ListenStream=.* socket unit\n\Z"
-        )
-
 
 class NotifierTests(SystemdCase):
     """Notifications to systemd (NOTIFY_SOCKET)"""
@@ -133,9 +124,18 @@ class NotifierTests(SystemdCase):
         self.assertEqual(0, await node.end())
 
     async def test_failed_start(self) -> None:
-        """A service that fails to start sends no notification."""
+        """A service that fails to start sends no notification.
+
+        An unusable socket fails the boot with one line that names the remedy.
+        """
         taken = self.open()
         port = str(taken.getsockname()[1])
-        node = self.start_with_socket(taken, NOTIFY_SOCKET=self.name, LISTEN_FDS="0", AP_PORT=port)
-        self.assertEqual(1, await node.end())
+        variables = {"NOTIFY_SOCKET": self.name, "AP_PORT": port}
+        node = self.start_with_socket(taken, **variables, LISTEN_FDS="0")
+        with socket.socket() as unusable:
+            other = self.start_with_socket(unusable, **variables)
+        self.assertEqual([1, 1], [await node.end(), await other.end()])
+        self.assertRegex(
+            other.stderr, r"\Aaudioproxy: LISTEN_FDS: .*; .*ListenStream=.* socket unit\n\Z"
+        )
         self.assertEqual(b"", self.next_notification())
