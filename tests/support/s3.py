@@ -181,19 +181,18 @@ class Requests:
         self,
         bucket: str,
         key: str | bytes,
-        method: str = "GET",
         *,
         seconds: int = 60,
         age: int = 0,
         identity: Identity | None = None,
         virtual: bool = False,
     ) -> str:
-        """Return a URL that is valid for ``seconds`` and was signed ``age`` seconds ago."""
+        """Return a URL to GET that is valid for ``seconds`` and was signed ``age`` seconds ago."""
         who = identity or self.owner
         token = quote(who.session_token or "", safe="")
         query = f"X-Amz-Security-Token={token}" if token else ""
         return presign_v4(
-            method=method,
+            method="GET",
             url=urlsplit(self.url(bucket, key, query, virtual)),
             region=self.region,
             credentials=Credentials(who.access_key, who.secret_key),
@@ -254,9 +253,9 @@ class Requests:
         response = self.request("HEAD", bucket, key)
         return None if response.status == 404 else response.require_success()
 
-    def keys(self, bucket: str, prefix: str = "") -> list[bytes]:
+    def keys(self, bucket: str) -> list[bytes]:
         """Return the keys in a bucket of at most a thousand objects."""
-        query = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='')}"
+        query = "encoding-type=url&list-type=2"
         return _listed_keys(self.request("GET", bucket, query=query).require_success())
 
     def remove(self, bucket: str, key: str | bytes) -> None:

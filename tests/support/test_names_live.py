@@ -25,28 +25,24 @@ print(json.dumps(sorted({answer[4][0] for answer in answers})))
 class NamesTests(SynchronousTestCase):
     """`resolving` in Python"""
 
-    def setUp(self) -> None:
-        self.variables = resolving(Path(self.mktemp()).resolve(), ["a.s3.test", "b.s3.test"])
+    def test_resolved(self) -> None:
+        """Names resolve to 127.0.0.1 only in a process with the variables; others as before."""
+        names = ["a.s3.test", "b.s3.test"]
+        variables = resolving(Path(self.mktemp()).resolve(), names)
 
-    def resolve(self, name: str) -> list[str]:
-        """Return the addresses of a name, as resolved by another Python process."""
-        command = [sys.executable, "-c", RESOLVE, name]
-        done = subprocess.run(
-            command, env=self.variables, check=True, capture_output=True, timeout=PATIENCE
-        )
-        return json.loads(done.stdout)
+        def resolve(name: str) -> list[str]:
+            command = [sys.executable, "-c", RESOLVE, name]
+            done = subprocess.run(
+                command, env=variables, check=True, capture_output=True, timeout=PATIENCE
+            )
+            return json.loads(done.stdout)
 
-    def test_names(self) -> None:
-        """Names resolve to 127.0.0.1 in a process with the variables, and not in this one."""
-        for name in ("a.s3.test", "b.s3.test"):
-            self.assertEqual(["127.0.0.1"], self.resolve(name))
+        for name in (*names, "127.0.0.1"):
+            self.assertEqual(["127.0.0.1"], resolve(name))
+        self.assertIn("127.0.0.1", resolve("localhost"))
+        self.assertRaises(subprocess.CalledProcessError, resolve, "c.s3.test")
+        for name in names:
             self.assertRaises(gaierror, getaddrinfo, name, 80)
-
-    def test_others(self) -> None:
-        """Names that the system resolves still resolve, and unknown names still fail."""
-        self.assertIn("127.0.0.1", self.resolve("localhost"))
-        self.assertEqual(["127.0.0.1"], self.resolve("127.0.0.1"))
-        self.assertRaises(subprocess.CalledProcessError, self.resolve, "c.s3.test")
 
 
 class ChildrenTests(TestCase):
