@@ -25,7 +25,6 @@ from tests.support.service import (
     until_hit,
 )
 
-LONG = signed("/f:mp3/plain/local://long.flac")
 #: A render that runs long enough for a test to find its encoder.
 FOUR_MINUTES = signed("/f:mp3/t:0:240/plain/local://long.flac")
 SHORT = signed("/f:mp3/plain/local://short.flac")
@@ -143,6 +142,18 @@ class StreamTests(ServiceCase):
         self.assertEqual([], list(self.store.iterdir()))
         source.unlink()
         self.assertEqual(404, (await fetch(port, target)).status)
+
+    async def test_variant_size_limit(self) -> None:
+        """Output above AP_MAX_VARIANT_BYTES breaks the stream and is not stored (Errors, 10).
+
+        Clients get at most AP_MAX_VARIANT_BYTES bytes (D52).
+        """
+        port = self.start(max_variant_bytes=4_000_000).port
+        response = await fetch(port, FOUR_MINUTES)
+        self.assertEqual((200, False), (response.status, response.complete))
+        self.assertLessEqual(len(response.body), 4_000_000)
+        await until(lambda: not encoders(), "the encoder to end")
+        self.assertEqual(b"MISS", (await fetch(port, FOUR_MINUTES, b"HEAD"))["x-audio-proxy"])
 
     async def test_request_of_a_render(self) -> None:
         """Log lines of a render have the id of the request that started it (D54)."""
