@@ -95,7 +95,7 @@ class _ClientConnection(ProxyServer):
             self.relay.requests.append(request)
             action = self.relay.rule(request)
             if action == ABORTED:
-                self.abort()
+                self.transport.abortConnection()  # type: ignore[attr-defined]
                 return
             self._remaining_bytes = action if isinstance(action, int) else self.relay.limit
             if action == HOLD:
@@ -141,10 +141,6 @@ class _ClientConnection(ProxyServer):
         for end, waited in ((self, requests), (self.peer, responses)):
             if end is not None and waited:
                 end.transport.resumeProducing()  # type: ignore[union-attr]
-
-    def abort(self) -> None:
-        """Reset the connection."""
-        self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the connection cleanly, as a server does after a complete response."""
@@ -296,17 +292,13 @@ class RemoteCase(ServiceCase):
     async def boot(self, **settings: Any) -> ProxyService:
         """Start a service in this process; it stops at the end of the test at the latest."""
         service = make_service(self.config(**settings), reactor)
-
-        def stop() -> Any:
-            return service.stopService() if service.running else None
-
-        self.addCleanup(stop)
+        self.addCleanup(lambda: service.stopService() if service.running else None)
         await service.startService()
         return service
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment variables of a service that is configured as by `config`."""
-        environ = {
+        store = {
             "AP_VARIANT_STORE": f"s3://{self.variants}",
             "AP_S3_ENDPOINT": self.server.endpoint,
             "AP_S3_CA_BUNDLE": self.server.ca_bundle or "",
@@ -314,7 +306,7 @@ class RemoteCase(ServiceCase):
             "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
             "AWS_REGION": self.server.region,
         }
-        return super().environment(**{**environ, **variables})
+        return super().environment(**{**store, **variables})
 
     def put(self, key: str | bytes, source: Path | bytes) -> str:
         """Write a source and return its entity tag."""
