@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 
@@ -75,11 +75,6 @@ CHILD_ATTACKS = [
     ChildAttack("ffmpeg", "kill"),
     ChildAttack("ffprobe", "pause"),
 ]
-CHILD_STOPS = [
-    ChildAttack("ffmpeg", "stop", midway=True),
-    ChildAttack("ffprobe", "stop"),
-    ChildAttack("ffmpeg", "stop"),
-]
 
 
 class Attacks:
@@ -102,14 +97,14 @@ class Attacks:
                 return
             await act(self._rig, chance)
 
-    async def stop_children(self, over: list[bool], chance: Random) -> None:
+    async def stop_children(self, over: list[bool], program: str, chance: Random) -> None:
         """Stop one child after another for good until the run is over; the service has to end it.
 
-        Only node A can show this, because it is never restarted.
+        At least one child is stopped. Only node A can show this, because it is never restarted.
         """
-        least = self._rig.parameters.faults
-        for number, attack in enumerate(cycle(CHILD_STOPS) if least else ()):
-            if over and number >= least:
+        attack = ChildAttack(program, "stop", midway=program == "ffmpeg")
+        for number in count():
+            if over and number:
                 return
             while not await self._attack_child(self._rig.a, attack, chance):
                 # The node was busy, or the child ended before it was found.
@@ -133,9 +128,9 @@ class Attacks:
         over: list[bool] = []
         attack_run = self._find_and_attack(node, attack, rig.sounds.path(name), causes, over)
         attacking = Deferred.fromCoroutine(attack_run)
-        count = chance.choice([1, 1, 3])
+        clients = chance.choice([1, 1, 3])
         await gather(
-            *(rig.request(node, request, "attacked render", causes=causes) for _ in range(count))
+            *(rig.request(node, request, "attacked render", causes=causes) for _ in range(clients))
         )
         over.append(True)
         attacked = await attacking

@@ -121,8 +121,11 @@ class BucketNode:
             await rig.request(node, conditional_on(new, chance), "bucket outage")
             await pause(chance.uniform(0, 1))
             self._relay.open()
-            for record in rig.in_flight(node):
+            # A request may share a lookup or a probe that the outage makes fail a little later.
+            affected = list(rig.in_flight(node))
+            for record in affected:
                 record.causes.add("bucket away")
+            await wait_for(lambda ended=affected: rig.journal.running.isdisjoint(ended), 60)
             self._is_out = False
             if not await self._store(random_variant(rig, chance, cold=True)):
                 rig.journal.errors.append("the bucket was back, but nothing was stored")

@@ -101,10 +101,12 @@ class Run:
             faults.disturb_store(self._over, rig.random("store")),
             faults.restart_node(self._over, rig.random("node")),
             attacks.attack(self._over, rig.random("attack")),
-            attacks.stop_children(self._over, rig.random("stop")),
             self._bucket.load(self._over),
             self._end_after(seconds),
         ]
+        if rig.parameters.faults:
+            for program in ("ffmpeg", "ffprobe"):
+                tasks.append(attacks.stop_children(self._over, program, rig.random(program)))
         if seconds >= _LONG_RUN:
             tasks.append(lasting_clients.send_headers_slowly())
         await good_clients.gather(*tasks)
