@@ -88,10 +88,13 @@ class Attacks:
     async def attack(self, over: list[bool], chance: Random) -> None:
         """Run the attacks in a fixed order until the run is over.
 
-        A random order could leave one of them out of a short run.
+        A random order could leave one of them out of a short run. An encoder of node A is killed in
+        every run, however busy the node is.
         """
+        while not await self._attack_child(self._rig.a, CHILD_ATTACKS[0], chance):
+            await pause(_LINGER)
         for act in cycle(
-            [self.attack_child, self.change, self.attack_child, self.damage, self.attack_child]
+            [self.change, self.attack_child, self.damage, self.attack_child, self.attack_child]
         ):
             if over:
                 return
@@ -136,7 +139,7 @@ class Attacks:
         attacked = await attacking
         # A second request must not be affected by the failure of the first.
         if causes and rig.a is node:
-            await pause(chance.choice([0, 0.5]))
+            await pause(0.5 if attack.midway else 0)
             await rig.request(node, request, "after an attack")
         rig.sounds.unlink(name)
         return attacked

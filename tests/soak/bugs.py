@@ -159,7 +159,7 @@ def count_joined_as_miss() -> Patch:
 # render
 
 
-@detected_by("store")
+@detected_by("responses")
 def store_failed_render() -> Patch:
     """A failed render is stored."""
 
