@@ -30,8 +30,9 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
 )
 from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
-from audioproxy.scratch_files import AnonymousFile, AnonymousSpace
+from audioproxy.scratch_files import AnonymousFile, AnonymousSpace, ScratchSpace
 from audioproxy.streams import ConsumerGone
+from audioproxy.threads import ThreadRunner
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
@@ -44,7 +45,7 @@ from tests.support.threads import FakeThreads
 from tests.support.wire import (
     ClientCase,
     Peer,
-    Request,
+    Script,
     error,
     is_presigned,
     is_signed,
@@ -57,6 +58,13 @@ HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
 HEADERS_WITH_DISPOSITION = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
 KEY = "k" * 43
 
+#: Responses of a store in which an object can be written, found and removed.
+WRITABLE = [reply(200), reply(200), reply(204)]
+
+#: Responses that begin a multipart upload, accept a part, and complete the upload.
+BEGUN = reply(200, b"<UploadId>upload</UploadId>")
+TAGGED = reply(200, headers={"ETag": '"tag"'})
+COMPLETED = reply(200, b"<CompleteMultipartUploadResult/>")
 
 #: Headers of a range response with all of five bytes.
 FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5"}
@@ -84,11 +92,18 @@ class VariantCase(ClientCase):
         super().tearDown()
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
-    def make(self, part_size: int = PART_SIZE) -> S3VariantStore:
+    def make(
+        self,
+        part_size: int = PART_SIZE,
+        space: ScratchSpace | None = None,
+        in_thread: ThreadRunner | None = None,
+        store: ObjectStore | None = None,
+        bucket: str = "bucket",
+    ) -> S3VariantStore:
         """Return the store, which uploads in parts of this size."""
-        return S3VariantStore(
-            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part_size
-        )
+        store, space = store or self.store, space or AnonymousSpace()
+        in_thread = in_thread or self.threads.in_thread
+        return S3VariantStore(store, bucket, space, self.network, in_thread, part_size)
 
     def lines(self) -> list[str]:
         """Return the logged texts."""
@@ -99,48 +114,46 @@ class VariantCase(ClientCase):
         self.network.scripts.append(response)
         return self.result_of(self.variants.lookup(KEY))
 
+    def found(self, response: bytes) -> StoredObject:
+        """Return the variant that is found with this response of the store."""
+        found = self.looked_up(response)
+        assert found is not None
+        return found
+
     def stored(self, size: int = 5, tag: str | None = '"abc"') -> StoredObject:
         """Return a stored variant."""
         headers = {"Content-Type": "audio/mpeg", "Cache-Control": "public"}
-        found = self.looked_up(
-            reply(200, length=size, headers=headers | ({"ETag": tag} if tag else {}))
-        )
-        assert found is not None
-        return found
+        return self.found(reply(200, length=size, headers=headers | ({"ETag": tag} if tag else {})))
 
 
 class OpenTests(VariantCase):
     """`S3VariantStore.open`"""
 
     def test_store_check(self) -> None:
-        """At boot, the service writes, finds and removes one empty object in the bucket."""
-        self.network.scripts += [reply(200), reply(200), reply(204)]
-        self.result_of(self.variants.open())
-        put, head, delete = self.network.requests
-        self.assertEqual((put.method, head.method, delete.method), ("PUT", "HEAD", "DELETE"))
-        self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
-        self.assertEqual((head.target, delete.target), (put.target, put.target))
-        self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
-        self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY_SHA256)
-        self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
+        """At boot, the service writes, finds and removes one empty object in the bucket.
 
-    def test_another_name_each_time(self) -> None:
-        """Each boot uses another object name, so that nodes do not remove each other's objects."""
-        self.network.scripts += [reply(200), reply(200), reply(204)] * 2
+        Each boot uses another name, so that nodes do not remove each other's objects.
+        """
+        targets = set()
         for _ in range(2):
+            self.network.requests.clear()
+            self.network.scripts += WRITABLE
             self.result_of(self.variants.open())
-        self.assertEqual(len({request.target for request in self.network.requests}), 2)
+            put, head, delete = self.network.requests
+            self.assertEqual((put.method, head.method, delete.method), ("PUT", "HEAD", "DELETE"))
+            self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
+            self.assertEqual((head.target, delete.target), (put.target, put.target))
+            self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
+            self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY_SHA256)
+            self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
+            targets.add(put.target)
+        self.assertEqual(len(targets), 2)
 
     def test_refusals(self) -> None:
         """The boot error names the failed step, the store's response and what is required."""
         for status, code, said, wanted in (
             (404, "NoSuchBucket", "status 404, NoSuchBucket", "a bucket that exists"),
-            (
-                403,
-                "AccessDenied",
-                "status 403, AccessDenied",
-                "credentials that may write",
-            ),
+            (403, "AccessDenied", "status 403, AccessDenied", "credentials that may write"),
             (301, "", "status 301", "the endpoint, the region and the addressing"),
             (503, "SlowDown", "status 503, SlowDown", "a store that can be reached"),
         ):
@@ -155,53 +168,46 @@ class OpenTests(VariantCase):
                 self.assertIn(wanted, text)
 
     def test_write_only(self) -> None:
-        """Credentials that may write but not read are refused at boot."""
-        for removed in (204, 403):
-            self.network.scripts += [reply(200), reply(403), reply(removed)]
-            text = str(self.error_of(self.variants.open(), Unwritable))
+        """Credentials that may write but not read are refused at boot; the object is removed."""
+
+        async def deny(proof: StoreObject) -> None:
+            raise Denied("status 403, AccessDenied")
+
+        for found, inspect, removed in ((403, None, 204), (403, None, 403), (200, deny, 204)):
+            self.network.scripts += [reply(200), reply(found), reply(removed)]
+            checking = self.variants.check_writable(b"", inspect)
+            text = str(self.error_of(checking, Unwritable))
             self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
             self.assertIn("credentials that may write, read and delete", text)
             self.assertEqual(self.network.requests[-1].method, "DELETE")
-
-    def test_error_hints(self) -> None:
-        """If the store's error code says more than its status, the boot error has a hint."""
-        self.network.scripts += [reply(403, error("RequestTimeTooSkewed"))]
-        text = str(self.error_of(self.variants.open(), Unwritable))
-        self.assertTrue(text.endswith("a correct clock is required, here and in the store"), text)
 
     def test_clock(self) -> None:
         """If the clock is wrong, the boot error states the difference from the store's Date."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
         for time, words in (
-            ("12:00:00", "1203 s ahead of the store's"),
-            ("13:20:04", "3601 s behind the store's"),
+            (None, "a correct clock is required, here and in the store"),
+            ("12:00:00", "is required: this machine's is 1203 s ahead of the store's"),
+            ("13:20:04", "is required: this machine's is 3601 s behind the store's"),
         ):
-            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
+            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
             self.network.scripts += [reply(403, error("RequestTimeTooSkewed"), headers)]
             text = str(self.error_of(self.variants.open(), Unwritable))
-            self.assertTrue(text.endswith(f"is required: this machine's is {words}"), text)
+            self.assertTrue(text.endswith(words), text)
 
     def test_unreachable(self) -> None:
-        """If the store cannot be reached, the boot error names its endpoint."""
-        self.network.refusal = ConnectionRefusedError()
-        opening = self.begin(self.variants.open())
-        self.network.advance(1)
-        text = str(self.exactly(opening, Unwritable))
-        self.assertIn("http://s3.test is unreachable", text)
-
-    def test_silent(self) -> None:
-        """A store that does not respond is refused at boot after thirty seconds."""
-        opening = self.begin(self.variants.open())
-        self.network.advance(30)
-        self.exactly(opening, Unwritable)
+        """A store that cannot be reached, or that is silent for 30 s, is refused at boot."""
+        for refusal, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
+            self.network.refusal = refusal
+            opening = self.begin(self.variants.open())
+            self.network.advance(seconds)
+            text = str(self.exactly(opening, Unwritable))
+            self.assertIn("http://s3.test is unreachable", text)
 
     def test_bucket_that_is_no_label(self) -> None:
         """With virtual addressing, a bucket that is no valid host label is refused at once."""
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
-        self.assertRaises(
-            Missing, S3VariantStore, store, "my_bucket", AnonymousSpace(), self.network, None
-        )
+        self.assertRaises(Missing, self.make, store=store, bucket="my_bucket")
 
     def test_close(self) -> None:
         """Closing the store sends no request."""
@@ -220,26 +226,13 @@ class CheckWritableTests(VariantCase):
         async def inspect(proof: StoreObject) -> None:
             inspected.append((proof.url, [request.method for request in self.network.requests]))
 
-        self.network.scripts += [reply(200), reply(200), reply(204)]
+        self.network.scripts += WRITABLE
         self.result_of(self.variants.check_writable(b"content", inspect))
-        put, head, delete = self.network.requests
-        self.assertEqual((put.method, put.body), ("PUT", b"content"))
+        put, _, delete = self.network.requests
+        self.assertEqual((put.body, delete.method), (b"content", "DELETE"))
         self.assertTrue(is_signed(put, SECRET))
         self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
-        self.assertEqual((head.method, head.target), ("HEAD", put.target))
-        self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
         self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "HEAD"])], inspected)
-
-    def test_inspect_fails(self) -> None:
-        """If ``inspect`` is denied, the store is unusable and the object is removed."""
-
-        async def inspect(proof: StoreObject) -> None:
-            raise Denied("status 403, AccessDenied")
-
-        self.network.scripts += [reply(200), reply(200), reply(204)]
-        text = str(self.error_of(self.variants.check_writable(b"", inspect), Unwritable))
-        self.assertIn("finding the object that was written in s3://bucket failed", text)
-        self.assertEqual("DELETE", self.network.requests[-1].method)
 
     def test_place(self) -> None:
         """`place` names the bucket and the endpoint."""
@@ -250,33 +243,35 @@ class LookupTests(VariantCase):
     """`S3VariantStore.lookup`"""
 
     def test_found(self) -> None:
-        """A lookup returns the size, headers and ETag of a variant."""
+        """A lookup returns the size, headers and ETag of a variant.
+
+        A variant without stored headers is served as octet-stream with ``no-store``.
+        """
         for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
             headers = {"Content-Type": kept.content_type, "Cache-Control": kept.cache_control}
             if kept.content_disposition is not None:
                 headers["Content-Disposition"] = kept.content_disposition
-            found = self.looked_up(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
-            assert found is not None
+            found = self.found(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
             self.assertEqual((found.size, found.headers, found.etag), (1234, kept, '"abc"'))
             found.close()
         self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
-
-    def test_found_without_headers(self) -> None:
-        """A variant without stored headers is served as octet-stream with ``no-store``."""
-        found = self.looked_up(reply(200, length=5))
-        assert found is not None
+        found = self.found(reply(200, length=5))
         self.assertEqual(found.headers, VariantHeaders("application/octet-stream", "no-store"))
 
     def test_missing(self) -> None:
-        """A missing and a denied object are a miss, and are not logged."""
-        for status in (404, 403):
-            self.assertIsNone(self.looked_up(reply(status)))
-        self.assertEqual(self.lines(), [])
+        """A missing, denied, empty or foreign object is a miss, and is not logged.
 
-    def test_of_no_length(self) -> None:
-        """An object without a length, or with length 0, is a miss."""
-        for response in (reply(200, length=0), reply_without_length(200)):
-            self.assertIsNone(self.looked_up(response))
+        An object without a length, or with a header that is not ASCII, is foreign.
+        """
+        for response in (
+            reply(404),
+            reply(403),
+            reply(200, length=0),
+            reply(200, length=5, headers={"Cache-Control": "\xe9"}),
+            reply_without_length(200),
+        ):
+            self.assertIsNone(self.looked_up(response), response)
+        self.assertEqual(self.lines(), [])
 
     def test_broken(self) -> None:
         """A lookup in a failing store raises an error and is logged; it is not a miss."""
@@ -304,9 +299,11 @@ class LookupTests(VariantCase):
 class OpenRangeTests(VariantCase):
     """`StoredObject.open_range`"""
 
-    def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
+    def send(
+        self, *packets: bytes, start: int = 0, stop: int = 5, tag: str | None = '"abc"'
+    ) -> Deferred[None]:
         """Start to send a range of a variant to a consumer."""
-        found = self.stored(9)
+        found = self.stored(9, tag)
         self.network.scripts.append(packets)
         flow = self.result_of(found.open_range(start, stop))
         self.consumer = FakeConsumer()
@@ -327,12 +324,8 @@ class OpenRangeTests(VariantCase):
 
     def test_without_a_tag(self) -> None:
         """Without an ETag, the range is requested without If-Match."""
-        found = self.stored(tag=None)
-        self.network.scripts.append(part(b"hello"))
-        flow = self.result_of(found.open_range(0, 5))
+        self.successResultOf(self.send(part(b"hello"), tag=None))
         self.assertNotIn("if-match", self.network.requests[-1].headers)
-        flow.send(FakeConsumer())
-        self.network.run()
 
     def test_refused(self) -> None:
         """If a variant that was found cannot be read, it is a 502 or 500, and is logged."""
@@ -352,20 +345,16 @@ class OpenRangeTests(VariantCase):
             self.assertEqual(self.lines(), [f"a stored variant cannot be read: status {status}"])
 
     def test_breaks_off(self) -> None:
-        """A body that breaks off is a 502 and is logged; it does not count as complete."""
-        for packets in (
-            (part(length=5), b"hell"),
-            (reply_without_length(206, b"", FIVE_BYTE_RANGE), b"hell"),
-        ):
-            for end in (Peer.close, Peer.reset):
+        """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete."""
+        for first in (part(length=5), reply_without_length(206, b"", FIVE_BYTE_RANGE)):
+            for end in (Peer.close, Peer.reset, lambda peer: self.network.advance(30)):
                 self.log.events.clear()
-                sending = self.send(*packets)
+                sending = self.send(first, b"hell")
                 end(self.network.peers[-1])
                 self.network.run()
                 self.exactly(sending, UpstreamUnavailable)
-                self.assertTrue(
-                    self.lines()[0].startswith("the transfer of a stored variant failed: ")
-                )
+                (line,) = self.lines()
+                self.assertTrue(line.startswith("the transfer of a stored variant failed: "), line)
                 self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def test_another_length(self) -> None:
@@ -373,28 +362,21 @@ class OpenRangeTests(VariantCase):
         for packets in ((part(b"hell"),), (part(length=6), b"hello, ")):
             self.exactly(self.send(*packets), UpstreamUnavailable)
 
-    def test_stalls(self) -> None:
-        """A body without progress for thirty seconds is a 502."""
-        sending = self.send(part(length=5), b"hell")
-        self.network.advance(30)
-        self.exactly(sending, UpstreamUnavailable)
-
     def test_gone(self) -> None:
-        """If the client leaves, the request to the store is aborted, and nothing is logged."""
-        sending = self.send(part(length=5), b"hell")
-        self.consumer.disconnect()
-        self.network.run()
-        self.exactly(sending, ConsumerGone)
-        self.assertEqual(self.lines(), [])
-        self.assertTrue(self.network.peers[-1].aborted)
+        """If the client leaves, the request to the store is aborted, and nothing is logged.
 
-    def test_cancelled(self) -> None:
-        """Cancelling a body aborts the request to the store."""
-        sending = self.send(part(length=5), b"hell")
-        sending.cancel()
-        self.network.run()
-        self.failureResultOf(sending, ConsumerGone, CancelledError)
-        self.assertTrue(self.network.peers[-1].aborted)
+        The same holds if the body is cancelled.
+        """
+        for cancel in (False, True):
+            sending = self.send(part(length=5), b"hell")
+            if cancel:
+                sending.cancel()
+            else:
+                self.consumer.disconnect()
+            self.network.run()
+            self.exactly(sending, ConsumerGone)
+            self.assertEqual(self.lines(), [])
+            self.assertTrue(self.network.peers[-1].aborted)
 
     def test_never_sent(self) -> None:
         """Discarding a body that was never sent closes its connection."""
@@ -424,11 +406,11 @@ class OpenRangeTests(VariantCase):
 class CommitCase(VariantCase):
     """Commits of variants to the bucket."""
 
-    def create(self, data: bytes) -> HashingScratchFile:
+    def create(self, data: bytes, size: int | None = None) -> HashingScratchFile:
         """Return a scratch file with this rendered output."""
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, data)
-        scratch.grown(len(data))
+        scratch.grown(len(data[:size]))
         return scratch
 
     def commit(
@@ -438,18 +420,17 @@ class CommitCase(VariantCase):
         size: int | None = None,
     ) -> Deferred[None]:
         """Start to commit a variant, then run the threads and the network."""
-        scratch = self.create(data)
         size = len(data) if size is None else size
+        scratch = self.create(data, size)
         committing = self.begin(self.variants.commit(KEY, scratch, size, headers))
         self.threads.run()
         self.network.run()
-        committing.addBoth(self.close_file, scratch)
-        return committing
 
-    def close_file(self, outcome: Any, scratch: HashingScratchFile) -> Any:
-        """Close the scratch file after a commit, as a render does."""
-        scratch.close()
-        return outcome
+        def close_file(outcome: Any) -> Any:
+            scratch.close()
+            return outcome
+
+        return committing.addBoth(close_file)
 
 
 class CommitTests(CommitCase):
@@ -491,13 +472,7 @@ class CommitTests(CommitCase):
     def test_only_what_was_rendered(self) -> None:
         """Bytes after the given size are not stored."""
         self.network.scripts.append(reply(200))
-        scratch = self.result_of(self.variants.create(10))
-        os.write(scratch.descriptor, b"hello, and more")
-        committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
-        self.threads.run()
-        self.network.run()
-        self.successResultOf(committing)
-        scratch.close()
+        self.successResultOf(self.commit(b"hello, and more", size=5))
         self.assertEqual(self.network.requests[-1].body, b"hello")
 
     def test_parts(self) -> None:
@@ -505,11 +480,8 @@ class CommitTests(CommitCase):
         self.variants = self.make(part_size=1000)
         for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
             self.network.requests.clear()
-            tagged = reply(200, headers={"ETag": '"tag"'})
-            begun = reply(200, b"<UploadId>upload</UploadId>")
-            complete = reply(200, b"<CompleteMultipartUploadResult/>")
             self.network.scripts[:] = (
-                [begun, *[tagged] * parts, complete] if parts else [reply(200)]
+                [BEGUN, *[TAGGED] * parts, COMPLETED] if parts else [reply(200)]
             )
             data = os.urandom(size)
             self.successResultOf(self.commit(data))
@@ -527,15 +499,13 @@ class CommitTests(CommitCase):
         scratch.close()
 
     def test_short_file(self) -> None:
-        """A file that is shorter than the given size is not stored."""
-        failure = self.failureResultOf(self.commit(b"hell", size=5))
-        self.assertIsInstance(failure.value, EOFError | OSError)
-        self.assertEqual(self.network.requests, [])
+        """A file that is shorter than the given size is not stored.
 
-    def test_nothing(self) -> None:
-        """An empty file is not stored, since a lookup would treat the object as a miss."""
-        self.failureResultOf(self.commit(b""))
-        self.assertEqual(self.network.requests, [])
+        An empty file is not stored either, since a lookup would treat the object as a miss.
+        """
+        for data, size, kind in ((b"hell", 5, OSError), (b"", 0, ValueError)):
+            self.failureResultOf(self.commit(data, size=size), kind)
+            self.assertEqual(self.network.requests, [])
 
     def test_cancelled(self) -> None:
         """A cancelled commit aborts its request, so that no object is created."""
@@ -550,13 +520,10 @@ class CommitTests(CommitCase):
 class RetryTests(CommitCase):
     """`S3VariantStore.commit`: one retry after a temporary failure."""
 
-    def close_connection(self, peer: Peer, _: Request) -> None:
-        """Close the connection without a response."""
-        peer.close()
-
     def test_retried_once(self) -> None:
         """A commit is retried after a second if the store was busy or closed the connection."""
-        for response in (reply(503), reply(500), reply(429), reply(409), self.close_connection):
+        responses: list[Script] = [reply(status) for status in (503, 500, 429, 409)]
+        for response in (*responses, lambda peer, request: peer.close()):
             self.network.requests.clear()
             self.network.scripts[:] = [response, reply(200)]
             committing = self.commit()
@@ -578,42 +545,30 @@ class RetryTests(CommitCase):
         self.successResultOf(committing)
 
     def test_not_twice(self) -> None:
-        """A commit is retried only once."""
-        self.network.scripts += [reply(503), reply(500)]
-        committing = self.commit()
-        self.network.advance(1)
-        self.assertEqual(str(self.exactly(committing, Unavailable)), "status 500")
-        self.network.advance(60)
-        self.assertEqual(len(self.network.requests), 2)
+        """A commit is retried only once, and not at all after a permanent error.
 
-    def test_permanent_error_not_retried(self) -> None:
-        """A commit is not retried after a permanent error."""
-        kinds: list[tuple[int, type[StoreError]]] = [
-            (403, Denied),
-            (404, Missing),
-            (301, WrongEndpoint),
+        It fails with the last error.
+        """
+        rows: list[tuple[list[int], type[StoreError]]] = [
+            ([503, 500], Unavailable),
+            ([503, 403], Denied),
+            ([403], Denied),
+            ([404], Missing),
+            ([301], WrongEndpoint),
         ]
-        for status, kind in kinds:
+        for statuses, kind in rows:
             self.network.requests.clear()
-            self.network.scripts.append(reply(status))
-            self.exactly(self.commit(), kind)
+            self.network.scripts += [reply(status) for status in statuses]
+            committing = self.commit()
+            self.network.advance(len(statuses) - 1)
+            self.assertEqual(str(self.exactly(committing, kind)), f"status {statuses[-1]}")
             self.network.advance(60)
-            self.assertEqual(len(self.network.requests), 1)
-
-    def test_retry_fails(self) -> None:
-        """If the retry fails, the commit fails with the second error."""
-        self.network.scripts += [reply(503), reply(403, error("AccessDenied"))]
-        committing = self.commit()
-        self.network.advance(1)
-        self.exactly(committing, Denied)
+            self.assertEqual(len(self.network.requests), len(statuses), statuses)
 
     def test_parts(self) -> None:
         """A retry of an upload in parts aborts the upload and starts again."""
         self.variants = self.make(part_size=3)
-        begun = reply(200, b"<UploadId>upload</UploadId>")
-        tagged = reply(200, headers={"ETag": '"tag"'})
-        complete = reply(200, b"<CompleteMultipartUploadResult/>")
-        self.network.scripts += [begun, reply(503), reply(204), begun, tagged, tagged, complete]
+        self.network.scripts += [BEGUN, reply(503), reply(204), BEGUN, TAGGED, TAGGED, COMPLETED]
         committing = self.commit()
         self.network.advance(1)
         self.successResultOf(committing)
@@ -646,10 +601,7 @@ class CreateTests(CommitCase):
             async def create(self, seconds: float) -> AnonymousFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        self.variants = S3VariantStore(
-            self.store, "bucket", Full(), self.network, self.threads.in_thread
-        )
-        failure = self.error_of(self.variants.create(10), OSError)
+        failure = self.error_of(self.make(space=Full()).create(10), OSError)
         self.assertEqual(failure.errno, errno.ENOSPC)
 
     def test_no_thread(self) -> None:
@@ -658,10 +610,8 @@ class CreateTests(CommitCase):
         def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "can't start new thread")
 
-        self.variants = S3VariantStore(
-            self.store, "bucket", AnonymousSpace(), self.network, no_thread
-        )
-        failure = self.failureResultOf(self.begin(self.variants.create(10)), OSError)
+        creating = self.begin(self.make(in_thread=no_thread).create(10))
+        failure = self.failureResultOf(creating, OSError)
         self.assertEqual(failure.value.errno, errno.EAGAIN)
 
 
