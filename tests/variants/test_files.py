@@ -9,6 +9,8 @@ import resource
 import stat
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +44,31 @@ def key_of(text: str) -> str:
 KEY = key_of("a")
 
 
-# Blocking calls run at once in the same thread.
+#: Blocking calls run at once in the same thread.
 SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
+
+begin = Deferred.fromCoroutine
+
+
+def store_in(root: Path) -> FileVariantStore:
+    """Return a store that runs blocking calls at once."""
+    return FileVariantStore(str(root), SYNCHRONOUS_CALLS)
+
+
+def fail(*_: object) -> None:
+    """Fail like a system call on a broken disk."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let this process write no byte beyond this offset of a file, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class StoreCase(SynchronousTestCase):
@@ -57,8 +82,8 @@ class StoreCase(SynchronousTestCase):
 
     def open(self) -> FileVariantStore:
         """Open another store on the same folder."""
-        store = FileVariantStore(str(self.root), SYNCHRONOUS_CALLS)
-        self.successResultOf(Deferred.fromCoroutine(store.open()))
+        store = store_in(self.root)
+        self.successResultOf(begin(store.open()))
         self.addCleanup(store.close_now)
         return store
 
@@ -70,24 +95,29 @@ class StoreCase(SynchronousTestCase):
         store: FileVariantStore | None = None,
     ) -> None:
         """Store a variant."""
-        store = store or self.store
-        scratch = self.create(store)
-        os.write(scratch.descriptor, data)
+        scratch = self.create(data, store)
         try:
-            committing = store.commit(key, scratch, len(data), headers)
-            self.successResultOf(Deferred.fromCoroutine(committing))
+            committing = (store or self.store).commit(key, scratch, len(data), headers)
+            self.successResultOf(begin(committing))
         finally:
             scratch.close()
 
-    def create(self, store: FileVariantStore | None = None) -> NamedFile:
-        """Return a new scratch file."""
-        creating = (store or self.store).create()
-        return self.successResultOf(Deferred.fromCoroutine(creating))
+    def create(self, data: bytes = b"", store: FileVariantStore | None = None) -> NamedFile:
+        """Return a new scratch file with these bytes."""
+        scratch = self.successResultOf(begin((store or self.store).create()))
+        os.write(scratch.descriptor, data)
+        return scratch
 
     def lookup(self, key: str = KEY, store: FileVariantStore | None = None) -> StoredFile | None:
         """Look up a variant."""
-        store = store or self.store
-        return self.successResultOf(Deferred.fromCoroutine(store.lookup(key)))
+        return self.successResultOf(begin((store or self.store).lookup(key)))
+
+    def found(self) -> StoredFile:
+        """Return the stored variant, which is open until the end of the test."""
+        stored = self.lookup()
+        assert stored is not None
+        self.addCleanup(stored.close)
+        return stored
 
     def read(self, key: str = KEY, store: FileVariantStore | None = None) -> bytes | None:
         """Return all the bytes of a variant, or None."""
@@ -120,21 +150,19 @@ class RoundTripTests(StoreCase):
         self.commit(b"abc", key_of("b"))
         self.assertIsNone(self.lookup())
 
-    def test_bytes_and_headers(self) -> None:
+    def test_headers(self) -> None:
         """A lookup returns a variant's size and headers, with the file name of ``dl`` (D10)."""
-        headers = replace(HEADERS, content_disposition="attachment; filename*=UTF-8''%C3%A9")
-        self.commit(b"abc", headers=headers)
-        stored = self.lookup()
-        assert stored is not None
-        self.addCleanup(stored.close)
-        self.assertEqual((stored.size, stored.headers), (3, headers))
+        longest = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
+        for disposition in ("attachment; filename*=UTF-8''%C3%A9", longest):
+            headers = replace(HEADERS, content_disposition=disposition)
+            self.commit(b"abc", headers=headers)
+            stored = self.found()
+            self.assertEqual((stored.size, stored.headers), (3, headers))
 
     def test_reads(self) -> None:
         """Any range of a variant can be read, and no byte after the variant's end."""
         self.commit(b"0123456789")
-        stored = self.lookup()
-        assert stored is not None
-        self.addCleanup(stored.close)
+        stored = self.found()
         for start, limit, data in (
             (0, 4, b"0123"),
             (4, 4, b"4567"),
@@ -150,21 +178,10 @@ class RoundTripTests(StoreCase):
         """Closing a variant twice is harmless."""
         self.commit(b"abc")
         before = open_descriptors()
-        stored = self.lookup()
-        assert stored is not None
+        stored = self.found()
         stored.close()
         stored.close()
         self.assertEqual(open_descriptors(), before)
-
-    def test_long_headers(self) -> None:
-        """A Content-Disposition with the longest possible file name is stored (D10)."""
-        disposition = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
-        headers = replace(HEADERS, content_disposition=disposition)
-        self.commit(b"abc", headers=headers)
-        stored = self.lookup()
-        assert stored is not None
-        self.addCleanup(stored.close)
-        self.assertEqual(stored.headers, headers)
 
     @DETERMINISTIC
     @given(
@@ -193,17 +210,19 @@ class PlaceTests(StoreCase):
     """Files and folders of the store."""
 
     def test_shards(self) -> None:
-        """A variant is a file named by its key, in a folder of the key's first two digits (D5)."""
+        """A variant is a file named by its key, in a folder of the key's first two digits (D5).
+
+        Its permissions follow the umask, so that another node can read the file.
+        """
+        other = KEY[:2] + key_of("b")[2:]
         self.commit(b"abc")
         self.assertTrue(self.path().is_file())
         self.assertEqual(self.files(), [KEY])
-
-    def test_a_shared_shard(self) -> None:
-        """Two variants may share a folder."""
-        other = KEY[:2] + key_of("b")[2:]
-        self.commit(b"abc")
         self.commit(b"xyz", other)
         self.assertEqual((self.read(), self.read(other)), (b"abc", b"xyz"))
+        mask = os.umask(0)
+        os.umask(mask)
+        self.assertEqual(stat.S_IMODE(self.path().stat().st_mode), 0o666 & ~mask)
 
     def test_hidden_scratch(self) -> None:
         """Scratch files are in a hidden folder of the store, so that a commit is a rename (D46)."""
@@ -213,24 +232,14 @@ class PlaceTests(StoreCase):
         self.assertEqual(os.stat(scratch.path).st_dev, self.root.stat().st_dev)
         scratch.close()
 
-    def test_permissions(self) -> None:
-        """A variant's permissions follow the umask, so that another node can read the file."""
-        self.commit(b"abc")
-        mask = os.umask(0)
-        os.umask(mask)
-        self.assertEqual(stat.S_IMODE(self.path().stat().st_mode), 0o666 & ~mask)
-
     def test_restart(self) -> None:
-        """After a restart, the store has the variants and no scratch files."""
+        """After a restart, the store has the variants and no scratch files.
+
+        Its folder may have been moved.
+        """
         self.commit(b"abc")
         self.store.close_now()
         self.assertEqual(self.files(), [KEY])
-        self.assertEqual(self.read(store=self.open()), b"abc")
-
-    def test_moved_store(self) -> None:
-        """Variants are found after the store's folder was moved."""
-        self.commit(b"abc")
-        self.store.close_now()
         moved = self.root.with_name(self.root.name + "-moved")
         self.root.rename(moved)
         self.root = moved
@@ -270,10 +279,7 @@ class ReadSmallTests(StoreCase):
         for length in (65_535, 65_536, 70_000):
             self.commit((small.rjust(65_536, b"-") + bytes(length))[:length])
             self.assertIsNone(self.store.read_small(KEY))
-            stored = self.lookup()
-            assert stored is not None
-            self.assertEqual(stored.size, length)
-            stored.close()
+            self.assertEqual(self.found().size, length)
 
 
 class DamageTests(StoreCase):
@@ -304,16 +310,21 @@ class DamageTests(StoreCase):
     def test_truncated(self) -> None:
         """A file that was truncated at any length is not a variant (D40)."""
         self.assertTrue(self.verdict(self.whole))
-        for length in range(len(self.whole)):
-            self.assertFalse(self.verdict(self.whole[:length]), length)
+        for length in reversed(range(len(self.whole))):
+            os.truncate(self.path(), length)
+            self.assertEqual((self.lookup(), self.store.read_small(KEY)), (None, None), length)
 
     def test_flipped(self) -> None:
         """A file with any changed byte after the variant's own bytes is not a variant."""
-        for at in range(len(self.DATA), len(self.whole)):
-            for change in (1, 0x20, 0x80, 0xFF):
-                damaged = bytearray(self.whole)
-                damaged[at] ^= change
-                self.assertFalse(self.verdict(bytes(damaged)), (at, change))
+        self.assertTrue(self.verdict(self.whole))
+        with open(self.path(), "r+b", buffering=0) as file:
+            for at in range(len(self.DATA), len(self.whole)):
+                for change in (1, 0x20, 0x80, 0xFF):
+                    os.pwrite(file.fileno(), bytes([self.whole[at] ^ change]), at)
+                    found = self.lookup(), self.store.read_small(KEY)
+                    self.assertEqual(found, (None, None), (at, change))
+                os.pwrite(file.fileno(), self.whole[at : at + 1], at)
+        self.assertTrue(self.verdict(self.path().read_bytes()))
 
     def test_longer(self) -> None:
         """A file with additional bytes at its start, in its middle or at its end is no variant."""
@@ -340,10 +351,6 @@ class DamageTests(StoreCase):
 
     def test_record_of_another_kind(self) -> None:
         """A file whose record is not a JSON object with valid header values is not a variant."""
-        number = b'{"size":40,"content_type":["a"],"cache_control":"b"}'
-        nothing = b'{"size":40,"content_type":null,"cache_control":"b"}'
-        two = b'{"size":40,"content_type":"a\\r\\nX: b","cache_control":"b"}'
-        accent = b'{"size":40,"content_type":"\\u00e9","cache_control":"b"}'
         for record in (
             b"",
             b"[]",
@@ -351,10 +358,10 @@ class DamageTests(StoreCase):
             b"{}",
             b'{"size":40}',
             b'{"size":40,"colour":"red"}',
-            number,
-            nothing,
-            two,
-            accent,
+            b'{"size":40,"content_type":["a"],"cache_control":"b"}',
+            b'{"size":40,"content_type":null,"cache_control":"b"}',
+            b'{"size":40,"content_type":"a\\r\\nX: b","cache_control":"b"}',
+            b'{"size":40,"content_type":"\\u00e9","cache_control":"b"}',
         ):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), self.whole[-8:])
             self.assertFalse(self.verdict(self.DATA + record + footer), record)
@@ -371,25 +378,19 @@ class DamageTests(StoreCase):
 class CommitTests(StoreCase):
     """`FileVariantStore.commit`"""
 
-    def refuse(self, key: str = KEY) -> Exception:
-        """Return the exception that a commit of three bytes raises."""
-        scratch = self.create()
-        os.write(scratch.descriptor, b"abc")
-        committing = Deferred.fromCoroutine(self.store.commit(key, scratch, 3, HEADERS))
-        error = self.failureResultOf(committing).value
+    def refuse(self, scratch: ScratchFile, kind: type[Exception] = OSError) -> None:
+        """Assert that a commit of three bytes raises this exception, and close the file."""
+        self.failureResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS)), kind)
         scratch.close()
-        return error
 
     def test_replaced_while_read(self) -> None:
         """An open variant stays readable when its file is replaced or removed."""
         self.commit(b"abc")
-        stored = self.lookup()
-        assert stored is not None
+        stored = self.found()
         self.commit(b"abcdef")
         self.assertEqual((stored.read(0, 9), self.read()), (b"abc", b"abcdef"))
         self.path().unlink()
         self.assertEqual(stored.read(1, 9), b"bc")
-        stored.close()
         self.assertIsNone(self.read())
 
     def test_scratch_closed_afterwards(self) -> None:
@@ -401,7 +402,7 @@ class CommitTests(StoreCase):
     def test_failed_rename(self) -> None:
         """If the rename fails, the commit leaves no variant and no file (D35)."""
         (self.root / KEY[:2]).write_bytes(b"in the way")
-        self.assertIsInstance(self.refuse(), OSError)
+        self.refuse(self.create(b"abc"))
         (self.root / KEY[:2]).unlink()
         self.assertIsNone(self.lookup())
         self.assertEqual(self.files(), [])
@@ -417,72 +418,44 @@ class CommitTests(StoreCase):
             (1 << 20, (1 << 20) // 20 - 1, False),
             (1 << 20, 0, False),
         ):
-            fields = list(real)
-            fields[0:2] = 1, 1
-            fields[2:5] = total, free, free
-            self.patch(os, "statvfs", lambda path, fields=fields: os.statvfs_result(fields))
-            creating = Deferred.fromCoroutine(self.store.create())
+            disk = os.statvfs_result((1, 1, total, free, free, *real[5:]))
+            self.patch(os, "statvfs", lambda path, disk=disk: disk)
             if fits:
-                self.successResultOf(creating).close()
+                self.create().close()
             else:
-                error = self.failureResultOf(creating, OSError).value
+                error = self.failureResultOf(begin(self.store.create()), OSError).value
                 self.assertEqual(errno.ENOSPC, error.errno)
         self.assertEqual(self.files(), [])
 
     def test_disk_full(self) -> None:
         """If the disk is full at the end of a commit, no variant and no file are left (D35)."""
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         for room in (3, 4, 20):
-            scratch = self.create()
-            os.write(scratch.descriptor, b"abc")
-            committing = self.store.commit(KEY, scratch, 3, HEADERS)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-            try:
-                outcome = Deferred.fromCoroutine(committing)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            self.failureResultOf(outcome, OSError)
-            scratch.close()
+            scratch = self.create(b"abc")
+            with file_size_limit(room):
+                self.refuse(scratch)
             self.assertEqual(self.files(), [], room)
 
     def test_failure_spares_what_is_there(self) -> None:
         """A commit that fails keeps the variant that was stored before."""
         self.commit(b"before")
-
-        def refuse(descriptor: int) -> None:
-            raise OSError(5, "Input/output error")
-
-        self.patch(os, "fsync", refuse)
-        self.assertIsInstance(self.refuse(), OSError)
+        self.patch(os, "fsync", fail)
+        self.refuse(self.create(b"abc"))
         self.assertEqual(self.read(), b"before")
 
-    def test_closed_scratch(self) -> None:
-        """A closed scratch file cannot be committed."""
-        scratch = self.create()
-        scratch.close()
-        committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
-        self.failureResultOf(committing, OSError)
+    def test_unusable_scratch(self) -> None:
+        """A scratch file that is closed, or of another store, cannot be committed."""
+        closed = self.create()
+        closed.close()
+        self.refuse(closed)
+        self.refuse(AnonymousFile(), TypeError)
         self.assertIsNone(self.lookup())
 
     def test_committed_twice(self) -> None:
         """A scratch file can be committed only once."""
-        scratch = self.create()
-        os.write(scratch.descriptor, b"abc")
-        for expected in (None, OSError):
-            committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 3, HEADERS))
-            if expected is None:
-                self.successResultOf(committing)
-            else:
-                self.failureResultOf(committing, expected)
-        scratch.close()
+        scratch = self.create(b"abc")
+        self.successResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS)))
+        self.refuse(scratch)
         self.assertEqual(self.read(), b"abc")
-
-    def test_foreign_scratch(self) -> None:
-        """Committing a scratch file of another store raises TypeError."""
-        scratch: ScratchFile = AnonymousFile()
-        self.addCleanup(scratch.close)
-        committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
-        self.failureResultOf(committing, TypeError)
 
 
 class FailureTests(StoreCase):
@@ -491,8 +464,7 @@ class FailureTests(StoreCase):
     def assert_unavailable(self) -> None:
         """Assert that a lookup is a 502 and leaves no file open."""
         before = open_descriptors()
-        looking = Deferred.fromCoroutine(self.store.lookup(KEY))
-        self.failureResultOf(looking, UpstreamUnavailable)
+        self.failureResultOf(begin(self.store.lookup(KEY)), UpstreamUnavailable)
         self.assertEqual(open_descriptors(), before)
 
     def test_no_folder(self) -> None:
@@ -508,11 +480,7 @@ class FailureTests(StoreCase):
     def test_broken_disk(self) -> None:
         """A read error of the disk is a 502."""
         self.commit(b"abc")
-
-        def refuse(*_: object) -> bytes:
-            raise OSError(5, "Input/output error")
-
-        self.patch(os, "pread", refuse)
+        self.patch(os, "pread", fail)
         self.assert_unavailable()
 
     def test_folder_gone(self) -> None:
@@ -521,64 +489,55 @@ class FailureTests(StoreCase):
         (self.root / ".scratch").rmdir()
         self.root.rmdir()
         self.assertIsNone(self.lookup())
-        self.failureResultOf(Deferred.fromCoroutine(self.store.open()), Unwritable)
+        self.failureResultOf(begin(self.store.open()), Unwritable)
         self.assertFalse(self.root.exists())
 
 
 class OpenTests(SynchronousTestCase):
     """`FileVariantStore.open`"""
 
-    def assert_refused(self, path: Path) -> None:
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp())
+
+    def assert_refused(self) -> None:
         """Assert that a store cannot be opened."""
         before = open_descriptors()
-        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
-        self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
+        store = store_in(self.path)
+        self.failureResultOf(begin(store.open()), Unwritable)
         store.close_now()
         self.assertEqual(open_descriptors(), before)
 
-    def test_not_a_folder(self) -> None:
-        """A store whose path is a file fails at boot (Deployment configuration)."""
-        path = Path(self.mktemp())
-        path.write_bytes(b"")
-        self.assert_refused(path)
+    def test_no_store(self) -> None:
+        """A missing store fails at boot, and is not created (Deployment configuration).
 
-    def test_missing(self) -> None:
-        """A missing store fails at boot, and is not created (Deployment configuration)."""
-        path = Path(self.mktemp())
-        self.assert_refused(path)
-        self.assertFalse(path.exists())
+        A store whose path is a file fails too.
+        """
+        self.assert_refused()
+        self.assertFalse(self.path.exists())
+        self.path.write_bytes(b"")
+        self.assert_refused()
 
     def test_scratch_in_the_way(self) -> None:
         """A store in which no scratch folder can be created fails at boot."""
-        path = Path(self.mktemp())
-        path.mkdir()
-        (path / ".scratch").write_bytes(b"")
-        self.assert_refused(path)
+        self.path.mkdir()
+        (self.path / ".scratch").write_bytes(b"")
+        self.assert_refused()
 
-    def test_no_room(self) -> None:
-        """A store that accepts no bytes fails at boot (Deployment configuration)."""
-        path = Path(self.mktemp())
-        path.mkdir()
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-        try:
-            self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        store.close_now()
-        self.assertEqual(os.listdir(path / ".scratch"), [])
+    def test_probe_file(self) -> None:
+        """A store that accepts no bytes fails at boot (Deployment configuration).
 
-    def test_probe_file_removed(self) -> None:
-        """The file that tests whether a store is writable is removed (Deployment configuration)."""
-        path = Path(self.mktemp())
-        path.mkdir()
-        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
-        self.successResultOf(Deferred.fromCoroutine(store.open()))
-        left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
-        self.assertEqual(left, [])
+        The file that tests whether a store is writable is removed.
+        """
+        self.path.mkdir()
+        with file_size_limit(0):
+            self.assert_refused()
+        self.assertEqual(os.listdir(self.path / ".scratch"), [])
+        store = store_in(self.path)
+        self.successResultOf(begin(store.open()))
+        left = [each for each in self.path.rglob("*") if each.is_file()]
+        self.assertEqual([each.suffix for each in left], [".lock"])
         store.close_now()
-        self.assertEqual(os.listdir(path / ".scratch"), [])
+        self.assertEqual(os.listdir(self.path / ".scratch"), [])
 
 
 class CheckWritableTests(SynchronousTestCase):
@@ -587,20 +546,16 @@ class CheckWritableTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.path = Path(self.mktemp()).absolute()
 
-    def check_writable(self) -> str | None:
-        """Return the reason why the store cannot be used, or None."""
+    def check_writable(self, reason: str | None = None) -> None:
+        """Assert that the store can be used, or cannot for a reason that matches."""
         before = open_descriptors()
-
-        async def check_writable() -> str | None:
-            try:
-                await FileVariantStore(str(self.path), SYNCHRONOUS_CALLS).check_writable()
-            except Unwritable as error:
-                return str(error)
-            return None
-
-        reason = self.successResultOf(Deferred.fromCoroutine(check_writable()))
+        checking = begin(store_in(self.path).check_writable())
+        if reason is None:
+            self.successResultOf(checking)
+        else:
+            error = self.failureResultOf(checking, Unwritable).value
+            self.assertRegex(str(error), reason)
         self.assertEqual(open_descriptors(), before)
-        return reason
 
     def test_good(self) -> None:
         """`check_writable` leaves no file behind.
@@ -609,31 +564,26 @@ class CheckWritableTests(SynchronousTestCase):
         service could not write to it.
         """
         self.path.mkdir()
-        self.assertIsNone(self.check_writable())
+        self.check_writable()
         self.assertEqual(os.listdir(self.path), [])
 
     def test_beside_a_service(self) -> None:
         """`check_writable` leaves the files of a running service unchanged."""
         self.path.mkdir()
-        running = FileVariantStore(str(self.path), SYNCHRONOUS_CALLS)
-        self.successResultOf(Deferred.fromCoroutine(running.open()))
+        running = store_in(self.path)
+        self.successResultOf(begin(running.open()))
         self.addCleanup(running.close_now)
         before = sorted(self.path.rglob("*"))
-        self.assertIsNone(self.check_writable())
+        self.check_writable()
         self.assertEqual(sorted(self.path.rglob("*")), before)
 
-    def test_missing(self) -> None:
-        """`check_writable` reports a missing store with the same reason as at boot."""
-        self.assertRegex(self.check_writable() or "", r"\Anot writable \(.+\); a directory that ")
-
-    def test_full(self) -> None:
-        """`check_writable` reports a lack of disk space for variants."""
+    def test_unusable(self) -> None:
+        """`check_writable` reports a missing store as at boot, and a lack of disk space."""
+        self.check_writable(r"\Anot writable \(.+\); a directory that ")
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
         self.patch(files_module, "_RESERVE_FRACTION", 1)
-        self.assertRegex(
-            self.check_writable() or "", "No space left .+; disk space for variants is"
-        )
+        self.check_writable("No space left .+; disk space for variants is")
         self.assertEqual(os.listdir(self.path), [])
 
 
@@ -665,4 +615,4 @@ class ThreadTests(TestCase):
             self.assertEqual(found, found[:1] * (1000 + found[0]))
             stored.close()
 
-        await gatherResults([Deferred.fromCoroutine(commit(number)) for number in range(20)])
+        await gatherResults([begin(commit(number)) for number in range(20)])
