@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
@@ -60,38 +60,25 @@ class HashingCase(SynchronousTestCase):
         self.assertFalse(NonBlockingQueue.would_block, "a real thread would wait forever")
         self.assertEqual(open_descriptors(), self.before)
 
-    def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratchFile:
-        """Return a file that contains this data."""
+    def make(
+        self, data: bytes = b"", part: int = LARGE, grown: int | None = None
+    ) -> HashingScratchFile:
+        """Return a file that contains this data, and is said to have grown to this size."""
         made = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
         os.write(made.descriptor, data)
-        made.grown(len(data))
+        made.grown(len(data) if grown is None else grown)
         return made
 
-    def hashes_of(self, file: HashingScratchFile, size: int) -> list[str]:
-        """Return the hashes, and close the file."""
+    def hash(self, file: HashingScratchFile, size: int) -> Deferred[list[str]]:
+        """Hash the first bytes of the file, and close it."""
         waiting = Deferred.fromCoroutine(file.hashes(size))
         self.threads.run()
         file.close()
-        found: list[str] = self.successResultOf(waiting)
-        return found
+        return waiting
 
 
 class DigestTests(HashingCase):
     """`HashingScratchFile.hashes`"""
-
-    def test_one_part(self) -> None:
-        """A file of one part has one hash, whatever its size."""
-        for size in (0, 1, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 10**6):
-            data = os.urandom(size)
-            self.assertEqual(self.hashes_of(self.make(data), size), expected(data, LARGE))
-
-    def test_parts(self) -> None:
-        """Each part has its own hash; a file that ends with a full part has no additional hash."""
-        data = os.urandom(1000)
-        for part in (1000, 999, 500, 334, 333, 1, 1001):
-            found = self.hashes_of(self.make(data, part), 1000)
-            self.assertEqual(found, expected(data, part))
-            self.assertEqual(len(found), -(-1000 // part))
 
     @DETERMINISTIC
     @given(
@@ -100,41 +87,37 @@ class DigestTests(HashingCase):
         part=st.integers(1, 220),
         chunk=st.integers(1, 50),
     )
+    @example(data=b"", growth=[], part=1, chunk=1)
+    @example(data=bytes(range(100)), growth=[], part=50, chunk=30)
+    @example(data=bytes(range(100)), growth=[], part=101, chunk=30)
     def test_any_growth(self, data: bytes, growth: list[int], part: int, chunk: int) -> None:
-        """The hashes do not depend on how the file grows."""
+        """Each part has its own hash, which does not depend on how the file grows.
+
+        A file that ends with a full part has no additional hash.
+        """
         self.patch(hashing_scratch_file_module, "_CHUNK_SIZE", chunk)
-        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
-        os.write(file.descriptor, data)
+        file = self.make(data, part, grown=0)
         for size in sorted(min(size, len(data)) for size in growth):
             file.grown(size)
-        self.assertEqual(self.hashes_of(file, len(data)), expected(data, part))
+        hashes = self.successResultOf(self.hash(file, len(data)))
+        self.assertEqual(hashes, expected(data, part))
+        self.assertEqual(len(hashes), max(1, -(-len(data) // part)))
 
     def test_only_what_is_asked_for(self) -> None:
         """Bytes after the given size are not hashed, since the encoder may have written more."""
-        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
-        os.write(file.descriptor, b"hello, and more")
-        self.assertEqual(self.hashes_of(file, 5), expected(b"hello", LARGE))
-
-    def test_shorter_than_said(self) -> None:
-        """Hashing a file that is shorter than the given size raises OSError."""
-        file = self.make(b"hello")
-        waiting = Deferred.fromCoroutine(file.hashes(6))
-        self.threads.run()
-        file.close()
-        self.failureResultOf(waiting, OSError)
+        hashing = self.hash(self.make(b"hello, and more", grown=0), 5)
+        self.assertEqual(self.successResultOf(hashing), expected(b"hello", LARGE))
 
     def test_unreadable(self) -> None:
-        """A read error of the disk raises the system's OSError."""
-        file = self.make(b"hello")
+        """A file that is shorter than the given size raises OSError, as does a read error."""
+        self.failureResultOf(self.hash(self.make(b"hello"), 6), OSError)
 
         def fail(*_: object) -> int:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         self.patch(os, "preadv", fail)
-        waiting = Deferred.fromCoroutine(file.hashes(5))
-        self.threads.run()
-        file.close()
-        self.assertEqual(self.failureResultOf(waiting, OSError).value.errno, errno.EIO)
+        error = self.failureResultOf(self.hash(self.make(b"hello"), 5), OSError).value
+        self.assertEqual(error.errno, errno.EIO)
 
     def test_cancelled(self) -> None:
         """A cancelled `hashes` waits for the thread that uses the file."""
@@ -166,19 +149,16 @@ class FileTests(HashingCase):
         self.threads.run()
 
     def test_close(self) -> None:
-        """Closing a file without hashes ends the thread; closing it twice is harmless."""
-        file = self.make(b"hello")
-        file.close()
-        file.close()
-        self.threads.run()
+        """Closing a file without hashes ends the thread; closing it twice is harmless.
 
-    def test_close_of_a_broken_file(self) -> None:
-        """A hashing error is not logged if the hashes are not asked for."""
-        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
-        file.grown(6)
-        file.close()
-        self.threads.run()
-        self.assertEqual(self.flushLoggedErrors(), [])
+        A hashing error is not logged if the hashes are not asked for.
+        """
+        for grown in (5, 6):
+            file = self.make(b"hello", grown=grown)
+            file.close()
+            file.close()
+            self.threads.run()
+            self.assertEqual(self.flushLoggedErrors(), [], grown)
 
     def test_no_thread(self) -> None:
         """If no thread can be started, the constructor raises OSError and leaks nothing."""
