@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 # Parallel test processes. Most tests wait: for ffmpeg to start, or for each other.
-JOBS ?= 3
+JOBS ?= 4
 # Duration of `make soak` and `make fuzz`, and the random seed of the soak.
 SECONDS ?= 120
 SEED ?= 1
@@ -52,7 +52,7 @@ demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own 
 
 check: lint types docs coverage test ## run every check that a change has to pass
 
-test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=3 processes
+test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=4 processes
 	@rm -f $(DURATIONS)
 	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \

@@ -203,7 +203,7 @@ TIMEOUTS = (
     RenderEnd("closed-pipes", "peaks", 504, "render_timeout", TOO_LONG),
     RenderEnd("frozen", "mp3", 200, "render_timeout", TOO_LONG),
     RenderEnd("frozen", "peaks", 504, "render_timeout", TOO_LONG),
-    RenderEnd("endless", "peaks", 504, "render_timeout", TOO_LONG),
+    RenderEnd("slow", "peaks", 504, "render_timeout", TOO_LONG),
 )
 
 
@@ -217,6 +217,7 @@ class FailureTests(ScriptedEncoderCase):
         "nothing": "stop_self; exit 0",
         "missing": "stop_self; exit 127",
         "endless": "write_64k; stop_self; exec cat /dev/zero",
+        "slow": "stop_self; while write_64k; do sleep 0.1; done",
         "orphan": "sleep 60 & echo $! >> orphans; write_64k; stop_self; exit 0",
         "ignores-term": "trap '' TERM; write_64k; stop_self; exec sleep 60",
         "closed-pipes": "stop_self; exec >&- 2>&- sleep 60",

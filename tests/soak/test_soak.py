@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.support.service import PROJECT, Process, reactor, until
 
-SECONDS, SEED = "3", "11"
+SECONDS, SEED = "1", "11"
 
 
 class SoakTests(TestCase):
