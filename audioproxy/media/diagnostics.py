@@ -98,8 +98,9 @@ CUT_SHORT = re.compile(
 # ffmpeg 5 exits with 0 despite these errors; later versions do not.
 _END_LOST = re.compile(rb"^(?:\[[^\]\n]*\] )?Error (?:writing trailer|closing file)", re.MULTILINE)
 
-# Printed under `-abort_on empty_output` for an output without a single packet.
-_EMPTY_OUTPUT = b"Empty output"
+# Printed under `-abort_on empty_output` for an output without a single packet, by ffmpeg 5 and by
+# ffmpeg 7.
+_EMPTY_OUTPUT = (b"Empty output", b"Output file is empty")
 
 # A URL may contain quotes. A quote at its very end belongs to the message around the URL.
 _QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
@@ -117,7 +118,7 @@ def classify(stderr: bytes) -> type[Refusal] | None:
     for pattern, refusal in _REMOTE_FAILURES:
         if pattern.search(stderr):
             return refusal
-    if _EMPTY_OUTPUT in stderr:
+    if any(phrase in stderr for phrase in _EMPTY_OUTPUT):
         return NothingDecoded
     without_cover_art = _COVER_ART_MESSAGE.sub(b"", stderr)
     if any(phrase in without_cover_art for phrase in _SOURCE_FAILURES):

@@ -35,7 +35,8 @@ _NICENESS = 10
 # Bytes that `-progress` may print in one decode pass. ffmpeg prints a dozen short lines at a time,
 # by default twice a second, and here once an hour (`measure_arguments`).
 _PROGRESS_LIMIT = 8 * 1024 * 1024
-_OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
+# Without a single sample, ffmpeg 7 prints N/A, where ffmpeg 5 prints 0.
+_OUT_TIME = re.compile(rb"^out_time_us=(?:(\d+)|N/A)$", re.MULTILINE)
 
 _log = Logger()
 
@@ -117,7 +118,7 @@ class Encoder:
         times = _OUT_TIME.findall(ended.stdout)
         if not times:
             raise _refusal(ended)
-        return Decimal(int(times[-1])) / 1_000_000
+        return Decimal(int(times[-1] or 0)) / 1_000_000
 
     def _launch(
         self,

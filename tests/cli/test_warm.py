@@ -99,7 +99,7 @@ class FetchTests(ClientCase):
         for response, words in (
             (reply(404, document), "404 not_found: There is nothing."),
             (reply(400, b"<html>"), "400 Bad Request"),
-            (reply(422, b'["a"]'), "422 Unprocessable Entity"),
+            (reply(410, b'["a"]'), "410 Gone"),
             (reply(500, b"{}" * 40_000), "500 Internal Server Error"),
             (reply(599), "599"),
         ):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -283,6 +285,12 @@ class Nginx(Balancer):
         # This variable lists inherited sockets; nginx matches them to ``listen`` lines by address.
         return super()._spawn(*words, stdout=stdout, NGINX=f"{_CLIENTS};", **variables)
 
+    def _tls_and_http2(self) -> str:
+        """Return the rest of the ``listen`` line; the shipped file explains the two spellings."""
+        shown = subprocess.run([self._path, "-v"], capture_output=True, text=True, check=True)
+        version = [int(number) for number in re.findall(r"\d+", shown.stderr)[:3]]
+        return "ssl;\nhttp2 on;" if version >= [1, 25, 1] else "ssl http2;"
+
     def _configuration(self) -> str:
         servers = [
             f"server 127.0.0.1:{port} max_fails=1 fail_timeout=2s;" for port in self._nodes.values()
@@ -308,7 +316,7 @@ class Nginx(Balancer):
         if self._certificate is not None:
             changes |= {
                 "listen 80;": "",
-                "#listen 443 ssl http2;": f"{listen} ssl http2;",
+                "#listen 443 ssl http2;": f"{listen} {self._tls_and_http2()}",
                 "#ssl_certificate /etc/nginx/audioproxy.crt;": (
                     f"ssl_certificate {self._certificate.chain};"
                 ),

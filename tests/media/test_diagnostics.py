@@ -170,7 +170,7 @@ class ClassifyTests(SynchronousTestCase):
         broken = b"[mp3 @ 0x1] Invalid data found when processing input\nEmpty output"
         for refusal, diagnostics in (
             (UndecodableSource, SOURCE_FAILURES),
-            (NothingDecoded, (b"Empty output", broken)),
+            (NothingDecoded, (b"Empty output", b"[out#0/wav @ 0x1] Output file is empty", broken)),
             (None, (b"", b"Something new.", b"Conversion failed!", *SERVICE_FAILURES)),
         ):
             for stderr in diagnostics:

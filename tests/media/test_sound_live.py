@@ -233,8 +233,9 @@ class EnhanceTests(SynchronousTestCase):
             whole, voice = decode(source), f"{PLAIN}/enhance:voice"
             trimmed = whole.part(rate // 4, rate // 4 * 7)
             aligned = {voice: whole, f"{voice}/t:0.25:1.5": trimmed, f"{voice}/norm:ebu": whole}
-            for text, heard in render_and_decode_all(source, aligned).items():
-                given, size = aligned[text], 3000
+            for text, given in aligned.items():
+                # With all of them as outputs of one process, ffmpeg 7 may never end.
+                heard, size = render_and_decode(source, text), 3000
                 self.assertEqual((heard.rate, len(heard)), (given.rate, len(given)), text)
                 for at in (len(given) // 2, len(given) - size - 2000):
                     got = heard.channels[0][at : at + size]

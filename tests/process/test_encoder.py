@@ -251,9 +251,16 @@ class MeasureTests(EncoderCase):
         self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
 
+    def test_no_sample(self) -> None:
+        """A source without a single sample has the length 0, also with ffmpeg 7."""
+        for time in (b"0", b"N/A"):
+            measuring = self.measure()
+            self.spawner.last.exit_and_end(stdout=b"out_time_us=%s\nprogress=end\n" % time)
+            self.assertEqual(self.successResultOf(measuring), 0)
+
     def test_no_report(self) -> None:
         """A pass that reports no valid time has failed."""
-        for report in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
+        for report in (b"", b"out_time_us=\nprogress=end\n", b"xout_time_us=5\n"):
             measuring = self.measure()
             self.spawner.last.exit_and_end(stdout=report)
             self.refused(measuring, RenderFailed, report)

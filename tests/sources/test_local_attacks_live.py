@@ -28,6 +28,7 @@ from tests.support.attacks import (
     Watch,
     after_id3_tag,
     concat_script,
+    decode_playlist,
     decode_unguarded,
     manifest,
     master_playlist,
@@ -153,7 +154,7 @@ class PlaylistTests(AttackCase):
             self.add(name, playlists.get(name, playlists["hls-absolute.mp3"]))
         for name in playlists:
             # The protocol whitelist alone does not prevent the attack.
-            decoded = await decode_unguarded(f"{self.root}/{name}", "-protocol_whitelist", "file")
+            decoded = await decode_playlist(f"{self.root}/{name}", "-protocol_whitelist", "file")
             self.assertGreater(len(decoded), 40_000, name)
             self.assertTrue(await self.watch.opened(), name)
         await self.assert_refused(self.start().port, [*playlists, *others], 415)
@@ -176,7 +177,7 @@ class PlaylistTests(AttackCase):
                 self.add(kind, content)
                 names.append(kind)
                 words = ("-protocol_whitelist", "file,http,https,tls,tcp")
-                self.assertTrue(await decode_unguarded(f"{self.root}/{kind}", *words), kind)
+                self.assertTrue(await decode_playlist(f"{self.root}/{kind}", *words), kind)
                 self.assertTrue(origin.requests, kind)
                 origin.connections.clear()
         await self.assert_refused(self.start().port, names, 415)

@@ -22,7 +22,14 @@ from tests.sources.test_local_attacks_live import (
     inside,
     secret,
 )
-from tests.support.attacks import Recorder, concat_script, decode_unguarded, manifest, playlist
+from tests.support.attacks import (
+    Recorder,
+    concat_script,
+    decode_playlist,
+    decode_unguarded,
+    manifest,
+    playlist,
+)
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
 from tests.support.origins import (
@@ -85,7 +92,7 @@ class OriginCase(HttpsCase):
     async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
         """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
         for url in urls:
-            self.assertTrue(await decode_unguarded(url, *PROTOCOLS, *words), url)
+            self.assertTrue(await decode_playlist(url, *PROTOCOLS, *words), url)
             self.assertTrue(origin.requests, url)
             origin.connections.clear()
 
@@ -331,7 +338,7 @@ class PlaylistTests(OriginCase):
         # The service adds http to its whitelist only for a development endpoint without TLS.
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
-            self.assertTrue(await decode_unguarded(url, *PROTOCOLS), url)
+            self.assertTrue(await decode_playlist(url, *PROTOCOLS), url)
         await self.start_service()
         for options in ("f:wav", "info"):
             await self.assert_statuses(urls, 415, options=options)

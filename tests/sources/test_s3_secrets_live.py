@@ -125,7 +125,9 @@ class LogTests(SecretsCase):
         node.signal(15)
         self.assertEqual(0, await node.end())
         # The log names bucket and key of the source, which an operator needs to find the fault.
-        self.assertRegex(node.stdout, rf"the encoder failed .*{self.sources}/long\.flac")
+        self.assertRegex(
+            node.stdout, rf"render 200 upstream_unavailable .*{self.sources}/long\.flac"
+        )
         commands = str([run.words for run in self.runs()])
         signatures = re.findall(r"X-Amz-Signature=([0-9a-f]{64})", commands)
         self.assertLessEqual(4, len(signatures))

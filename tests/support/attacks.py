@@ -137,6 +137,15 @@ async def decode_unguarded(source: str, *words: str, folder: Path | None = None)
     return bytes(process.out)
 
 
+async def decode_playlist(source: str, *words: str) -> bytes:
+    """Decode a playlist, as `decode_unguarded` does.
+
+    ffmpeg 5 detects HLS under any name, ffmpeg 7 only as .m3u8 or by its media type.
+    """
+    decoded = await decode_unguarded(source, *words)
+    return decoded or await decode_unguarded(source, "-f", "hls", *words)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Record of one call of a program: its command line, environment and inherited descriptors.

@@ -42,7 +42,7 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 # Timeout in seconds; a run with a short source takes less than one second.
 _PATIENCE = 120
 
-_OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
+_OUT_TIME = re.compile(rb"^out_time_us=(?:(\d+)|N/A)$", re.MULTILINE)
 _LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 # Floats hold 24 bits exactly.
@@ -134,7 +134,7 @@ def measure(source: bytes) -> Probe:
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return probe(source).with_decoded_duration(Decimal(int(times[-1])) / 10**6)
+    return probe(source).with_decoded_duration(Decimal(int(times[-1] or 0)) / 10**6)
 
 
 def render(source: bytes, text: str) -> bytes:

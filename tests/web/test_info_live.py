@@ -28,7 +28,7 @@ from tests.support.service import (
 #: Duration of every sound below, in seconds.
 LENGTH = 0.5
 
-PICTURE = "-map 0 -map 2 -frames:v 1 -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
+PICTURE = "-map 0 -map 2 -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
 FILM = "-map 0 -map 2 -pix_fmt yuv420p -c:v"
 SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=c0|BL=c0|BR=c0"
 
