@@ -88,13 +88,15 @@ class Attacks:
     async def attack(self, over: list[bool], chance: Random) -> None:
         """Run the attacks in a fixed order until the run is over.
 
-        A random order could leave one of them out of a short run. An encoder of node A is killed in
-        every run, however busy the node is.
+        A random order could leave one of them out of a short run. In every run, however busy the
+        machine is, an encoder of node A is killed and a source is rewritten while it is rendered.
         """
         while not await self._attack_child(self._rig.a, CHILD_ATTACKS[0], chance):
             await pause(_LINGER)
+        while not await self._change(chance):
+            await pause(_LINGER)
         for act in cycle(
-            [self.change, self.attack_child, self.damage, self.attack_child, self.attack_child]
+            [self.attack_child, self.damage, self.attack_child, self.attack_child, self.change]
         ):
             if over:
                 return
@@ -189,15 +191,19 @@ class Attacks:
 
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
+        await self._change(chance)
+
+    async def _change(self, chance: Random) -> bool:
+        """Rewrite a source; return whether it was still being rendered then."""
         rig = self._rig
         request = rig.variant(*chance.choice(rig.parameters.changing))
         over: list[bool] = []
         rewriting = Deferred.fromCoroutine(self._rewrite(request, over))
         await rig.request(rig.a, request, "changing source", causes={"source changed"})
         over.append(True)
-        await rewriting
+        return await rewriting
 
-    async def _rewrite(self, request: ExpectedRequest, over: list[bool]) -> None:
+    async def _rewrite(self, request: ExpectedRequest, over: list[bool]) -> bool:
         """Write the other version of the source once the response has begun to arrive."""
         rig = self._rig
 
@@ -212,6 +218,7 @@ class Attacks:
         for half in (0, 1):
             rig.sounds.write_half(version, half)
             await pause(0.03)
+        return not over
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
         """Damage several stored variants in different ways; the service must not serve them."""

@@ -53,13 +53,13 @@ class Bug:
     """One bug.
 
     :ivar patch: returns the change that makes the bug.
-    :ivar detected_by: name of the check of a soak run that has to fail. If a short run cannot
-        provoke the bug, this is the test module that has to fail.
+    :ivar detected_by: names of checks of a soak run. At least one of them has to fail. If a short
+        run cannot provoke the bug, this is the test module that has to fail.
     """
 
     name: str
     patch: Callable[[], Patch]
-    detected_by: str
+    detected_by: tuple[str, ...]
 
 
 BUGS: list[Bug] = []
@@ -74,12 +74,12 @@ def inject(name: str) -> None:
     MonkeyPatcher(bug.patch()).patch()
 
 
-def detected_by(check: str) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
+def detected_by(*checks: str) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
     """Add a function to the bugs; its docstring is the name of the bug."""
 
     def add(function: Callable[[], Patch]) -> Callable[[], Patch]:
         name = (function.__doc__ or "").removesuffix(".")
-        BUGS.append(Bug(name[0].lower() + name[1:], function, check))
+        BUGS.append(Bug(name[0].lower() + name[1:], function, checks))
         return function
 
     return add
@@ -159,7 +159,7 @@ def count_joined_as_miss() -> Patch:
 # render
 
 
-@detected_by("responses")
+@detected_by("responses", "store")
 def store_failed_render() -> Patch:
     """A failed render is stored."""
 

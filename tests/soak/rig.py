@@ -73,12 +73,12 @@ class RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
             return cls(seconds, seed, bug=bug)
-        short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50, bug=bug)
+        # A render takes several times as long if other programs use the machine too.
+        short = cls(seconds, seed, timeout=20, probe_timeout=10, clients=10, idle=50, bug=bug)
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than such a run.
-        few = replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
-        return replace(few, timeout=20, probe_timeout=10, faults=0)
+        return replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2], faults=0)
 
     @property
     def renders(self) -> Iterator[tuple[str, str]]:
