@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import Mock, patch
 from urllib.parse import unquote
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -30,6 +32,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
+from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
@@ -454,6 +457,18 @@ class HitTests(VariantCase):
         self.assertTrue(connection.aborted)
         self.assertEqual((200, False), (connection.response.status, connection.response.complete))
         self.assertEqual(2, self.stored.closed)
+
+    def test_opened_too_late(self) -> None:
+        """A range that the store opens although its client has left is discarded."""
+        late = Mock(FileProducer)
+        opening: Deferred[FileProducer] = Deferred(lambda opening: opening.callback(late))
+        with patch.object(self.stored, "open_range", lambda start, stop: opening):
+            connection = self.harness.connect()
+            connection.send(self.harness.path(PATH))
+            connection.leave()
+        late.discard.assert_called_once_with()
+        late.send.assert_not_called()
+        self.assertEqual(1, self.stored.closed)
 
     def test_pipelined_hits(self) -> None:
         """Pipelined requests on one connection each get all bytes of the variant."""
