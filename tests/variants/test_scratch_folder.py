@@ -175,6 +175,16 @@ class ScratchFolderTests(DescriptorCase):
         made.close()
         folder.close()
 
+    def test_no_locks(self) -> None:
+        """Where a file system refuses locks, opening the folder raises OSError and leaves nothing."""
+
+        def refuse(lock: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        self.patch(scratch_folder_module.fcntl, "flock", refuse)
+        self.assertRaises(OSError, ScratchFolder(str(self.parent)).open)
+        self.assertEqual([], os.listdir(self.parent))
+
     def test_not_a_folder(self) -> None:
         """If the parent is a file, opening the folder raises OSError and leaves nothing open."""
         self.parent.write_bytes(b"")
