@@ -176,7 +176,7 @@ class ScratchFolderTests(DescriptorCase):
         folder.close()
 
     def test_no_locks(self) -> None:
-        """Where a file system refuses locks, opening the folder raises OSError and leaves nothing."""
+        """If the file system refuses locks, opening the folder fails and leaves nothing behind."""
 
         def refuse(lock: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
