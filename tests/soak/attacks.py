@@ -14,11 +14,10 @@ from random import Random
 from twisted.internet.defer import Deferred
 
 from tests.soak.good_clients import gather, random_variant
-from tests.soak.lines import pause, wait_for
+from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node, alive
 from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.rig import ATTACKED, LONG_RENDER, Rig
-from tests.support.service import PATIENCE
 
 Damage = Callable[[bytes, Random], bytes]
 
@@ -163,7 +162,7 @@ class Attacks:
 
         try:
             if attack.midway:
-                await wait_for(begun, 60, _LOOK)
+                await wait_for(begun, PATIENCE, _LOOK)
             return await self._carry_out(attack, handle, causes, over)
         finally:
             os.close(handle)
@@ -183,7 +182,7 @@ class Attacks:
             await pause(0.4)
             _send(handle, signal.SIGCONT)
         elif attack.way == "stop" and sent:
-            await wait_for(lambda: over, 60)
+            await wait_for(lambda: over, PATIENCE)
             if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
                 self._rig.journal.errors.append(f"a stopped {kind} was not ended by the service")
                 _send(handle, signal.SIGKILL)

@@ -44,6 +44,9 @@ CHANGING_RENDERS = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac",
 class RunParameters:
     """Parameters of a run.
 
+    The timeouts are several times as long as a render under load, since other programs may use the
+    machine too.
+
     :ivar seconds: duration of the load.
     :ivar timeout: AP_RENDER_TIMEOUT, in seconds.
     :ivar probe_timeout: AP_PROBE_TIMEOUT, in seconds.
@@ -59,8 +62,8 @@ class RunParameters:
 
     seconds: float
     seed: int
-    timeout: int = 8
-    probe_timeout: int = 4
+    timeout: int = 20
+    probe_timeout: int = 10
     clients: int = 14
     idle: int = 200
     faults: int = 2
@@ -73,8 +76,7 @@ class RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
             return cls(seconds, seed, bug=bug)
-        # A render takes several times as long if other programs use the machine too.
-        short = cls(seconds, seed, timeout=20, probe_timeout=10, clients=10, idle=50, bug=bug)
+        short = cls(seconds, seed, clients=10, idle=50, bug=bug)
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than such a run.
