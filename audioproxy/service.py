@@ -215,6 +215,7 @@ class AudioProxy(Service):
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
         # The service may have been stopped in the meantime.
         if self.running:
+            self._renders.open()
             self._monitor.start()
 
     async def _stop(self) -> None:

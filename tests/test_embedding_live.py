@@ -159,11 +159,12 @@ class EmbeddingTests(ServiceCase):
         parent = MultiService()
         proxy.setServiceParent(parent)
         port = self.mount(proxy)
-        for cache in (b"MISS", b"HIT", None):
+        another = b"/audio" + signed("/f:wav/plain/local://short.flac")
+        for target, cache in ((PATH, b"MISS"), (PATH, b"HIT"), (another, b"MISS"), (None, b"")):
             parent.startService()
             self.assertTrue(proxy.running)
-            if cache is not None:
-                self.assertEqual(cache, (await fetch(port, PATH))["x-audio-proxy"])
+            if target is not None:
+                self.assertEqual(cache, (await fetch(port, target))["x-audio-proxy"])
             await parent.stopService()
             self.assertFalse(proxy.running)
             self.assertEqual([], children())

@@ -94,8 +94,12 @@ class RenderRegistry:
         Deferred.fromCoroutine(self._run(request.key, render))
         return subscription
 
+    def open(self) -> None:
+        """Admit requests again after a drain."""
+        self._draining = SharedResult()
+
     async def drain(self, seconds: float) -> None:
-        """Wait until every render has ended and is stored (D39).
+        """Admit no more requests, and wait until every render has ended and is stored (D39).
 
         Renders that still run after ``seconds`` are cancelled. The wait ends a few seconds later,
         even if some of them have not ended.

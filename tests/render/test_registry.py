@@ -49,6 +49,13 @@ class DrainTests(RenderCase):
             self.assertRaises(QueueFull, self.harness.start_client, "f:flac", admitted=admitted)
         encoder.exit_and_end(stdout=b"abc")
 
+    def test_opened_again(self) -> None:
+        """After a shutdown, an embedded proxy that is started again admits requests."""
+        self.successResultOf(self.drain())
+        self.harness.renders.open()
+        with self.harness.renders.admission() as admitted:
+            self.assertTrue(self.harness.start_client(admitted=admitted).started)
+
     def test_admitted_before_shutdown(self) -> None:
         """A request that was admitted before the shutdown may still start a render (D39)."""
         with self.harness.renders.admission() as admitted:
