@@ -62,7 +62,7 @@ class Backends:
         allowlist = Allowlist(config.source_allowlist)
         backends: dict[type, Any] = {}
         if config.local_root is not None:
-            backends[LocalSource] = LocalSources(config.local_root)
+            backends[LocalSource] = LocalSources(config.local_root, run_in_thread)
         if config.source_s3.configured:
             from audioproxy.sources.s3 import S3Sources
 

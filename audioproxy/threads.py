@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -87,3 +88,28 @@ async def await_uncancelled(running: Deferred[T]) -> T:
     if cancelled:
         raise CancelledError
     return await result.wait()
+
+
+async def read_in_thread(
+    run_in_thread: ThreadRunner, descriptor: int, offset: int, count: int
+) -> bytes:
+    """Return up to ``count`` bytes of a file.
+
+    If the caller is cancelled, the thread reads on from a descriptor of its own.
+
+    :raises OSError: where the file cannot be read, or no thread can be started.
+    """
+    own = os.dup(descriptor)
+
+    def read() -> bytes:
+        try:
+            return os.pread(own, count, offset)
+        finally:
+            os.close(own)
+
+    try:
+        reading = run_in_thread(read)
+    except OSError:
+        os.close(own)
+        raise
+    return await reading

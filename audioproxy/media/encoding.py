@@ -10,10 +10,11 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
-from audioproxy.media.filters import filter_chain, output_channels, output_rate
+from audioproxy.media.filters import filter_chain, output_channels, output_rate, output_samples
 from audioproxy.media.inputs import Input
+from audioproxy.media.length_headers import LENGTH_HEADERS, LengthHeader, OutputForm
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import find_sample_range
+from audioproxy.media.trim import fades_out, find_sample_range
 
 _QUIET = ["-nostdin", "-hide_banner", "-v"]
 # The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
@@ -23,6 +24,9 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
 # FF_QP2LAMBDA of libavutil: one step of quality, in the unit of -global_quality.
 _LAMBDA = 118
+
+# The default bit rate of mp3 (D9).
+_MP3_KBPS = 192
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ _WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
 ENCODERS = {
     "mp3": FormatEncoding(
         lambda depth: ["-c:a", "libmp3lame"],
-        _constant_or_variable(192),
+        _constant_or_variable(_MP3_KBPS),
         ("-write_xing", "0", "-id3v2_version", "0", "-f", "mp3"),
         0,
     ),
@@ -177,6 +181,44 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StatedLength:
+    """The length of an output, and the container header that states it."""
+
+    form: OutputForm
+    header: LengthHeader
+
+    @property
+    def muxer(self) -> list[str]:
+        """Arguments for a header that can state the length."""
+        return self.header.muxer(self.form)
+
+
+def uses_length(options: VariantOptions) -> bool:
+    """Return whether the output depends on the length of the source, where that is known."""
+    return options.f in LENGTH_HEADERS or fades_out(options)
+
+
+def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
+    """Return the length that the header of the output states.
+
+    It is None where the format states none, and where nothing confirms the length of the source.
+
+    :raises InvalidOptions: for options that do not fit this source.
+    """
+    samples = output_samples(options, probe, find_sample_range(options, probe))
+    if options.f not in LENGTH_HEADERS or samples is None:
+        return None
+    form = OutputForm(
+        samples,
+        output_rate(options, probe),
+        output_channels(options, probe),
+        sample_bytes=int(output_depth(options, probe).rstrip("f") or 0) // 8,
+        kbps=None if options.q is not None else options.br or _MP3_KBPS,
+    )
+    return StatedLength(form, LENGTH_HEADERS[options.f])
+
+
 def encoder_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe
 ) -> list[str]:
@@ -188,6 +230,7 @@ def encoder_arguments(
     sample_range = find_sample_range(options, probe)
     chain = filter_chain(options, probe, sample_range)
     encoder = ENCODERS[options.f]
+    stated = stated_length(options, probe)
     return [
         ffmpeg,
         *_QUIET,
@@ -204,6 +247,7 @@ def encoder_arguments(
         str(output_channels(options, probe)),
         "-abort_on",
         "empty_output",
+        *([] if stated is None else stated.muxer),
         *encoder.muxer,
         "pipe:1",
     ]

@@ -1,6 +1,6 @@
 """The filter chain of a render, in an order that does not depend on the order of the options.
 
-    trim, enhance, channels, norm, gain, fade, length
+    trim, enhance, channels, norm, gain, fade, exact length
 
 Enhance precedes every other stage that changes the sound (Time-domain and preview options; D51), so
 it processes each channel of the source. Norm follows channels, so the loudness is that of the
@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import Fade, Loudness, VariantOptions
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.exact_length import exact_length_filters, resampled_count
+from audioproxy.media.length_headers import LENGTH_HEADERS
 from audioproxy.media.presets import HIGHEST_RATE, LOWEST_RATE, PRESETS
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import SampleRange
+from audioproxy.media.trim import SampleRange, find_sample_range
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
 # ffmpeg guesses the layout of up to eight unlabeled channels. It takes three channels for 2.1, and
@@ -57,6 +59,15 @@ def output_rate(options: VariantOptions, probe: Probe) -> int:
     return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
+def output_samples(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> int | None:
+    """Return the number of samples of the output; None where nothing confirms it."""
+    if sample_range.length is None:
+        return None
+    start = sample_range.seek * probe.sample_rate + sample_range.start
+    rate = output_rate(options, probe)
+    return resampled_count(start, sample_range.length, probe.sample_rate, rate)
+
+
 def may_need_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether measuring the source may change the outcome of a render that output no audio.
 
@@ -65,6 +76,22 @@ def may_need_length(options: VariantOptions, probe: Probe) -> bool:
     """
     resampled = output_rate(options, probe) != probe.sample_rate
     return not probe.measured and (options.t is not None or resampled)
+
+
+def is_too_short_to_resample(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether a resampler needs more samples than a measured source gives it (D13)."""
+    length = find_sample_range(options, probe).length
+    output = output_rate(options, probe)
+    return (
+        probe.measured
+        and length is not None
+        and output != probe.sample_rate
+        and length < _enough_to_resample(output, probe)
+    )
+
+
+def _enough_to_resample(output: int, probe: Probe) -> int:
+    return _SAMPLES_TO_RESAMPLE * -(-probe.sample_rate // output)
 
 
 def _processes(options: VariantOptions) -> bool:
@@ -85,7 +112,13 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     stages = list(_stages(options, probe, sample_range, rate_filter))
     if stages and stages[-1] != rate_filter:
         stages.append(rate_filter)
-    stages += _pad_and_cut(output_rate(options, probe), probe, sample_range)
+    output, samples = output_rate(options, probe), output_samples(options, probe, sample_range)
+    if is_too_short_to_resample(options, probe):
+        stages += _pad_and_cut(output, probe, samples)
+    if options.f in LENGTH_HEADERS and samples is not None:
+        if output != rate:
+            stages.append(f"aformat=sample_rates={output}")
+        stages.append(exact_length_filters(samples, output))
     return ",".join(stages)
 
 
@@ -214,21 +247,18 @@ def _normalize(
         yield f"atrim=end_sample={length}"
 
 
-def _pad_and_cut(output: int, probe: Probe, sample_range: SampleRange) -> Iterator[str]:
+def _pad_and_cut(output: int, probe: Probe, samples: int | None) -> Iterator[str]:
     """Yield the filters that pad a short input for the resampler and cut its output (D13).
 
-    Only a measured length is used. If a source gives no samples, padding it with silence would make
-    it look decodable.
+    They follow only a measured length. If a source gives no samples, padding it with silence would
+    make it look decodable.
 
     :param output: the output's rate in Hz.
+    :param samples: the number of samples of the output.
     """
-    rate, length = probe.sample_rate, sample_range.length
-    enough = _SAMPLES_TO_RESAMPLE * -(-rate // output)
-    if output == rate or not probe.measured or length is None or length >= enough:
-        return
-    yield f"apad=whole_len={2 * enough}"
+    yield f"apad=whole_len={2 * _enough_to_resample(output, probe)}"
     yield f"aformat=sample_rates={output}"
-    yield f"atrim=end_sample={max(1, round(length * output / rate))}"
+    yield f"atrim=end_sample={samples}"
 
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.info_document import SourceInfo, read_source_info
 from audioproxy.media.inputs import Input
+from audioproxy.media.source_length.reading import SourceLength
 
 # ffprobe prints this where a container states no duration. The duration that ffprobe reports is
 # then the size divided by the bit rate.
@@ -35,6 +36,8 @@ class Probe:
     :ivar duration: seconds, or None where unknown.
     :ivar exact: the duration is stated by the container, not estimated from its size.
     :ivar measured: the duration was measured by a full decode.
+    :ivar length: the number of samples, where the end of the source confirms it or a full decode
+        has counted them.
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored.
@@ -51,6 +54,7 @@ class Probe:
     bit_depth: int = _FALLBACK_DEPTH
     layout: str | None = None
     measured: bool = False
+    length: SourceLength | None = None
     description: SourceInfo = field(default_factory=SourceInfo)
 
     def with_decoded_duration(self, duration: Decimal) -> Probe:
@@ -61,7 +65,15 @@ class Probe:
         """
         if not duration:
             raise NothingDecoded
-        return replace(self, duration=duration, exact=True, measured=True)
+        length = SourceLength(max(1, round(duration * self.sample_rate)))
+        return replace(self, duration=duration, exact=True, measured=True, length=length)
+
+    def with_length(self, length: SourceLength | None) -> Probe:
+        """Return a copy with a length that the end of the source confirms."""
+        if length is None or not length.exact:
+            return replace(self, length=length)
+        duration = Decimal(length.samples) / self.sample_rate
+        return replace(self, duration=duration, exact=True, length=length)
 
 
 def probe_arguments(ffprobe: str, source: Input) -> list[str]:

@@ -10,19 +10,6 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.probe import Probe
 
-# Containers whose stated length equals the decoded length to the sample. Others count padding that
-# the decoder drops (mp3, opus, aac) or keep time in milliseconds (matroska).
-_SAMPLE_EXACT = {
-    ("wav", None),
-    ("w64", None),
-    ("flac", "flac"),
-    ("aiff", None),
-    ("wv", "wavpack"),
-    ("tta", "tta"),
-    ("ogg", "vorbis"),
-    ("mov", "alac"),
-}
-
 # Containers in which a seek is exact, as measured sample by sample against a full decode. Ogg
 # Vorbis, matroska and raw AAC are not among them. AAC with noise in place of samples (ISO/IEC
 # 14496-3, 4.6.13) is an exception: the noise depends on where decoding starts.
@@ -43,9 +30,6 @@ _SEEKABLE = {
 # Seconds after which a codec that carries state from frame to frame has settled.
 _PREROLL = 1
 
-# Seconds by which a stated duration may be wrong where it is not exact to the sample.
-_STATED_MARGIN = 1
-
 # Seconds. For a shorter input, `norm` needs the exact length. loudnorm shortens inputs of up to 100
 # samples, which are 0.1 s at its lowest accepted rate, 1000 Hz.
 _SHORT_INPUT = Decimal("0.1")
@@ -57,8 +41,9 @@ class SampleRange:
 
     :ivar seek: whole seconds at which decoding starts.
     :ivar start: the first sample, counted from ``seek``.
-    :ivar end: the sample after the last one, counted from ``seek``; None for the source's end.
-    :ivar length: number of samples, or None where only decoding shows it.
+    :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
+        source has.
+    :ivar length: number of samples, or None where nothing confirms it before decoding.
     """
 
     seek: int
@@ -70,9 +55,9 @@ class SampleRange:
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
-    A fade-out or a refusal may depend on the source's end. Some containers state the end only
-    roughly, or not at all. ``norm`` needs the length where it may have only a few samples to work
-    on.
+    A fade-out or a refusal may depend on the source's end. Many containers state the end only
+    roughly, or not at all, and nothing confirms it. ``norm`` needs the length where it may have
+    only a few samples to work on.
     """
     if probe.measured:
         return False
@@ -81,10 +66,9 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         stop is not None and stop - start < _SHORT_INPUT for stop in (end, probe.duration)
     ):
         return True
-    if probe.duration is None or not probe.exact:
-        return _fades_out(options) or (probe.duration is not None and start >= probe.duration)
-    near_end = end is None or end + _STATED_MARGIN > probe.duration
-    return _fades_out(options) and near_end and not _matches(_SAMPLE_EXACT, probe)
+    if not probe.exact and probe.duration is not None and start >= probe.duration:
+        return True
+    return fades_out(options) and not _is_certain(end, probe)
 
 
 def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
@@ -112,13 +96,28 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
         raise InvalidOptions(
             f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
         )
-    stop = min((x for x in (last, known) if x is not None), default=None)
+    length, stop = None, last
+    if _is_certain(end, probe):
+        assert probe.length is not None
+        confirmed = probe.length.samples if probe.length.exact else last
+        until = min(x for x in (last, confirmed) if x is not None)
+        length = until - first
+        if probe.length.ends_in_padding:
+            stop = until
     return SampleRange(
         seek=seek,
         start=first - seek * rate,
-        end=None if last is None else last - seek * rate,
-        length=None if stop is None else stop - first,
+        end=None if stop is None else stop - seek * rate,
+        length=length,
     )
+
+
+def _is_certain(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether the source is known to end at its stated length, or after ``end``."""
+    length = probe.length
+    if length is None or length.exact:
+        return length is not None
+    return end is not None and _samples(end, probe.sample_rate) <= length.samples
 
 
 def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
@@ -128,7 +127,8 @@ def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
     return start, None if duration is None else start + duration
 
 
-def _fades_out(options: VariantOptions) -> bool:
+def fades_out(options: VariantOptions) -> bool:
+    """Return whether the output ends with a fade."""
     return options.fade is not None and options.fade.fade_out > 0
 
 

@@ -55,8 +55,8 @@ class Encoder:
         timeout: float,
         check_output: Callable[[], bool],
         limit: int,
-    ) -> None:
-        """Run an encoder and return when it has succeeded.
+    ) -> bytes:
+        """Run an encoder, and return the end of its stderr when it has succeeded.
 
         The child's stdout is the output file itself. No byte passes through this process on its way
         to the disk, and no slow client can slow the encoder (D38).
@@ -88,6 +88,7 @@ class Encoder:
             check_output()
         except Refusal as refusal:
             raise _stopped(refusal) from None
+        return ended.stderr
 
     async def run_to_pipe(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float

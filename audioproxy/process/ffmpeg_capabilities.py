@@ -20,6 +20,7 @@ _ENCODERS = "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_f32le
 _FILTERS = (
     "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
+    " ametadata aselect asetnsamples asplit concat"
 ).split()
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import RenderTimeout
+from audioproxy.http_client.timeouts import with_timeout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,16 @@ class Deadline:
         if left <= 0:
             raise RenderTimeout
         return left
+
+    async def limit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, and cancel it at the deadline.
+
+        :raises RenderTimeout: at the deadline.
+        """
+        try:
+            return await with_timeout(self._clock, self.left(), work)
+        except TimeoutError:
+            raise RenderTimeout from None
 
     def cancel(self) -> None:
         """Cancel the call; repeated calls are harmless."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from audioproxy.errors import Refusal
+from audioproxy.errors import Refusal, RenderFailed
+from audioproxy.log_context import Logger
+from audioproxy.media.encoding import StatedLength
 from audioproxy.scratch_files import ScratchFile
+
+_log = Logger()
 
 
 class RenderOutput:
@@ -22,14 +26,33 @@ class RenderOutput:
     :ivar failure: why the output will never be the whole variant, or None.
     """
 
-    def __init__(self, scratch: ScratchFile, limit: int) -> None:
+    def __init__(
+        self,
+        scratch: ScratchFile,
+        limit: int,
+        header_bytes: int = 0,
+        stated_length: StatedLength | None = None,
+    ) -> None:
+        """Prepare an empty file for the encoder.
+
+        :param header_bytes: the most bytes of headers that the encoder writes before any audio.
+        :param stated_length: the length that is written into the headers, before a reader sees
+            them.
+        :raises RenderFailed: where the file cannot be written.
+        """
         self.size = 0
         self.limit = limit
         self.ended = False
         self.failure: Refusal | None = None
+        self._stated_length = stated_length
+        self._patched = stated_length is None
+        self._prefix = b""
+        self._header_bytes = header_bytes
         self._scratch = scratch
         self._holders = 1
         self._followers: dict[object, Callable[[], None]] = {}
+        if stated_length is not None:
+            self._begin(stated_length)
 
     @property
     def descriptor(self) -> int:
@@ -41,15 +64,45 @@ class RenderOutput:
         """The scratch file, which the store takes over."""
         return self._scratch
 
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes that the encoder has written and readers can read."""
+        return max(0, self.size - len(self._prefix))
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether readers can read more than headers."""
+        return self.size > self._header_bytes
+
     def update_size(self) -> int:
-        """Check the file's size, notify the followers of new bytes, and return the size."""
+        """Check the file's size, notify the followers of new bytes, and return the size.
+
+        Headers that have to be changed become readable when audio follows them, and so they are
+        complete.
+        """
         size = os.fstat(self._scratch.descriptor).st_size
+        if not self._patched:
+            if size <= self._header_bytes:
+                return size
+            self._patch()
         readable = min(size, self.limit)
         if readable > self.size:
             self.size = readable
             self._scratch.grown(readable)
             self._notify()
         return size
+
+    def complete(self) -> None:
+        """Complete the file of an encoder that has ended without an error.
+
+        :raises RenderFailed: where the file cannot be written.
+        """
+        stated = self._stated_length
+        size = os.fstat(self._scratch.descriptor).st_size
+        if stated is not None and size > len(self._prefix):
+            self._patch()
+            self._write(stated.header.suffix(stated.form, size), size)
+        self.update_size()
 
     def end(self, failure: Refusal | None = None) -> None:
         """Record that no bytes will be added; only the first call has an effect."""
@@ -82,6 +135,30 @@ class RenderOutput:
         self._holders -= 1
         if not self._holders:
             self._scratch.close()
+
+    def _begin(self, stated: StatedLength) -> None:
+        self._prefix = stated.header.prefix(stated.form)
+        self._header_bytes += len(self._prefix) + (stated.header.muxer_bytes if stated.muxer else 0)
+        self._write(self._prefix, 0)
+        # The encoder inherits the offset of the descriptor.
+        os.lseek(self._scratch.descriptor, len(self._prefix), os.SEEK_SET)
+
+    def _patch(self) -> None:
+        """Write the stated length into the headers, which are complete; only once."""
+        stated = self._stated_length
+        if stated is None or self._patched:
+            return
+        self._patched = True
+        header = os.pread(self._scratch.descriptor, self._header_bytes, 0)
+        for offset, data in stated.header.patches(stated.form, header):
+            self._write(data, offset)
+
+    def _write(self, data: bytes, offset: int) -> None:
+        try:
+            os.pwrite(self._scratch.descriptor, data, offset)
+        except OSError as error:
+            _log.warn("the length of an output cannot be written: {error}", error=error)
+            raise RenderFailed("The output could not be written to the disk.") from error
 
     def _notify(self) -> None:
         # A notified follower may add or remove others.

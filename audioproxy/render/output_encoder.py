@@ -51,8 +51,11 @@ class OutputEncoder:
             )
             output.update_size()
         else:
-            await self.encoder.encode(
+            stderr = await self.encoder.encode(
                 command, preparation.descriptors, output.descriptor, left, check_output, limit
             )
-        if ENCODERS[options.f].encoded_nothing(output.size):
+            output.complete()
+            check_output()
+            preparation.report_length(stderr)
+        if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
             raise NothingDecoded

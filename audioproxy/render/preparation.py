@@ -19,10 +19,18 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.log_context import Logger
-from audioproxy.media.encoding import encoder_arguments, measure_arguments
-from audioproxy.media.filters import may_need_length
+from audioproxy.media.encoding import (
+    StatedLength,
+    encoder_arguments,
+    measure_arguments,
+    stated_length,
+    uses_length,
+)
+from audioproxy.media.exact_length import length_warning
+from audioproxy.media.filters import is_too_short_to_resample, may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
+from audioproxy.media.source_length.find import find_length
 from audioproxy.media.trim import needs_measuring
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
@@ -106,32 +114,53 @@ class Preparation:
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
         """
-        if needs_measuring(self._options, self.probe):
-            await self._measure(deadline)
         opened = await self.input(deadline)
+        await self._find_length(deadline)
+        if needs_measuring(self._options, self.probe):
+            await self._measure(opened, deadline)
+            opened = await self.input(deadline)
         return encoder_arguments(self._preparer.ffmpeg, opened, self._options, self.probe)
 
-    async def retry_command(self, deadline: Deadline) -> list[str]:
+    async def retry_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line of a second attempt, for a source whose render gave no audio.
 
-        The source is measured, unless that cannot change the outcome.
+        The source is measured, unless that cannot change the outcome. None is returned where a
+        second attempt gives no audio either.
 
-        :raises NothingDecoded: where the source is not known to hold audio.
+        :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
         if not may_need_length(self._options, self.probe):
-            raise NothingDecoded
+            return None
         try:
-            await self._measure(deadline)
-        except (RenderTimeout, RenderFailed):
-            raise NothingDecoded from None
+            await self._measure(await self.input(deadline), deadline)
+        except (NothingDecoded, RenderTimeout, RenderFailed):
+            return None
         await self.check_unchanged()
-        return await self.command(deadline)
+        command = await self.command(deadline)
+        return command if is_too_short_to_resample(self._options, self.probe) else None
 
     async def measure_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line that measures the source; None where that is not needed."""
+        opened = await self.input(deadline)
+        await self._find_length(deadline)
         if not needs_measuring(self._options, self.probe):
             return None
-        return measure_arguments(self._preparer.ffmpeg, await self.input(deadline))
+        return measure_arguments(self._preparer.ffmpeg, opened)
+
+    @property
+    def stated_length(self) -> StatedLength | None:
+        """The length that the header of the output states; known after `command`."""
+        return stated_length(self._options, self.probe)
+
+    def report_length(self, stderr: bytes) -> None:
+        """Log how an output differs from its stated length.
+
+        :param stderr: what the encoder printed.
+        """
+        if (stated := self.stated_length) is not None:
+            warning = length_warning(stderr, stated.form.samples, stated.form.rate)
+            if warning is not None:
+                _log.warn("the length of {key}: {warning}", key=self._key, warning=warning)
 
     async def input(self, deadline: Deadline) -> Input:
         """Return the input with which ffmpeg opens the source."""
@@ -156,13 +185,24 @@ class Preparation:
         """Close the source."""
         self._opened.close()
 
-    async def _measure(self, deadline: Deadline) -> None:
+    async def _find_length(self, deadline: Deadline) -> None:
+        """Record the length that the source's end confirms, where the output depends on it.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        size = self._opened.size
+        if size is None or self.probe.length is not None or not uses_length(self._options):
+            return
+        length = await deadline.limit(find_length(self._opened.read, size, self.probe))
+        self.probe = self.probe.with_length(length)
+
+    async def _measure(self, opened: Input, deadline: Deadline) -> None:
         """Decode the source to its end, and record its length.
 
         :raises NothingDecoded: where it holds no audio.
         """
         preparer = self._preparer
-        arguments = measure_arguments(preparer.ffmpeg, await self.input(deadline))
+        arguments = measure_arguments(preparer.ffmpeg, opened)
         length = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
         self.probe = self.probe.with_decoded_duration(length)
 

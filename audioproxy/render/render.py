@@ -18,7 +18,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
-from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.encoding import ENCODERS, StatedLength
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import Deadline
 from audioproxy.render.output import RenderOutput
@@ -182,7 +182,7 @@ class Render:
                 output = await self._run_encoder(command, preparation, deadline)
             except NothingDecoded:
                 other = await preparation.retry_command(deadline)
-                if other == command or self.state is State.STREAMING:
+                if other is None or self.state is State.STREAMING:
                     raise
                 output = await self._run_encoder(other, preparation, deadline)
             await preparation.check_unchanged()
@@ -206,13 +206,15 @@ class Render:
 
         :raises NothingDecoded: where the output holds no audio.
         """
-        output = await self._create_output(deadline)
+        output = await self._create_output(preparation.stated_length, deadline)
         await self._context.encoder.encode(
             self._request.options, preparation, command, output, deadline, self._check_output
         )
         return output
 
-    async def _create_output(self, deadline: Deadline) -> RenderOutput:
+    async def _create_output(
+        self, stated_length: StatedLength | None, deadline: Deadline
+    ) -> RenderOutput:
         earlier, self._output = self._output, None
         if earlier is not None:
             earlier.release()
@@ -223,7 +225,13 @@ class Render:
             if not self._subscribers:
                 raise CancelledError
             scratch = await self._write_back.create_outside_store(deadline.left())
-        self._output = RenderOutput(scratch, self._context.limits.max_variant)
+        header_bytes = ENCODERS[self._request.options.f].header_bytes
+        limit = self._context.limits.max_variant
+        try:
+            self._output = RenderOutput(scratch, limit, header_bytes, stated_length)
+        except RenderFailed:
+            scratch.close()
+            raise
         return self._output
 
     def _check_output(self) -> bool:
@@ -236,7 +244,7 @@ class Render:
             # The refusal does not wait for the child, which may take some time to die.
             self._fail(refusal)
             raise refusal
-        if self.state is State.ENCODING and size > ENCODERS[self._request.options.f].header_bytes:
+        if self.state is State.ENCODING and output.has_audio:
             self._enter(State.STREAMING)
             self._readable.fire(output)
         return self.state is not State.ENCODING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import HttpsSource
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import USER_AGENT, Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.http_client.timeouts import with_timeout
@@ -31,6 +33,7 @@ from audioproxy.sources.origin import (
     read_state,
     request_url,
 )
+from audioproxy.threads import read_in_thread
 
 _CHANGED = "The source changed while it was read."
 
@@ -80,8 +83,8 @@ class OpenHttpsSource:
 
     @property
     def size(self) -> int | None:
-        """Bytes; None where the origin does not state them."""
-        return self._state.size
+        """Bytes of the copy, or those that the origin states; None where neither is known."""
+        return self._state.size if self._copy is None else os.fstat(self._copy.descriptor).st_size
 
     @property
     def validator(self) -> bytes:
@@ -114,6 +117,43 @@ class OpenHttpsSource:
         return remote_input(
             request_url(self._state.source), USER_AGENT, self._ca_file, ranges=self._ranges
         )
+
+    async def read(self, offset: int, count: int) -> bytes:
+        """Return bytes of the copy, or request them from the origin.
+
+        :raises Refusal: as `OriginClient.get` does, or for another version of the source.
+        """
+        if self._copy is not None:
+            try:
+                run_in_thread = self._downloads.run_in_thread
+                return await read_in_thread(run_in_thread, self._copy.descriptor, offset, count)
+            except OSError as error:
+                raise _translate(error, self._downloads.limit) from error
+        data = b""
+        while len(data) < count:
+            # An origin may return a part of a requested range (RFC 9110, 15.3.7).
+            data += await self._read_part(offset + len(data), offset + count - 1)
+        return data
+
+    async def _read_part(self, first: int, last: int) -> bytes:
+        """Request a range and return its beginning, which has a byte or more."""
+        response = await self._origins.get(self._state.source, f"{first}-{last}")
+        try:
+            if not self._state.matches(read_state(self._state.source, response)):
+                raise RenderFailed(_CHANGED)
+            served = content_range(response)
+            if response.status != 206 or served is None or served[0] != first or served[1] > last:
+                raise UpstreamUnavailable("The origin did not return the requested range.")
+        except Refusal:
+            await response.discard()
+            raise
+        try:
+            data = await response.read(last + 1 - first, extend_timeout=True)
+        except (BodyTooLarge, TransportError) as error:
+            raise _translate(error, self._downloads.limit) from error
+        if not data:
+            raise UpstreamUnavailable("The origin did not return the requested range.")
+        return data
 
     def fingerprint(self) -> bytes:
         """Return ``b""``: ffmpeg may read another version than the one that was opened.
@@ -215,10 +255,10 @@ class OpenHttpsSource:
 
 
 def _translate(error: BaseException, limit: int) -> BaseException:
-    """Translate an error of a download to the error for the client."""
+    """Translate an error of a download or a read to the error for the client."""
     if isinstance(error, LimitExceeded):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
-    if isinstance(error, TransportError):
+    if isinstance(error, (BodyTooLarge, TransportError)):
         return UpstreamUnavailable("The origin did not return the whole source.")
     if isinstance(error, OSError):
         _log.warn("a source cannot be downloaded: {why}", why=redact(str(error).encode()))

@@ -36,6 +36,14 @@ class OpenSource(Protocol):
         """
         ...
 
+    async def read(self, offset: int, count: int) -> bytes:
+        """Return bytes of the source; `input` for the whole source comes first.
+
+        :param count: the range ends within the source.
+        :raises Refusal: where the source cannot be read, or has changed.
+        """
+        ...
+
     def fingerprint(self) -> bytes:
         """Return a value that no other version of this source has had; empty where uncertain.
 

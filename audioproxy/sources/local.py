@@ -14,6 +14,7 @@ from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.threads import ThreadRunner, read_in_thread
 
 # The directories of a path are opened only to be traversed. With O_PATH, Linux requires no
 # permission to list them.
@@ -46,10 +47,12 @@ class OpenLocalSource:
         self,
         descriptor: int,
         status: os.stat_result,
+        run_in_thread: ThreadRunner,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._descriptor = descriptor
         self._status = status
+        self._run_in_thread = run_in_thread
         self._now = now
 
     @property
@@ -70,6 +73,14 @@ class OpenLocalSource:
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return the inherited descriptor as the input."""
         return local_input()
+
+    async def read(self, offset: int, count: int) -> bytes:
+        """Return bytes of the file."""
+        try:
+            return await read_in_thread(self._run_in_thread, self._descriptor, offset, count)
+        except OSError as error:
+            _log.warn("a source cannot be read: {reason}", reason=os.strerror(error.errno or 0))
+            raise UpstreamUnavailable from error
 
     def fingerprint(self) -> bytes:
         """Return the metadata that changes with the file; ``b""`` within 3 seconds of a change.
@@ -103,11 +114,14 @@ class OpenLocalSource:
 class LocalSources:
     """Opens files below one root."""
 
-    def __init__(self, root: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, root: str, run_in_thread: ThreadRunner, now: Callable[[], float] = time.monotonic
+    ) -> None:
         """Serve the files below a root.
 
         :param now: returns the seconds of a clock.
         """
+        self._run_in_thread = run_in_thread
         self._root = os.path.abspath(os.fsencode(root))
         self._reported: TTLCache[bytes, None] = TTLCache(_MAX_REPORTED, _REPORT_INTERVAL, timer=now)
 
@@ -136,7 +150,7 @@ class LocalSources:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise NotFound("not a regular file")
-        return OpenLocalSource(descriptor, status)
+        return OpenLocalSource(descriptor, status, self._run_in_thread)
 
     def _report_denied(self, source: LocalSource, error: OSError) -> None:
         """Log a permission that the service lacks; the client gets a plain 404 (D56)."""

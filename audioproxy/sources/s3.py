@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audioproxy.errors import NotFound, Refusal, UndecodableSource
+from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import USER_AGENT
+from audioproxy.http_client.errors import TransportError
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import Input, remote_input
 from audioproxy.s3.objects import (
@@ -27,6 +29,7 @@ _log = Logger()
 class OpenS3Source:
     """An object that exists, in the version that its entity tag names."""
 
+    bucket: str
     size: int | None
     etag: str | None
     target: StoreObject
@@ -59,6 +62,22 @@ class OpenS3Source:
             self.ca_file,
             if_match=self.etag,
         )
+
+    async def read(self, offset: int, count: int) -> bytes:
+        """Request bytes of the object.
+
+        :raises NotFound, NotConfigured, UpstreamUnavailable: as `S3Sources.open` does.
+        """
+        try:
+            response = await self.target.get(offset, offset + count, self.etag)
+            return await response.read(count, extend_timeout=True)
+        except StoreError as error:
+            raise _translate(error, self.bucket) from error
+        except (BodyTooLarge, TransportError) as error:
+            _log.warn(
+                "a source in {bucket} cannot be read: {error}", bucket=self.bucket, error=error
+            )
+            raise UpstreamUnavailable from error
 
     def fingerprint(self) -> bytes:
         """Return the entity tag, which depends on the bytes, and which all reads require."""
@@ -107,8 +126,9 @@ class S3Sources:
             response = await target.head()
         except StoreError as error:
             raise _translate(error, source.bucket) from error
+        etag = strong_etag(response)
         return OpenS3Source(
-            response.length, strong_etag(response), target, self._ca_file, self._lifetime
+            source.bucket, response.length, etag, target, self._ca_file, self._lifetime
         )
 
     async def request_bucket_list(self) -> None:

@@ -28,15 +28,15 @@ from tests.support.strategies import (
 # is the output of `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
 # source of the first spelling. The 1 is the byte revision of the output format (D5).
 REQUESTS = {
-    "4ac143fde48893325f9d8c10520d2634c67b8d05f979c7e014275be9f9ffcd32": (
+    "efe5cc2e8a95f070db3b93caa80530bc7aed9e005e1d064e5a009d2fbc23ca80": (
         ([b"f:mp3"], b"plain", b"local://a.mp3"),
         ([], b"enc", b"bG9jYWw6Ly9hLm1wMw"),
     ),
-    "0705c018d360499d06b29fcc864e85edf19e1e833962974307d9fbee17d07f7c": (
+    "50aea76764be3d325892f786dd2d4a6a052d1dd1704d1cc90b03fd84f47b3be2": (
         (b"ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800".split(b"/"), b"plain", b"s3://bucket/k%ff"),
         ([b"pts:800", b"ch:1", b"f:peaks"], b"plain", b"s3%3A%2F%2Fbucket%2Fk%FF"),
     ),
-    "a19d8b176732d508b27f73850b7cebd3f1229129ca69a7808f432474f70c5839": (
+    "3c64d70b0bc7c113ec24c61afbdbdd9705c6c4504197aea12947b19b60edfb6d": (
         ([b"br:128", b"f:mp3"], b"plain", b"https://example.com/"),
         ([b"f:mp3", b"br:0128"], b"plain", b"HTTPS://EXAMPLE.com.:443#top"),
         ([b"exp:5", b"br:128"], b"plain", b"https://example.com/?"),
@@ -63,9 +63,9 @@ class CacheKeyTests(SynchronousTestCase):
         """A new byte revision of a format changes the keys of that format only (D5)."""
         mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(wav, b"local://a")
-        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=2)}
+        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=3)}
         self.patch(options_module, "FORMATS", formats)
-        expected = sha256(b"2\nf:mp3\nlocal://a").hexdigest()
+        expected = sha256(b"3\nf:mp3\nlocal://a").hexdigest()
         self.assertEqual(
             (expected, before), (cache_key(mp3, b"local://a"), cache_key(wav, b"local://a"))
         )

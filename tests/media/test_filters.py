@@ -10,9 +10,11 @@ from itertools import pairwise
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
+from audioproxy.media.exact_length import exact_length_filters
 from audioproxy.media.filters import filter_chain, may_need_length, output_channels
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import find_sample_range
 from tests.support.audio import parse_options
 
@@ -20,6 +22,14 @@ STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channel
 RATE_FILTER = "aformat=sample_rates=44100"
 MIX = "aresample=rematrix_maxval=1"
 LOUDNESS = "linear=false:dual_mono=false"
+
+
+EXACT = STEREO.with_length(SourceLength(441000))
+
+
+def counted(duration: str) -> Probe:
+    """Return the probe of a source that was measured."""
+    return STEREO.with_decoded_duration(Decimal(duration))
 
 
 def chain(text: str, probe: Probe = STEREO, **fields: object) -> str:
@@ -50,8 +60,8 @@ class ChainTests(SynchronousTestCase):
         )
         text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/t:1:4"
         backwards = "/".join(reversed(text.split("/")))
-        self.assertEqual(chain(text), ",".join(stages))
-        self.assertEqual(chain(backwards), ",".join(stages))
+        self.assertEqual(chain(f"f:aac/{text}", EXACT), ",".join(stages))
+        self.assertEqual(chain(f"{backwards}/f:aac", EXACT), ",".join(stages))
 
     def test_rate(self) -> None:
         """Without padding, a chain ends at the source's rate; no two adjacent stages are equal."""
@@ -92,46 +102,62 @@ class ChainTests(SynchronousTestCase):
     def test_norm_of_a_few_samples(self) -> None:
         """Audio too short for loudnorm is padded before it, and cut afterwards (D13)."""
         after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{RATE_FILTER}"
-        measured = replace(STEREO, measured=True)
         for duration, length in (("0.000023", 1), ("0.002245", 99)):
             self.assertEqual(
-                chain("norm:ebu", measured, duration=Decimal(duration)),
+                chain("f:aac/norm:ebu", counted(duration)),
                 f"{RATE_FILTER},apad=whole_len=100,{after},atrim=end_sample={length},{RATE_FILTER}",
             )
-        enough = chain("norm:ebu", measured, duration=Decimal("0.002268"))
+        enough = chain("f:aac/norm:ebu", counted("0.002268"))
         self.assertEqual(enough, f"{RATE_FILTER},{after}")
         self.assertIn(
             f"apad=whole_len=100,{after},atrim=end_sample=44,",
-            chain("t:1:0.001/norm:ebu", measured),
+            chain("t:1:0.001/norm:ebu", counted("10")),
         )
-        # The stated length of the source may be wrong, so it is not used to pad or cut audio.
-        for duration in (Decimal("0.001"), None):
-            self.assertEqual(chain("norm:ebu", duration=duration), f"{RATE_FILTER},{after}")
-        fast = chain("norm:ebu", measured, sample_rate=384_000, duration=Decimal("0.0005"))
-        self.assertIn("apad=whole_len=200,", fast)
+        # The length that a header states may be wrong, so it is not used to pad or cut audio.
+        for probe in (STEREO, EXACT, STEREO.with_length(SourceLength(44))):
+            self.assertIn(f"{RATE_FILTER},{after}", chain("norm:ebu", probe))
+        fast = replace(STEREO, sample_rate=384_000).with_decoded_duration(Decimal("0.0005"))
+        self.assertIn("apad=whole_len=200,", chain("norm:ebu", fast))
 
     def test_resampling_of_a_few_samples(self) -> None:
         """Audio too short for a resampler is padded, and cut to its length afterwards (D13)."""
-        measured = replace(STEREO, measured=True)
         for text, duration, stages in (
             # 64 samples are enough, counted at the lower of the source's and the output's rate.
-            ("f:wav/sr:8000", "0.000023", "apad=whole_len=768,aformat=sample_rates=8000,{}=1"),
-            ("f:wav/sr:8000", "0.008684", "apad=whole_len=768,aformat=sample_rates=8000,{}=69"),
+            ("f:ogg/sr:8000", "0.000023", "apad=whole_len=768,aformat=sample_rates=8000,{}=1"),
+            ("f:ogg/sr:8000", "0.008684", "apad=whole_len=768,aformat=sample_rates=8000,{}=69"),
             ("f:opus", "0.001428", "apad=whole_len=128,aformat=sample_rates=48000,{}=69"),
-            ("f:wav/sr:8000", "0.008708", ""),
-            ("f:wav", "0.000023", ""),
+            ("f:ogg/sr:8000", "0.008708", ""),
+            ("f:ogg", "0.000023", ""),
         ):
             self.assertEqual(
-                chain(text, measured, duration=Decimal(duration)),
+                chain(text, counted(duration)),
                 stages.format("atrim=end_sample"),
                 (text, duration),
             )
         # Padding follows every other stage, also for a trimmed source.
-        found = chain("f:wav/sr:8000/t:1:0.002/gain:3", measured)
+        found = chain("f:ogg/sr:8000/t:1:0.002/gain:3", counted("10"))
         padded = "apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
         self.assertTrue(found.endswith(f"{RATE_FILTER},{padded}"))
-        # The stated length of the source may be wrong, so it is not used to pad or cut audio.
-        self.assertEqual(chain("f:wav/sr:8000", duration=Decimal("0.001")), "")
+        # The length that a header states may be wrong, so it is not used to pad audio.
+        short = STEREO.with_length(SourceLength(44))
+        for probe in (replace(STEREO, duration=Decimal("0.001")), short):
+            self.assertEqual(chain("f:ogg/sr:8000", probe), "")
+
+    def test_exact_length(self) -> None:
+        """Formats that state their length end with filters that give it, at the output's rate.
+
+        There are none where nothing confirms the length of the source (D57).
+        """
+        ends = exact_length_filters(441000, 44100)
+        for text in ("f:wav", "f:flac", "f:mp3", "f:m4a"):
+            self.assertEqual(chain(text, EXACT), ends, text)
+            self.assertEqual(chain(text), "", text)
+        for text in ("f:opus", "f:ogg", "f:aac", "f:peaks"):
+            self.assertNotIn("concat", chain(text, EXACT), text)
+        at_8000 = exact_length_filters(8000, 8000)
+        self.assertTrue(
+            chain("f:wav/sr:8000/t:1:1", EXACT).endswith(f",aformat=sample_rates=8000,{at_8000}")
+        )
 
     def test_fades(self) -> None:
         """A fade-out ends where the region or the source ends (D12).
@@ -147,9 +173,10 @@ class ChainTests(SynchronousTestCase):
             # A fade longer than the source extends over all of it.
             ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
         ):
-            self.assertEqual(chain(text), f"{fades},{RATE_FILTER}", text)
+            self.assertEqual(chain(f"f:aac/{text}", EXACT), f"{fades},{RATE_FILTER}", text)
         for text, start in (("t:1:3", 2), ("t:8:2", 1), ("t:8:50", 1), ("t:8", 1)):
-            self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", chain(f"fade:0:1/{text}"))
+            faded = chain(f"fade:0:1/{text}", EXACT)
+            self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", faded)
         self.assertEqual({chain("fade:0"), chain("fade:0:0")}, {""})
         self.assertEqual(chain("fade:0:1", duration=None, exact=False), "")
 

@@ -106,8 +106,9 @@ class IdentityTests(SynchronousTestCase):
             (stream,) = found["streams"]
             self.assertEqual(stream["codec_type"], "audio")
             tags = {**found["format"].get("tags", {}), **stream.get("tags", {})}
-            # The encoder tag in Ogg holds the codec's name, without a version.
-            self.assertRegex(tags.pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
+            # The encoder tag in Ogg holds the codec's name, without a version. The one in mp3 is
+            # constant.
+            self.assertRegex(tags.pop("encoder", "Lavc lib"), r"^(Lavc lib[a-z]*|LAME3\.100)$")
             self.assertLessEqual({name.lower() for name in tags}, allowed_tags, form)
 
 
@@ -124,7 +125,11 @@ class StreamSelectionTests(SynchronousTestCase):
         names = ("a.mp3", "a.flac", "a.m4a")
         for name, source in convert_all(sample(), dict.fromkeys(names, cover), picture).items():
             self.assertIn(b"\xff\xd8\xff", source, name)
-            self.assertEqual(render_and_decode(source, "f:wav/bd:32f"), decode(source), name)
+            rendered = render_and_decode(source, "f:wav/bd:32f")
+            # The padding at the end of AAC is no part of the audio (D57).
+            whole = decode(source)
+            self.assertEqual(rendered, whole.part(0, len(rendered)), name)
+            self.assertLess(len(whole) - len(rendered), 1024 if name == "a.m4a" else 1)
 
     def test_first_of_two(self) -> None:
         """The first of two audio streams is rendered (Info document, 3)."""

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.source_length.reading import SourceLength
 from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
@@ -142,17 +143,22 @@ class AcceptedSourcesTests(SynchronousTestCase):
 
 
 class DecodedTests(SynchronousTestCase):
-    """The values that a full decode adds to a probe."""
+    """The values that a full decode, or the end of the source, adds to a probe."""
 
     def test_length(self) -> None:
-        """The decoded length replaces the length that the container states (D12).
+        """A certain length replaces the length that the container states (D12, D57).
 
         A source without a sample is refused (Errors, 415).
         """
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
         found = stated.with_decoded_duration(Decimal("4.25"))
-        expected = replace(stated, duration=Decimal("4.25"), exact=True, measured=True)
-        self.assertEqual(expected, found)
+        counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
+        self.assertEqual(replace(counted, measured=True), found)
+        self.assertEqual(counted, stated.with_length(SourceLength(204000)))
+        # A least length says nothing about the end.
+        at_least = SourceLength(9, exact=False)
+        self.assertEqual(replace(stated, length=at_least), stated.with_length(at_least))
+        self.assertEqual(stated, stated.with_length(None))
         self.assertRaises(NothingDecoded, stated.with_decoded_duration, Decimal(0))
 
 

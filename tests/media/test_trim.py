@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import SampleRange, find_sample_range, needs_measuring
 from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC
@@ -21,11 +22,17 @@ def source(
     codec: str = "pcm_s16le",
     rate: int = 44100,
     exact: bool = True,
-    measured: bool = False,
+    length: SourceLength | None = None,
 ) -> Probe:
     """Return a probe result."""
     duration = None if seconds is None else Decimal(seconds)
-    return Probe(container, codec, duration, exact, sample_rate=rate, measured=measured)
+    return Probe(container, codec, duration, exact, sample_rate=rate, length=length)
+
+
+def exact(samples: int = 441000, rate: int = 44100, *, padded: bool = False) -> Probe:
+    """Return the probe result of a source whose end confirms its length."""
+    length = SourceLength(samples, ends_in_padding=padded)
+    return source(None, rate=rate).with_length(length)
 
 
 class SampleRangeTests(SynchronousTestCase):
@@ -37,20 +44,39 @@ class SampleRangeTests(SynchronousTestCase):
         Without ``t`` the output covers the whole source.
         """
         for text, probe, sample_range in (
-            ("f:wav", source(), SampleRange(0, 0, None, 441000)),
+            ("f:wav", exact(), SampleRange(0, 0, None, 441000)),
+            ("f:wav", source(), SampleRange(0, 0, None, None)),
             ("f:wav", source(None), SampleRange(0, 0, None, None)),
-            ("t:1:2", source(), SampleRange(0, 44100, 132300, 88200)),
-            ("t:0.001:0.001", source(), SampleRange(0, 44, 88, 44)),
-            ("t:0.5:0.003", source(rate=48000), SampleRange(0, 24000, 24144, 144)),
-            ("t:0.003", source(rate=8000), SampleRange(0, 24, None, 79976)),
-            ("t:1.5", source(rate=22050), SampleRange(0, 33075, None, 187425)),
+            ("t:1:2", exact(), SampleRange(0, 44100, 132300, 88200)),
+            ("t:1:2", source(), SampleRange(0, 44100, 132300, None)),
+            ("t:0.001:0.001", exact(), SampleRange(0, 44, 88, 44)),
+            ("t:0.5:0.003", exact(rate=48000), SampleRange(0, 24000, 24144, 144)),
+            ("t:0.003", exact(80000, 8000), SampleRange(0, 24, None, 79976)),
+            ("t:1.5", exact(220500, 22050), SampleRange(0, 33075, None, 187425)),
+            # The encoder's padding, which the decoder outputs at the end, is cut.
+            ("f:wav", exact(padded=True), SampleRange(0, 0, 441000, 441000)),
+            ("t:9", exact(padded=True), SampleRange(8, 44100, 88200, 44100)),
+            ("t:9:9", exact(padded=True), SampleRange(8, 44100, 88200, 44100)),
+            ("t:1:1", exact(padded=True), SampleRange(0, 44100, 88200, 44100)),
         ):
             self.assertEqual(find_sample_range(parse_options(text), probe), sample_range, text)
 
     def test_cut(self) -> None:
         """A region that extends past the end of the source is cut at the end (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
-            self.assertEqual(find_sample_range(parse_options(text), source()).length, 44100, text)
+            self.assertEqual(find_sample_range(parse_options(text), exact()).length, 44100, text)
+
+    def test_lower_bound(self) -> None:
+        """If only a least length is certain, the length of a region before it is certain (D57)."""
+        at_least = source(length=SourceLength(88200, exact=False))
+        for text, length in (
+            ("t:1:1", 44100),
+            ("t:0:2", 88200),
+            ("t:1:1.001", None),
+            ("t:1", None),
+        ):
+            found = find_sample_range(parse_options(text), at_least)
+            self.assertEqual(found.length, length, text)
 
     def test_no_sample(self) -> None:
         """A region without a sample is refused as an option, not as a broken source (D13).
@@ -70,11 +96,11 @@ class SampleRangeTests(SynchronousTestCase):
             error = self.assertRaises(InvalidOptions, find_sample_range, options, probe)
             self.assertEqual(error.message, f'"{text}" is not accepted: {message}')
         for text, probe, length in (
-            ("t:9.999", source(), 44),
-            ("t:0.004", slow, 1),
-            ("t:1:0.01", source(rate=100), 1),
+            ("t:9.999", exact(), 44),
+            ("t:0.004", slow.with_length(SourceLength(3)), 1),
+            ("t:1:0.01", exact(1000, 100), 1),
             # A source shorter than a sample counts as one sample.
-            ("fade:0:1", source("0.000001"), 1),
+            ("fade:0:1", source().with_decoded_duration(Decimal("0.000001")), 1),
         ):
             self.assertEqual(find_sample_range(parse_options(text), probe).length, length, text)
 
@@ -85,7 +111,7 @@ class SampleRangeTests(SynchronousTestCase):
         )
         for kind in f"{seekable} mov/alac mov/aac ogg/opus mp3/mp3".split():
             container, codec = kind.split("/")
-            probe = source("100", container, codec)
+            probe = source("100", container, codec, length=SourceLength(4410000))
             for text, sample_range in (
                 ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
                 ("t:2:1", SampleRange(1, 44100, 88200, 44100)),
@@ -115,7 +141,9 @@ class SampleRangeTests(SynchronousTestCase):
     ) -> None:
         """A region is within the source, has a sample or more, and has the requested length."""
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
-        probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
+        probe = source(None, container, "mp3", rate)
+        if length is not None:
+            probe = probe.with_decoded_duration(Decimal(length) / 1000)
         try:
             sample_range = find_sample_range(parse_options(text), probe)
         except InvalidOptions:
@@ -133,7 +161,7 @@ class SampleRangeTests(SynchronousTestCase):
             self.assertGreaterEqual(sample_range.length, 1)
             if length is not None:
                 self.assertLessEqual(first + sample_range.length, length * rate / 1000 + 0.5)
-        self.assertIs(sample_range.length is None, length is None and duration is None)
+        self.assertIs(sample_range.length is None, length is None)
 
 
 class MeasuringTests(SynchronousTestCase):
@@ -141,21 +169,22 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_sources_and_options(self) -> None:
         """A source is measured only if its exact end matters and is unknown (D12)."""
-        sample_exact = source("10", "flac", "flac")
+        confirmed = source("10", length=SourceLength(441000))
+        bounded = source("10", "matroska", "flac", length=SourceLength(396900, exact=False))
         stated = source("10", "mov", "aac")
         estimated = source("10", "aac", "aac", exact=False)
         unknown = source(None, "flac", "flac", exact=False)
-        measured = source("10", "mov", "aac", measured=True)
+        measured = stated.with_decoded_duration(Decimal(10))
+        unconfirmed = [stated, estimated, unknown]
         for text, needs in (
             ("f:wav", []),
             ("f:wav/norm:ebu", []),
             ("fade:1", []),
             *(
-                (text, [stated, estimated, unknown])
+                (text, [bounded, *unconfirmed])
                 for text in ("fade:0:1", "fade:1:1/t:5", "fade:1:1/t:5:5", "fade:1:1/t:5:4.001")
             ),
-            # The region ends a second or more before the stated end.
-            ("fade:1:1/t:5:4", [estimated, unknown]),
+            ("fade:1:1/t:5:4", unconfirmed),
             ("t:5:50", []),
             ("t:9.999", []),
             # A refusal must not depend on an estimate.
@@ -163,21 +192,11 @@ class MeasuringTests(SynchronousTestCase):
             ("t:50:1", [estimated]),
             # norm needs the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
-            ("norm:ebu/t:9.901", [sample_exact, stated, estimated]),
-            ("norm:ebu/t:5:0.099", [sample_exact, stated, estimated, unknown]),
+            ("norm:ebu/t:9.901", [confirmed, bounded, stated, estimated]),
+            ("norm:ebu/t:5:0.099", [confirmed, bounded, *unconfirmed]),
             ("norm:ebu/t:5:0.1", []),
         ):
-            for probe in (sample_exact, stated, estimated, unknown, measured):
+            for probe in (confirmed, bounded, *unconfirmed, measured):
                 self.assertIs(
                     needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
                 )
-
-    def test_exact_containers(self) -> None:
-        """Some containers state their exact number of samples; others round, or include padding."""
-        options = parse_options("fade:0:1")
-        exact = "wav/pcm_s16le w64/pcm_s16le flac/flac aiff/pcm_s16be wv/wavpack tta/tta ogg/vorbis"
-        rough = "ogg/opus ogg/flac mov/aac mp3/mp3 matroska/flac caf/pcm_s16le"
-        for kinds, measured in ((f"{exact} mov/alac", False), (rough, True)):
-            for kind in kinds.split():
-                found = needs_measuring(options, source("10", *kind.split("/")))
-                self.assertIs(found, measured, kind)

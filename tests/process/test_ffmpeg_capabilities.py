@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,6 +13,7 @@ from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import local_input
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.process.ffmpeg_capabilities import (
     LISTS,
     Programs,
@@ -268,7 +271,10 @@ class RequirementsTests(SynchronousTestCase):
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
             options = parse_options(f"f:wav/ch:{ch}/{stages}")
             probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
+            probe = probe.with_length(SourceLength(480_000))
             words = encoder_arguments("ffmpeg", local_input(), options, probe)
             chains.append(words[words.index("-af") + 1])
-        used = {stage.partition("=")[0] for chain in chains for stage in chain.split(",")}
+        # Filters are separated by commas or semicolons, and may have labels before them.
+        stages = [stage for chain in chains for stage in re.split(r"(?<!\\)[,;]", chain)]
+        used = {re.sub(r"^(\[\w+\])+", "", stage).partition("=")[0] for stage in stages}
         self.assertEqual(used, set(LISTS[1][2]))

@@ -176,32 +176,32 @@ TOO_LONG = r"the encoder was stopped: The render took longer than AP_RENDER_TIME
 # Batches that run concurrently.
 FAILURES = (
     (
-        RenderEnd("early", "mp3", 500, "render_failed", FAILED),
+        RenderEnd("early", "aac", 500, "render_failed", FAILED),
         RenderEnd("early", "peaks", 500, "render_failed", FAILED),
-        RenderEnd("midway", "mp3", 200, "render_failed", FAILED),
+        RenderEnd("midway", "aac", 200, "render_failed", FAILED),
         RenderEnd("midway", "peaks", 500, "render_failed", FAILED),
     ),
     (
-        RenderEnd("killed", "mp3", 200, "render_failed", KILLED),
+        RenderEnd("killed", "aac", 200, "render_failed", KILLED),
         RenderEnd("killed", "peaks", 500, "render_failed", KILLED),
-        RenderEnd("nothing", "mp3", 415, "undecodable_source", SILENT),
+        RenderEnd("nothing", "aac", 415, "undecodable_source", SILENT),
         RenderEnd("nothing", "peaks", 415, "undecodable_source", SILENT),
     ),
     (
-        RenderEnd("missing", "mp3", 500, "render_failed", r".*status 127.*", "error"),
-        RenderEnd("endless", "mp3", 200, "render_failed", TOO_LARGE),
+        RenderEnd("missing", "aac", 500, "render_failed", r".*status 127.*", "error"),
+        RenderEnd("endless", "aac", 200, "render_failed", TOO_LARGE),
         # These succeed, and leave a process that holds the pipes open.
-        RenderEnd("orphan", "mp3", 200, None, None),
+        RenderEnd("orphan", "aac", 200, None, None),
         RenderEnd("orphan", "peaks", 200, None, None),
     ),
 )
 
 TIMEOUTS = (
-    RenderEnd("ignores-term", "mp3", 200, "render_timeout", TOO_LONG),
+    RenderEnd("ignores-term", "aac", 200, "render_timeout", TOO_LONG),
     RenderEnd("ignores-term", "peaks", 504, "render_timeout", TOO_LONG),
-    RenderEnd("closed-pipes", "mp3", 504, "render_timeout", TOO_LONG),
+    RenderEnd("closed-pipes", "aac", 504, "render_timeout", TOO_LONG),
     RenderEnd("closed-pipes", "peaks", 504, "render_timeout", TOO_LONG),
-    RenderEnd("frozen", "mp3", 200, "render_timeout", TOO_LONG),
+    RenderEnd("frozen", "aac", 200, "render_timeout", TOO_LONG),
     RenderEnd("frozen", "peaks", 504, "render_timeout", TOO_LONG),
     RenderEnd("slow", "peaks", 504, "render_timeout", TOO_LONG),
 )
@@ -275,7 +275,7 @@ class FailureTests(ScriptedEncoderCase):
     async def assert_recovered(self, node: Process, descriptors_before: int) -> None:
         """Require that a service has leaked no descriptor, and renders again."""
         await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
-        whole = await fetch(await node.port(), target("good", "mp3"))
+        whole = await fetch(await node.port(), target("good", "aac"))
         self.assertEqual((200, True), (whole.status, whole.complete))
 
     async def test_failures(self) -> None:
@@ -330,8 +330,8 @@ class FullDiskTests(ScriptedEncoderCase):
         await until(
             lambda: os.statvfs(self.store).f_bfree == free_blocks, "the disk to be free again"
         )
-        await fetch(await node.port(), target("good", "mp3"))
-        await until_hit(await node.port(), target("good", "mp3"))
+        await fetch(await node.port(), target("good", "aac"))
+        await until_hit(await node.port(), target("good", "aac"))
 
 
 def mount(case: ServiceCase, *words: str) -> None:

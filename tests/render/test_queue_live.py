@@ -61,7 +61,7 @@ class QueueTests(ScriptedEncoderCase):
 
     async def connect(self, port: int, number: int) -> Client:
         """Connect a client that requests a variant which no other client requests."""
-        client: Client = await send(port, target("busy", "mp3", f"/cb:{number}"))
+        client: Client = await send(port, target("busy", "aac", f"/cb:{number}"))
         return client
 
     async def assert_readiness(self, port: int, depth: int, ready: bool) -> None:
@@ -78,7 +78,7 @@ class QueueTests(ScriptedEncoderCase):
         """
         node, port, clients = await self.fill_queue()
         before = await scrape(await node.metrics_port())
-        refused = await fetch(port, target("busy", "mp3", "/cb:refused"))
+        refused = await fetch(port, target("busy", "aac", "/cb:refused"))
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
         self.assertEqual(b"no-store", refused["cache-control"])
         self.assertIn(int(refused["retry-after"] or 0), range(1, 301))
@@ -99,8 +99,8 @@ class QueueTests(ScriptedEncoderCase):
         self.assertEqual(
             {
                 "render_queue_rejections_total": 1,
-                'cache_lookups_total{format="mp3",outcome="miss"}': 2,
-                'renders_total{format="mp3",outcome="success"}': 4,
+                'cache_lookups_total{format="aac",outcome="miss"}': 2,
+                'renders_total{format="aac",outcome="success"}': 4,
                 'http_requests_total{endpoint="render",status="2xx"}': 4,
                 # The rejected request, and the one whose client left.
                 'http_requests_total{endpoint="render",status="4xx"}': 2,
@@ -122,7 +122,7 @@ class QueueTests(ScriptedEncoderCase):
             (port, hit, b"HEAD", {}, 200),
             (port, target("good", "flac"), b"HEAD", {}, 200),
             (port, hit, b"GET", {"if_none_match": tag}, 304),
-            (port, target("busy", "mp3", "/cb:1"), b"HEAD", {}, 200),
+            (port, target("busy", "aac", "/cb:1"), b"HEAD", {}, 200),
             (port, b"/health", b"GET", {}, 200),
             (port, b"/ready", b"GET", {}, 503),
             (metrics, b"/metrics", b"GET", {}, 200),
@@ -164,7 +164,7 @@ class ManyConnectionsTests(ScriptedEncoderCase):
 
         async def connect(count: int) -> None:
             for _ in range(count):
-                clients.append(await send(port, target("slow", "mp3")))
+                clients.append(await send(port, target("slow", "aac")))
 
         await connect(16)
         encoder = await until_stopped(node.pid)
@@ -192,13 +192,13 @@ class ManyConnectionsTests(ScriptedEncoderCase):
             state = b"MISS" if client is clients[0] else b"COALESCED"
             self.assertEqual(state, response["x-audio-proxy"])
         # The stalled client has not delayed the others, and gets the same bytes when it resumes.
-        self.assertTrue(expected == (await until_hit(port, target("slow", "mp3"))).body)
+        self.assertTrue(expected == (await until_hit(port, target("slow", "aac"))).body)
         stalled.resume()
         response = await stalled.end()
         self.assertTrue(response.complete and expected == response.body, "the bodies differ")
         counted = counter_increases(before, await self.until_idle(node))
-        self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
-        self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="miss"}'])
-        joined = counted['cache_lookups_total{format="mp3",outcome="coalesced"}']
+        self.assertEqual(1, counted['renders_total{format="aac",outcome="success"}'])
+        self.assertEqual(1, counted['cache_lookups_total{format="aac",outcome="miss"}'])
+        joined = counted['cache_lookups_total{format="aac",outcome="coalesced"}']
         self.assertGreaterEqual(joined, 49)
         self.assertEqual([], encoders(node.pid))

@@ -426,7 +426,7 @@ class RefusalTests(RenderCase):
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
         """Run a render that yields no samples, and the measuring pass that follows it."""
-        client, encoder = self.harness.render("f:wav/sr:8000/t:0:0.002")
+        client, encoder = self.harness.render("f:aac/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
         encoder.exit_and_end(1, stdout=b"headers", stderr=b"Empty output")
         measuring = self.harness.encoder()

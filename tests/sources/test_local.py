@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, eventAsText
 from twisted.trial.unittest import SynchronousTestCase
@@ -59,7 +59,7 @@ class LocalCase(SynchronousTestCase):
         for folder in ("out", "rooted"):
             (self.place / folder).mkdir()
             (self.place / folder / "secret.mp3").write_bytes(b"secret")
-        self.files = LocalSources(str(self.root))
+        self.files = LocalSources(str(self.root), execute)
         before = open_descriptors()
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
 
@@ -125,7 +125,7 @@ class ServedTests(LocalCase):
             descriptor = os.open(path, os.O_RDONLY)
             status = os.fstat(descriptor)
             now = status.st_ctime
-            opened = OpenLocalSource(descriptor, status, lambda: now)  # noqa: B023
+            opened = OpenLocalSource(descriptor, status, execute, lambda: now)  # noqa: B023
             for _ in range(2):
                 self.assertEqual(opened.fingerprint(), b"")
                 now += 2
@@ -195,7 +195,7 @@ class ServedTests(LocalCase):
         (self.place / "other" / "a.mp3").write_bytes(b"other")
         current = self.place / "current"
         current.symlink_to("root")
-        self.files = LocalSources(str(current))
+        self.files = LocalSources(str(current), execute)
         self.assertEqual(self.read(b"a.mp3"), b"one")
         current.unlink()
         current.symlink_to("other")
@@ -204,7 +204,7 @@ class ServedTests(LocalCase):
 
     def test_root_of_everything(self) -> None:
         """The root may be ``/``."""
-        self.files = LocalSources("/")
+        self.files = LocalSources("/", execute)
         path = os.fsencode(self.root / "a.mp3")
         self.assertEqual(self.read(path.removeprefix(b"/")), b"one")
 
@@ -286,7 +286,7 @@ class RefusedTests(LocalCase):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(os.fspath(self.root / "socket.mp3"))
             self.assert_refused(b"fifo.mp3", b"link.mp3", b"socket.mp3")
-        self.files = LocalSources("/dev")
+        self.files = LocalSources("/dev", execute)
         self.assert_refused(b"null", b"zero")
 
     def test_denied(self) -> None:
@@ -298,7 +298,7 @@ class RefusedTests(LocalCase):
             (self.root / name).chmod(0)
         log, clock = Log(), Clock()
         self.addCleanup(log.start())
-        self.files = LocalSources(str(self.root), clock.seconds)
+        self.files = LocalSources(str(self.root), execute, clock.seconds)
 
         def report(*paths: bytes) -> list[str]:
             log.events.clear()
@@ -332,9 +332,9 @@ class RefusedTests(LocalCase):
 
     def test_root_gone(self) -> None:
         """If the root is missing or no directory, every path is a 404."""
-        self.files = LocalSources(str(self.place / "gone"))
+        self.files = LocalSources(str(self.place / "gone"), execute)
         self.assert_refused(b"a.mp3", b".")
-        self.files = LocalSources(str(self.root / "a.mp3"))
+        self.files = LocalSources(str(self.root / "a.mp3"), execute)
         self.assert_refused(b"a.mp3", b".", b"x")
 
     @DETERMINISTIC

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred, DeferredSemaphore, execute, gatherResults
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource
@@ -369,7 +369,7 @@ class SwapTests(AttackCase):
 
     async def assert_same_file(self, name: str) -> None:
         """Assert that `LocalSources.open` never opens the file outside the root."""
-        files, source = LocalSources(str(self.root)), LocalSource(name.encode())
+        files, source = LocalSources(str(self.root), execute), LocalSource(name.encode())
         size = len(inside())
         for _ in range(1000):
             try:

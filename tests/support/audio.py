@@ -30,10 +30,19 @@ from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.diagnostics import classify
-from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.encoding import (
+    ENCODERS,
+    encoder_arguments,
+    measure_arguments,
+    stated_length,
+    uses_length,
+)
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.source_length.find import find_length
+from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import needs_measuring
+from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 
 #: As in the service, a child process inherits nothing else from the environment (D45).
@@ -128,6 +137,28 @@ def probe(source: bytes) -> Probe:
 
 
 @cache
+def probe_length(source: bytes) -> Probe:
+    """Probe a source, and find its length as the service does."""
+    found = probe(source)
+    return found.with_length(find_length_of(source, found))
+
+
+def find_length_of(source: bytes, found: Probe) -> SourceLength | None:
+    """Find the length of a source in memory."""
+
+    async def read(offset: int, count: int) -> bytes:
+        return source[offset : offset + count]
+
+    finding = find_length(read, len(source), found)
+    try:
+        finding.send(None)
+    except StopIteration as ended:
+        length: SourceLength | None = ended.value
+        return length
+    raise AssertionError("a read from memory does not wait")
+
+
+@cache
 def measure(source: bytes) -> Probe:
     """Probe a source, and measure its duration by decoding it."""
     ended = run(measure_arguments("ffmpeg", local_input()), source)
@@ -144,28 +175,40 @@ def render(source: bytes, text: str) -> bytes:
 
 def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> dict[str, bytes]:
     """Render a source in several ways with one process, or raise the refusal of one of them."""
-    commands = {}
+    probes = {}
     for text in texts:
-        options, found = parse_options(text), probe(source)
-        found = measure(source) if needs_measuring(options, found) else found
-        commands[text] = encoder_arguments(ffmpeg, local_input(), options, found)
+        options = parse_options(text)
+        found = probe_length(source) if uses_length(options) else probe(source)
+        probes[text] = measure(source) if needs_measuring(options, found) else found
     try:
-        return _encode(source, commands)
+        return _encode(source, probes, ffmpeg)
     except NothingDecoded:
-        if len(commands) > 1:
-            return {text: render_all(source, [text], ffmpeg)[text] for text in commands}
+        if len(probes) > 1:
+            return {text: render_all(source, [text], ffmpeg)[text] for text in probes}
         # The service, too, renders again once it knows the length of the source.
-        again = encoder_arguments(ffmpeg, local_input(), options, measure(source))
-        if again == commands[text]:
+        if probes[text].measured:
             raise
-        return _encode(source, {text: again})
+        return _encode(source, {text: measure(source)}, ffmpeg)
 
 
-def _encode(source: bytes, commands: Mapping[str, list[str]]) -> dict[str, bytes]:
-    """Run command lines as one process; raise NothingDecoded if any output has no audio."""
+def _encode(source: bytes, probes: Mapping[str, Probe], ffmpeg: str) -> dict[str, bytes]:
+    """Render with one process; raise NothingDecoded if any output has no audio."""
     words: list[str] = []
+    commands = {
+        text: encoder_arguments(ffmpeg, local_input(), parse_options(text), found)
+        for text, found in probes.items()
+    }
     with ExitStack() as stack:
         spools = {text: _open_spool(stack) for text in commands}
+        outputs = {
+            text: RenderOutput(
+                _Spool(spools[text]),
+                1 << 40,
+                ENCODERS[parse_options(text).f].header_bytes,
+                stated_length(parse_options(text), found),
+            )
+            for text, found in probes.items()
+        }
         for text, command in commands.items():
             behind = command.index("-i") + 2
             words = words or command[:behind]
@@ -174,13 +217,27 @@ def _encode(source: bytes, commands: Mapping[str, list[str]]) -> dict[str, bytes
         # Of several outputs, `empty_output` detects only that all are empty.
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         ended = run(words, source, more=[*spools.values()])
-        outputs = {t: os.pread(spool, os.stat(spool).st_size, 0) for t, spool in spools.items()}
-    refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
-    if any(ENCODERS[parse_options(t).f].encoded_nothing(len(outputs[t])) for t in outputs):
-        refusal = refusal or NothingDecoded
-    if refusal is None:
-        return outputs
+        refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
+        for text, output in outputs.items():
+            output.complete()
+            if ENCODERS[parse_options(text).f].encoded_nothing(output.encoded_bytes):
+                refusal = refusal or NothingDecoded
+        if refusal is None:
+            return {text: output.read(0, output.size) for text, output in outputs.items()}
     raise refusal(repr(ended.stderr[-2000:]))
+
+
+@dataclass(frozen=True)
+class _Spool:
+    """Scratch file that its creator closes."""
+
+    descriptor: int
+
+    def grown(self, size: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _open_spool(stack: ExitStack) -> int:

@@ -49,6 +49,10 @@ class FakeSource:
             raise self.refusal
         return local_input()
 
+    async def read(self, offset: int, count: int) -> bytes:
+        assert not self.closed, "the source is closed"
+        return os.pread(self._descriptor, count, offset)
+
     def fingerprint(self) -> bytes:
         return b""
 

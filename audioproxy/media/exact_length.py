@@ -1,0 +1,86 @@
+"""The exact number of samples of an output, and the filters that make the output have it.
+
+Decoders and resamplers add or drop a few samples. A damaged source has fewer samples than it
+states. A source whose headers are wrong may have more samples, or far fewer.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Samples by which decoders and resamplers miss the exact number.
+_ROUNDING = 64
+# Seconds of silence that may replace samples that a damaged source lacks.
+_LONGEST_PADDING = 1
+# Samples of one frame past the stated length. ffmpeg reports each of these frames.
+_EXCESS_FRAME = 1 << 20
+
+# Metadata of the frames past which ffmpeg prints: the time stamp is the number of samples.
+_TAIL_KEY, _EXCESS_KEY = "audioproxy.tail", "audioproxy.excess"
+_TAIL = re.compile(rb"^frame:0 +pts:(\d+) [^\n]*\n" + re.escape(_TAIL_KEY.encode()), re.MULTILINE)
+
+
+def resampled_count(start: int, count: int, rate: int, output_rate: int) -> int:
+    """Return the number of samples of a range after resampling; at least 1.
+
+    Both ends of the range are rounded, so that consecutive ranges add up.
+
+    :param start: the first sample of the range, counted from the start of the source.
+    """
+
+    def resampled(sample: int) -> int:
+        return (2 * sample * output_rate + rate) // (2 * rate)
+
+    return max(1, resampled(start + count) - resampled(start))
+
+
+def exact_length_filters(samples: int, rate: int) -> str:
+    """Return the filters that give an output its exact length.
+
+    The output is split into three parts: the body, the tail, which is the last second up to the
+    stated length, and the excess after it. If the tail has any samples, it is padded with silence.
+    If the excess is only a rounding error, it is dropped; otherwise all of it is kept.
+
+    :param rate: Hz.
+    """
+    tail = min(samples, _LONGEST_PADDING * rate)
+    body = samples - tail
+    return ";".join(
+        (
+            "asplit=3[body][tail][excess]",
+            f"[body]atrim=end_sample={body}[whole_body]",
+            f"[tail]atrim=start_sample={body}:end_sample={samples},asetnsamples=n={tail}:p=0,"
+            f"{_report(_TAIL_KEY)},asetpts=0,asetnsamples=n={tail}:p=1[padded_tail]",
+            f"[excess]atrim=start_sample={samples},asetnsamples=n={_ROUNDING}:p=0,"
+            f"aselect=n+gte(samples_n\\,{_ROUNDING}),asetnsamples=n={_EXCESS_FRAME}:p=0,"
+            f"{_report(_EXCESS_KEY)},asetpts=N/SR/TB[kept_excess]",
+            "[whole_body][padded_tail][kept_excess]concat=n=3:v=0:a=1",
+        )
+    )
+
+
+def _report(key: str) -> str:
+    """Return filters that print the number of samples of each frame to stderr."""
+    return (
+        f"asetpts=S,ametadata=mode=add:key={key}:value=1,"
+        "ametadata=mode=print:file=pipe\\\\:2,ametadata=mode=delete"
+    )
+
+
+def length_warning(stderr: bytes, samples: int, rate: int) -> str | None:
+    """Return how an output differs from its stated length; None where it does not.
+
+    :param stderr: what ffmpeg printed.
+    """
+    if _EXCESS_KEY.encode() in stderr:
+        return "the source has more samples than it states, so the header states too few"
+    found = _TAIL.search(stderr)
+    if found is None:
+        return (
+            f"the source lacks more than {_LONGEST_PADDING} second of the samples that it states,"
+            " so the header states too many"
+        )
+    missing = min(samples, _LONGEST_PADDING * rate) - int(found[1])
+    if missing <= _ROUNDING:
+        return None
+    return f"the source lacks {missing / rate:.3f} seconds, which are silent at the end"

@@ -1,0 +1,95 @@
+"""Frame headers of mp3: MPEG-1, MPEG-2 and MPEG-2.5, layer III.
+
+The tables are those of ISO/IEC 11172-3, 2.4.2.3, and 13818-3; MPEG-2.5 is an extension that LAME
+writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Bits of the version field, and the rates in Hz of each version, by index.
+RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_MPEG_1 = 3
+_MPEG_1_KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MPEG_2_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+_JOINT_STEREO, _MONO = 1, 3
+_ORIGINAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """A frame header without a checksum.
+
+    :ivar kbps: the bit rate.
+    :ivar rate: Hz.
+    :ivar padding: 1 where the frame is one byte longer, else 0.
+    """
+
+    version: int
+    kbps: int
+    rate: int
+    channels: int
+    padding: int = 0
+
+    @classmethod
+    def parse(cls, data: bytes) -> FrameHeader | None:
+        """Return the header at the start of ``data``; None for other bytes."""
+        if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE6 != 0xE2:
+            return None
+        version, bitrate_index, rate_index = data[1] >> 3 & 3, data[2] >> 4, data[2] >> 2 & 3
+        if version not in RATES or not 0 < bitrate_index < 15 or rate_index == 3:
+            return None
+        return cls(
+            version,
+            bitrates(version)[bitrate_index],
+            RATES[version][rate_index],
+            1 if data[3] >> 6 == _MONO else 2,
+            data[2] >> 1 & 1,
+        )
+
+    def __bytes__(self) -> bytes:
+        """Return the header of a frame; two channels are joint stereo."""
+        bitrate_index = bitrates(self.version).index(self.kbps)
+        rate_index = RATES[self.version].index(self.rate)
+        mode = _MONO if self.channels == 1 else _JOINT_STEREO
+        return bytes(
+            (
+                0xFF,
+                0xE3 | self.version << 3,
+                bitrate_index << 4 | rate_index << 2 | self.padding << 1,
+                mode << 6 | _ORIGINAL,
+            )
+        )
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of each channel in the frame."""
+        return 1152 if self.version == _MPEG_1 else 576
+
+    @property
+    def length(self) -> int:
+        """Bytes of the frame."""
+        return frame_length(self.version, self.kbps, self.rate) + self.padding
+
+    @property
+    def side_information(self) -> int:
+        """Bytes between the header and the audio."""
+        if self.version == _MPEG_1:
+            return 17 if self.channels == 1 else 32
+        return 9 if self.channels == 1 else 17
+
+
+def version_of(rate: int) -> int:
+    """Return the version that has a rate in Hz."""
+    return next(version for version, rates in RATES.items() if rate in rates)
+
+
+def bitrates(version: int) -> tuple[int, ...]:
+    """Return the bit rates of a version in kbps, by index; 0 stands for a free format."""
+    return _MPEG_1_KBPS if version == _MPEG_1 else _MPEG_2_KBPS
+
+
+def frame_length(version: int, kbps: int, rate: int) -> int:
+    """Return the bytes of a frame without padding."""
+    return (144 if version == _MPEG_1 else 72) * kbps * 1000 // rate

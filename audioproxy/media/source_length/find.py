@@ -1,0 +1,80 @@
+"""The table of containers whose length can be known, and the search for the length of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.flac import read_flac
+from audioproxy.media.source_length.lower_bounds import read_adts, read_matroska
+from audioproxy.media.source_length.mp3 import read_mp3
+from audioproxy.media.source_length.mp4 import read_mp4
+from audioproxy.media.source_length.ogg import read_opus, read_vorbis
+from audioproxy.media.source_length.pcm import read_aiff, read_caf, read_w64, read_wav
+from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength
+
+#: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
+#: uncompressed audio, and None for all codecs.
+READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
+    ("wav", "pcm"): read_wav,
+    ("w64", "pcm"): read_w64,
+    ("aiff", "pcm"): read_aiff,
+    ("caf", "pcm"): read_caf,
+    ("flac", "flac"): read_flac,
+    ("mov", "alac"): read_mp4,
+    ("mov", "aac"): read_mp4,
+    ("ogg", "opus"): read_opus,
+    ("ogg", "vorbis"): read_vorbis,
+    ("mp3", "mp3"): read_mp3,
+    ("aac", "aac"): read_adts,
+    ("matroska", None): read_matroska,
+}
+
+# Bytes of one read: many small structures are next to each other.
+_WINDOW = 64 * 1024
+# Reads of one source: each may be a request to its server.
+_MOST_READS = 64
+
+
+async def find_length(
+    read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
+) -> SourceLength | None:
+    """Return the length of a source; None where nothing confirms it.
+
+    The result depends on the bytes of the source alone.
+
+    :param read: returns up to a number of bytes from an offset.
+    :param size: bytes of the source.
+    """
+    codec = "pcm" if probe.codec.startswith("pcm_") else probe.codec
+    container = probe.container
+    reader = READERS.get((container, codec)) or READERS.get((container, None))
+    if reader is None:
+        return None
+    windows: list[tuple[int, bytes]] = []
+    running = reader(size, probe)
+    try:
+        offset, count = next(running)
+        while True:
+            data = _from_windows(windows, offset, count)
+            if data is None:
+                if len(windows) == _MOST_READS or offset >= size:
+                    return None
+                # The last window reaches back from the end, where several structures are searched.
+                start = max(0, min(offset, size - _WINDOW))
+                count_read = min(offset - start + max(count, _WINDOW), size - start)
+                windows.append((start, await read(start, count_read)))
+                data = windows[-1][1][offset - start :][:count]
+            offset, count = running.send(data)
+    except StopIteration as ended:
+        length: SourceLength = ended.value
+    except Malformed:
+        return None
+    return length if length.samples > 0 else None
+
+
+def _from_windows(windows: list[tuple[int, bytes]], offset: int, count: int) -> bytes | None:
+    for start, data in windows:
+        if start <= offset and offset + count <= start + len(data):
+            return data[offset - start : offset - start + count]
+    return None

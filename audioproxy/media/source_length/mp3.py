@@ -1,0 +1,127 @@
+"""Lengths of mp3 files: exact where an encoder's header frame states it, else a lower bound.
+
+The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraunhofer (VBRI).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+from audioproxy.media.mpeg_frame import FrameHeader, bitrates, frame_length
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import (
+    Malformed,
+    Reader,
+    SourceLength,
+    end_before_tags,
+    read_range,
+    skip_id3,
+)
+
+_HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
+# Programs whose delays ffmpeg skips.
+_DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
+# The decoder's own delay (LAME, "encoder delays").
+_DECODER_DELAY = 529
+
+# Bytes at the end in which two frames follow each other.
+_TAIL = 8 * 1024
+# Frames at both ends of a stream that a decoder may drop.
+_INCOMPLETE_FRAMES = 2
+# Bytes of a header frame up to the delays.
+_LONGEST_TAG = 192
+
+
+class _Header(NamedTuple):
+    """What an encoder's header frame states.
+
+    :ivar samples: number of samples that a decoder outputs.
+    """
+
+    frames: int
+    size: int
+    samples: int
+    is_constant: bool
+
+
+def read_mp3(size: int, probe: Probe) -> Reader:
+    """Read the length of an mp3 file.
+
+    An encoder's header is believed if the number of its bytes agrees with the file. Without such a
+    header, the file is at least as long as one at the highest bit rate.
+    """
+    start = yield from skip_id3()
+    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
+    frame = FrameHeader.parse(data)
+    if frame is None or frame.rate != probe.sample_rate:
+        raise Malformed
+    end = yield from end_before_tags(size)
+    header = _parse_header(data, frame)
+    if header is not None:
+        first = start + frame.length
+        following = FrameHeader.parse((yield from read_range(first, 4)))
+        if following is None or not _alike(following, frame):
+            raise Malformed
+        audio_size = end - first
+        if header.size in (end - start, audio_size) and _fits(header, following, audio_size):
+            return SourceLength(header.samples)
+    yield from _check_tail(end, frame)
+    longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
+    frames = (end - start) // longest - _INCOMPLETE_FRAMES
+    return SourceLength(frames * frame.samples, exact=False)
+
+
+def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
+    """Return what an encoder's header frame states; None for a frame of audio."""
+    if data[36:40] == b"VBRI":
+        size, frames = int.from_bytes(data[46:50], "big"), int.from_bytes(data[50:54], "big")
+        return _Header(frames, size, frames * frame.samples, is_constant=False)
+    at = 4 + frame.side_information
+    name, flags = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
+    needed = _HAS_FRAMES | _HAS_BYTES
+    if name not in (b"Xing", b"Info") or flags & needed != needed:
+        return None
+    frames = int.from_bytes(data[at + 8 : at + 12], "big")
+    size = int.from_bytes(data[at + 12 : at + 16], "big")
+    at += 16 + (100 if flags & _HAS_TABLE else 0) + (4 if flags & _HAS_QUALITY else 0)
+    samples = frames * frame.samples
+    if data[at : at + 4] in _DELAY_WRITERS:
+        delays = int.from_bytes(data[at + 21 : at + 24], "big")
+        delay, padding = delays >> 12, delays & 0xFFF
+        samples -= delay + _DECODER_DELAY + max(0, padding - _DECODER_DELAY)
+    return _Header(frames, size, samples, is_constant=name == b"Info")
+
+
+def _fits(header: _Header, following: FrameHeader, size: int) -> bool:
+    """Return whether a number of frames fits the number of their bytes."""
+    if header.is_constant:
+        # Each frame may be one byte longer.
+        return 0 <= size - header.frames * (following.length - following.padding) <= header.frames
+    shortest, longest = (
+        frame_length(following.version, bitrates(following.version)[index], following.rate)
+        for index in (1, -1)
+    )
+    return header.frames * shortest <= size <= header.frames * (longest + 1)
+
+
+def _alike(one: FrameHeader, other: FrameHeader) -> bool:
+    """Return whether two frames may belong to one stream."""
+    return (one.version, one.rate) == (other.version, other.rate)
+
+
+def _check_tail(end: int, frame: FrameHeader) -> Generator[tuple[int, int], bytes, None]:
+    """Check that audio fills the file to its end.
+
+    :raises Malformed: where no two frames of the stream follow each other near the end.
+    """
+    start = max(0, end - _TAIL)
+    tail = yield from read_range(start, end - start)
+    for at in range(len(tail)):
+        first = FrameHeader.parse(tail[at : at + 4])
+        if first is None or not _alike(first, frame):
+            continue
+        second = FrameHeader.parse(tail[at + first.length :][:4])
+        if second is not None and _alike(second, frame):
+            return
+    raise Malformed

@@ -1,0 +1,131 @@
+"""Lengths of AAC and ALAC in MP4, from the sample tables and the edit list (ISO/IEC 14496-12)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from typing import NamedTuple
+
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
+
+_MOST_BOXES = 4096
+_LARGEST_TABLE = 1024 * 1024
+_NORMAL_RATE = 0x10000
+
+
+class _Box(NamedTuple):
+    name: bytes
+    start: int
+    end: int
+
+
+class _Edit(NamedTuple):
+    """The only edit: ``duration`` in the unit of the movie, ``start`` in that of the track."""
+
+    duration: int
+    start: int
+
+
+def read_mp4(size: int, probe: Probe) -> Reader:
+    """Read the length of the first audio track.
+
+    :raises Malformed: where the file ends before its last box, or is fragmented, or has more edits
+        than one.
+    """
+    boxes = yield from _list_boxes(0, size)
+    if boxes[-1].end != size or any(box.name == b"moof" for box in boxes):
+        raise Malformed
+    movie = yield from _list_boxes(*_inside(_find(boxes, b"moov")))
+    movie_rate, _ = yield from _read_times(_find(movie, b"mvhd"))
+    for box in movie:
+        if box.name != b"trak":
+            continue
+        track = yield from _list_boxes(*_inside(box))
+        media = yield from _list_boxes(*_inside(_find(track, b"mdia")))
+        handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
+        if handler == b"soun":
+            edit = yield from _read_edit(track)
+            samples = yield from _read_samples(media, probe)
+            return _apply_edit(samples, edit, movie_rate, probe)
+    raise Malformed
+
+
+def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[_Box]]:
+    boxes: list[_Box] = []
+    while end - start >= 8 and len(boxes) < _MOST_BOXES:
+        header = yield from read_range(start, 8)
+        length = int.from_bytes(header[:4], "big")
+        if length == 1:
+            length = int.from_bytes((yield from read_range(start + 8, 8)), "big")
+        elif length == 0:
+            length = end - start
+        if length < 8 or start + length > end:
+            raise Malformed
+        boxes.append(_Box(header[4:], start, start + length))
+        start += length
+    if not boxes:
+        raise Malformed
+    return boxes
+
+
+def _inside(box: _Box) -> tuple[int, int]:
+    return box.start + 8, box.end
+
+
+def _find(boxes: list[_Box], name: bytes) -> _Box:
+    found = next((box for box in boxes if box.name == name), None)
+    if found is None:
+        raise Malformed
+    return found
+
+
+def _read_times(header: _Box) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+    """Return the units of a second, and the duration, from a movie or media header."""
+    version = (yield from read_range(header.start + 8, 1))[0]
+    offset, width = (28, 8) if version else (20, 4)
+    fields = yield from read_range(header.start + offset, 4 + width)
+    return int.from_bytes(fields[:4], "big"), int.from_bytes(fields[4:], "big")
+
+
+def _read_edit(track: list[_Box]) -> Generator[tuple[int, int], bytes, _Edit | None]:
+    if not any(box.name == b"edts" for box in track):
+        return None
+    edits = yield from _list_boxes(*_inside(_find(track, b"edts")))
+    start = _find(edits, b"elst").start + 8
+    version = (yield from read_range(start, 1))[0]
+    width = 8 if version else 4
+    fields = yield from read_range(start + 4, 8 + 2 * width)
+    count, duration = int.from_bytes(fields[:4], "big"), fields[4 : 4 + width]
+    begin = int.from_bytes(fields[4 + width : 4 + 2 * width], "big", signed=True)
+    rate = int.from_bytes(fields[4 + 2 * width :], "big")
+    if count != 1 or begin < 0 or rate != _NORMAL_RATE:
+        raise Malformed
+    return _Edit(int.from_bytes(duration, "big"), begin)
+
+
+def _read_samples(media: list[_Box], probe: Probe) -> Generator[tuple[int, int], bytes, int]:
+    """Return the number of samples of all packets, from the time-to-sample table."""
+    rate, _ = yield from _read_times(_find(media, b"mdhd"))
+    if rate != probe.sample_rate:
+        raise Malformed
+    information = yield from _list_boxes(*_inside(_find(media, b"minf")))
+    tables = yield from _list_boxes(*_inside(_find(information, b"stbl")))
+    start, end = _inside(_find(tables, b"stts"))
+    if end - start > _LARGEST_TABLE:
+        raise Malformed
+    table = yield from read_range(start + 8, end - start - 8)
+    entries = struct.iter_unpack(">II", table[: len(table) // 8 * 8])
+    return sum(count * duration for count, duration in entries)
+
+
+def _apply_edit(samples: int, edit: _Edit | None, movie_rate: int, probe: Probe) -> SourceLength:
+    if edit is None:
+        return SourceLength(samples, ends_in_padding=True)
+    left = samples - edit.start
+    # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
+    # of the samples does not shorten them.
+    shortest, longest = ((edit.duration + by) * probe.sample_rate for by in (-1, 1))
+    if edit.duration and not shortest <= left * movie_rate <= longest:
+        left = min(left, round(edit.duration * probe.sample_rate / movie_rate))
+    return SourceLength(left, ends_in_padding=True)

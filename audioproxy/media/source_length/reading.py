@@ -1,0 +1,70 @@
+"""Readers of source lengths: generators that request byte ranges of a source.
+
+A reader yields the ranges that it needs, is sent their bytes, and returns the length. So it does no
+I/O, and the bytes may come from a file, from a server or from a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+#: Requests ``(offset, count)`` and is sent the bytes; fewer than ``count`` only at the end.
+Reader: TypeAlias = Generator[tuple[int, int], bytes, "SourceLength | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLength:
+    """The length of a source, which its end confirms.
+
+    :ivar samples: number of samples of each channel, at the rate that the probe reports.
+    :ivar exact: the source has exactly this many samples; otherwise it has at least this many.
+    :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
+    """
+
+    samples: int
+    exact: bool = True
+    ends_in_padding: bool = False
+
+
+class Malformed(Exception):
+    """The source does not have the form of its container."""
+
+
+def read_range(offset: int, count: int) -> Generator[tuple[int, int], bytes, bytes]:
+    """Request a range and return its bytes.
+
+    :raises Malformed: where the source ends before the end of the range.
+    """
+    data = yield offset, count
+    if len(data) < count:
+        raise Malformed
+    return data
+
+
+def skip_id3(offset: int = 0) -> Generator[tuple[int, int], bytes, int]:
+    """Return the offset after the ID3v2 tags at an offset (ID3v2.4 structure, 3.1)."""
+    while True:
+        header = yield from read_range(offset, 10)
+        if not header.startswith(b"ID3"):
+            return offset
+        size = 0
+        for byte in header[6:]:
+            size = size << 7 | byte & 0x7F
+        has_footer = bool(header[5] & 0x10)
+        offset += size + (20 if has_footer else 10)
+
+
+def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:
+    """Return the offset at which the audio ends: before an ID3v1 and an APEv2 tag at the end."""
+    end = size
+    if end >= 128 and (yield from read_range(end - 128, 3)) == b"TAG":
+        end -= 128
+    if end >= 32:
+        footer = yield from read_range(end - 32, 32)
+        if footer.startswith(b"APETAGEX"):
+            tag_size = int.from_bytes(footer[12:16], "little")
+            has_header = bool(footer[23] & 0x80)
+            end -= tag_size + (32 if has_header else 0)
+    return max(0, end)

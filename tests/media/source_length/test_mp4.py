@@ -1,0 +1,110 @@
+"""Lengths of AAC and ALAC in MP4."""
+
+from __future__ import annotations
+
+import struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
+from tests.support.audio import find_length_of
+
+
+def box(name: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">I", 8 + len(body)) + name + body
+
+
+def full_box(name: bytes, body: bytes, version: int = 0) -> bytes:
+    return box(name, bytes((version, 0, 0, 0)), body)
+
+
+def times(name: bytes, rate: int, version: int = 0) -> bytes:
+    """Return a header with a time scale."""
+    if version:
+        return full_box(name, struct.pack(">QQIQ", 0, 0, rate, 0), 1)
+    return full_box(name, struct.pack(">IIII", 0, 0, rate, 0))
+
+
+def edit(
+    duration: int, start: int, *, count: int = 1, rate: int = 1 << 16, version: int = 0
+) -> bytes:
+    entry = struct.pack(">Qq" if version else ">Ii", duration, start) + struct.pack(">I", rate)
+    return box(b"edts", full_box(b"elst", struct.pack(">I", count) + entry, version))
+
+
+def track(
+    *table: tuple[int, int],
+    edits: bytes = b"",
+    rate: int = 44100,
+    handler: bytes = b"soun",
+    version: int = 0,
+) -> bytes:
+    """Return a track with a time-to-sample table of counts and durations."""
+    entries = b"".join(struct.pack(">II", *entry) for entry in table)
+    samples = full_box(b"stts", struct.pack(">I", len(table)) + entries)
+    media = times(b"mdhd", rate, version) + full_box(b"hdlr", bytes(4) + handler + bytes(12))
+    return box(b"trak", edits, box(b"mdia", media, box(b"minf", box(b"stbl", samples))))
+
+
+def mp4(*tracks: bytes, rate: int = 1000, version: int = 0) -> bytes:
+    movie = box(b"moov", times(b"mvhd", rate, version), *tracks)
+    large = struct.pack(">I4sQ", 1, b"free", 20) + bytes(4)
+    return box(b"ftyp", b"M4A ") + large + movie + struct.pack(">I4s", 0, b"mdat") + bytes(90)
+
+
+def found(file: bytes, codec: str = "aac") -> int | None:
+    """Return the number of samples that is found; the decoder's padding always follows them."""
+    length = find_length_of(file, Probe("mov", codec, None, False, sample_rate=44100))
+    if length is None:
+        return None
+    assert length == SourceLength(length.samples, ends_in_padding=True)
+    return length.samples
+
+
+class Mp4Tests(SynchronousTestCase):
+    """`read_mp4`"""
+
+    def test_samples(self) -> None:
+        """The length is that of all packets of the first audio track."""
+        for version in (0, 1):
+            sound = track((10, 1024), (1, 500), version=version)
+            other = track((9, 9), handler=b"text", rate=600)
+            for tracks in ((sound,), (other, sound), (sound, track((1, 1)))):
+                self.assertEqual(found(mp4(*tracks, version=version)), 10740)
+        self.assertEqual(found(mp4(track((3, 4096))), "alac"), 12288)
+
+    def test_edit_list(self) -> None:
+        """The edit list tells where the audio starts and ends."""
+        for movie_rate, duration, samples in (
+            (44100, 8000, 8000),
+            (44100, 9999, 10240 - 1024),
+            # It is rounded to a millisecond, so the packets tell the end.
+            (1000, 208, 10240 - 1024),
+            (1000, 209, 10240 - 1024),
+            (1000, 200, 8820),
+            (1000, 0, 10240 - 1024),
+        ):
+            for version in (0, 1):
+                sound = track((10, 1024), edits=edit(duration, 1024, version=version))
+                self.assertEqual(found(mp4(sound, rate=movie_rate)), samples, duration)
+
+    def test_unknown(self) -> None:
+        """Files that are cut or fragmented, and edits of other kinds, have no known length."""
+        sound = track((10, 1024))
+        whole = mp4(sound)
+        cut = whole.replace(struct.pack(">I4s", 0, b"mdat"), struct.pack(">I4s", 99, b"mdat"))
+        for file in (
+            *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), cut),
+            *(whole.replace(b"free", b"moof"), whole.replace(b"mdhd", b"xxxx")),
+            *(mp4(track((10, 1024), rate=22050)), mp4(track()), mp4(track((150_000, 1)) * 0)),
+            *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),
+            *(
+                mp4(track((10, 1024), edits=edits))
+                for edits in (edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15))
+            ),
+            mp4(track((10, 1024), edits=box(b"edts", b""))),
+            mp4(track(*[(1, 1)] * 140_000)),
+        ):
+            self.assertIsNone(found(file), file[:80])
