@@ -35,7 +35,7 @@ S3_TESTS = tests.support.test_buckets_live tests.support.test_names_live tests.d
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
+.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers radosgw run demo \
     check lint format types docs coverage test quick test-deploy test-ceph \
     test-ffmpeg soak guards bench wrk fuzz container screenshots clean
 
@@ -52,11 +52,12 @@ demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own 
 
 check: lint types docs coverage test ## run every check that a change has to pass
 
-test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=4 processes
+test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers ## run all tests, in JOBS=4 processes
 	@rm -f $(DURATIONS)
 	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
-	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
+	    AUDIOPROXY_READERS=required AUDIOPROXY_SYSTEMD_ANALYZE=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
 
 quick: dev ## run the tests that need no program and no server, for every save
@@ -145,6 +146,13 @@ browser: $(NODE_MODULES)/.package-lock.json player
 	@command -v chromium >/dev/null || tools/system-package chromium
 
 player: $(PLAYER_MODULES)/.package-lock.json
+
+# For tests only: programs that read audio files.
+readers:
+	@for program in flac mediainfo mpg123 sox; do \
+	    command -v $$program >/dev/null || tools/system-package $$program || exit; \
+	done
+	@sox --help | grep -q ' mp3 ' || tools/system-package libsox-fmt-mp3
 
 # For tests only: a load balancer. The installed package listens on no port.
 haproxy:

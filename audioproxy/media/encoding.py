@@ -256,7 +256,8 @@ def encoder_arguments(
 def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
     """Return the command line of a decode pass that measures the length of the source.
 
-    Time is counted in decoded samples; the container's time stamps are ignored.
+    Time is counted in decoded samples; the container's time stamps are ignored. The unit of time is
+    a sample, so that ``N`` is exact; ffmpeg would truncate ``N/SR/TB``.
     """
     return [
         ffmpeg,
@@ -265,6 +266,6 @@ def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
         *("-progress", "pipe:1", "-stats_period", "3600"),
         *source.encoder_arguments(),
         *_AUDIO_ONLY,
-        *("-af", "asetpts=N/SR/TB"),
+        *("-af", "asetpts=N"),
         *("-f", "null", "-"),
     ]

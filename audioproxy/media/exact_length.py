@@ -47,13 +47,14 @@ def exact_length_filters(samples: int, rate: int) -> str:
     body = samples - tail
     return ";".join(
         (
-            "asplit=3[body][tail][excess]",
+            # The time stamps of a damaged source have gaps.
+            "asetpts=N,asplit=3[body][tail][excess]",
             f"[body]atrim=end_sample={body}[whole_body]",
             f"[tail]atrim=start_sample={body}:end_sample={samples},asetnsamples=n={tail}:p=0,"
             f"{_report(_TAIL_KEY)},asetpts=0,asetnsamples=n={tail}:p=1[padded_tail]",
             f"[excess]atrim=start_sample={samples},asetnsamples=n={_ROUNDING}:p=0,"
             f"aselect=n+gte(samples_n\\,{_ROUNDING}),asetnsamples=n={_EXCESS_FRAME}:p=0,"
-            f"{_report(_EXCESS_KEY)},asetpts=N/SR/TB[kept_excess]",
+            f"{_report(_EXCESS_KEY)},asetpts=N[kept_excess]",
             "[whole_body][padded_tail][kept_excess]concat=n=3:v=0:a=1",
         )
     )

@@ -263,6 +263,9 @@ def _pad_and_cut(output: int, probe: Probe, samples: int | None) -> Iterator[str
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:
     fade_in = round(fade.fade_in * rate)
+    if fade.fade_in or fade.fade_out:
+        # The filter counts samples by their time stamps, which have gaps where a source is damaged.
+        yield "asetpts=N"
     if fade_in:
         yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
     # A fade-out that is longer than the output covers all of it.

@@ -30,6 +30,9 @@ _SEEKABLE = {
 # Seconds after which a codec that carries state from frame to frame has settled.
 _PREROLL = 1
 
+# Seconds between a fade-out and a stated end that may be wrong.
+_FADE_MARGIN = 1
+
 # Seconds. For a shorter input, `norm` needs the exact length. loudnorm shortens inputs of up to 100
 # samples, which are 0.1 s at its lowest accepted rate, 1000 Hz.
 _SHORT_INPUT = Decimal("0.1")
@@ -68,7 +71,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         return True
     if not probe.exact and probe.duration is not None and start >= probe.duration:
         return True
-    return fades_out(options) and not _is_certain(end, probe)
+    return fades_out(options) and not (_is_certain(end, probe) and _fades_surely(end, probe))
 
 
 def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
@@ -110,6 +113,14 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
         end=None if stop is None else stop - seek * rate,
         length=length,
     )
+
+
+def _fades_surely(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether a fade before ``end`` may be placed by a length that may be wrong."""
+    length = probe.length
+    if length is None or not length.may_be_wrong:
+        return True
+    return end is not None and _samples(end + _FADE_MARGIN, probe.sample_rate) <= length.samples
 
 
 def _is_certain(end: Decimal | None, probe: Probe) -> bool:

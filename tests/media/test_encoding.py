@@ -93,7 +93,7 @@ class CommandTests(SynchronousTestCase):
             ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
             ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
             ",volume=volume=-3dB:precision=double:eval=once"
-            ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100"
+            ",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100"
             f" -c:a pcm_f32le -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
         opened = [*OPEN_SOURCE[:5], *SOURCE.encoder_arguments("4")]
@@ -257,7 +257,7 @@ class MeasureTests(SynchronousTestCase):
         """The first audio stream is decoded without output, and its samples are counted (D12)."""
         words = (
             f"-progress pipe:1 -stats_period 3600 {' '.join(SOURCE.encoder_arguments())}"
-            " -map 0:a:0 -vn -sn -dn -af asetpts=N/SR/TB -f null -"
+            " -map 0:a:0 -vn -sn -dn -af asetpts=N -f null -"
         )
         self.assertEqual(
             measure_arguments("ffmpeg", SOURCE),

@@ -175,13 +175,14 @@ class MeasuringTests(SynchronousTestCase):
         estimated = source("10", "aac", "aac", exact=False)
         unknown = source(None, "flac", "flac", exact=False)
         measured = stated.with_decoded_duration(Decimal(10))
+        claimed = source("10", length=SourceLength(441000, may_be_wrong=True))
         unconfirmed = [stated, estimated, unknown]
         for text, needs in (
             ("f:wav", []),
             ("f:wav/norm:ebu", []),
             ("fade:1", []),
             *(
-                (text, [bounded, *unconfirmed])
+                (text, [bounded, claimed, *unconfirmed])
                 for text in ("fade:0:1", "fade:1:1/t:5", "fade:1:1/t:5:5", "fade:1:1/t:5:4.001")
             ),
             ("fade:1:1/t:5:4", unconfirmed),
@@ -192,11 +193,11 @@ class MeasuringTests(SynchronousTestCase):
             ("t:50:1", [estimated]),
             # norm needs the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
-            ("norm:ebu/t:9.901", [confirmed, bounded, stated, estimated]),
-            ("norm:ebu/t:5:0.099", [confirmed, bounded, *unconfirmed]),
+            ("norm:ebu/t:9.901", [confirmed, bounded, claimed, stated, estimated]),
+            ("norm:ebu/t:5:0.099", [confirmed, bounded, claimed, *unconfirmed]),
             ("norm:ebu/t:5:0.1", []),
         ):
-            for probe in (confirmed, bounded, *unconfirmed, measured):
+            for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
                 self.assertIs(
                     needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
                 )

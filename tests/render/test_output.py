@@ -8,6 +8,8 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.media.encoding import StatedLength
+from audioproxy.media.length_headers import LENGTH_HEADERS, OutputForm
 from audioproxy.render.output import RenderOutput
 from audioproxy.scratch_files import AnonymousFile
 from tests.support.processes import open_descriptors
@@ -67,6 +69,62 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertEqual(limited.read(0, 99), b"01234")
         self.assertEqual(limited.read(5, 99), b"")
         limited.release()
+        self.output.release()
+
+    def state(self, token: str, form: OutputForm, header_bytes: int = 0) -> RenderOutput:
+        """Return an output whose header states its length."""
+        stated = StatedLength(form, LENGTH_HEADERS[token])
+        self.output.release()
+        self.output = RenderOutput(AnonymousFile(), 1 << 20, header_bytes, stated)
+        return self.output
+
+    def test_stated_length(self) -> None:
+        """Headers are changed before a reader or the store sees them, when audio follows (D57)."""
+        output = self.state("flac", OutputForm(0xABC, 44100, 2), 42)
+        leave = self.follow()
+        self.assertEqual((self.put(b"fLaC" + bytes(22)), output.size, self.told), (26, 0, []))
+        self.assertEqual((self.put(bytes(16)), output.size, output.has_audio), (42, 0, False))
+        self.assertEqual((self.put(b"audio"), output.size, self.told), (47, 47, ["a"]))
+        self.assertEqual(output.read(18, 8), b"\0\0\0\0\0\0\x0a\xbc")
+        self.assertTrue(output.has_audio)
+        output.complete()
+        self.assertEqual((output.read(42, 9), output.encoded_bytes), (b"audio", 47))
+        leave()
+        output.release()
+
+    def test_short_output(self) -> None:
+        """The header of an output that is shorter than headers may be is changed at its end."""
+        output = self.state("wav", OutputForm(1, 44100, 1, sample_bytes=1), 80)
+        header = b"RIFF\xff\xff\xff\xffWAVEdata\xff\xff\xff\xff"
+        self.put(header + b"x")
+        self.assertEqual(output.size, 0)
+        output.complete()
+        expected = b"RIFF" + (14).to_bytes(4, "little") + b"WAVEdata\1\0\0\0x\0"
+        self.assertEqual(output.read(0, 99), expected)
+        output.release()
+
+    def test_prefix(self) -> None:
+        """The encoder writes after the bytes that precede its output; they alone are no output."""
+        form = OutputForm(44100, 44100, 2)
+        output = self.state("mp3", form)
+        prefix = LENGTH_HEADERS["mp3"].prefix(form)
+        output.complete()
+        self.assertEqual((output.size, output.encoded_bytes, output.has_audio), (0, 0, False))
+        self.put(b"audio")
+        self.assertEqual(output.read(0, 9999), prefix + b"audio")
+        self.assertEqual((output.encoded_bytes, output.has_audio), (5, True))
+        output.release()
+
+    def test_full_disk(self) -> None:
+        """If the length cannot be written, the render fails."""
+        form = OutputForm(44100, 44100, 2)
+        stated = StatedLength(form, LENGTH_HEADERS["mp3"])
+        scratch = AnonymousFile()
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, scratch.descriptor)
+        os.close(full)
+        self.assertRaises(RenderFailed, RenderOutput, scratch, 1 << 20, 0, stated)
+        scratch.close()
         self.output.release()
 
     def test_end(self) -> None:

@@ -21,10 +21,12 @@ from audioproxy.errors import (
     RenderTimeout,
     SourceTooLarge,
     UndecodableSource,
+    UpstreamUnavailable,
 )
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
+from tests.support.audio import noise, write_wav
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 
@@ -126,6 +128,52 @@ class GoodEndTests(RenderCase):
         for _ in range(6):
             slow.consumer.drain()
         self.assertEqual((slow.data, slow.outcome), (quick.data, "whole"))
+
+
+class LengthTests(RenderCase):
+    """Outputs that state their length (D57)"""
+
+    def start(self, options: str = "f:wav") -> tuple[Client, FakeChild]:
+        """Start a render of 500 samples; the header of the source has 44 bytes."""
+        data = noise(44100, 500)
+        self.harness.sources.content = write_wav(data)
+        self.harness.sources.sizes[b"a.wav"] = len(write_wav(data))
+        return self.harness.render(options)
+
+    def test_first_bytes(self) -> None:
+        """The first client gets a header that states the length."""
+        client, encoder = self.start("f:flac")
+        self.harness.write_output(b"fLaC" + bytes(60))
+        self.assertEqual(client.data, b"")
+        self.harness.write_output(b"audio")
+        self.assertEqual(client.data, b"fLaC" + bytes(20) + b"\x01\xf4" + bytes(38) + b"audio")
+        encoder.exit_and_end()
+        self.assertEqual(self.harness.stored(), client.data)
+
+    def test_no_audio(self) -> None:
+        """The header alone is no output: an encoder that wrote nothing found no audio."""
+        client, encoder = self.start("f:mp3")
+        encoder.exit_and_end()
+        self.assertIsInstance(client.outcome, UndecodableSource)
+
+    def test_warnings(self) -> None:
+        """If the source has another length than it states, a warning says so."""
+        log = Log()
+        self.addCleanup(log.start())
+        for stderr, warning in (
+            (b"frame:0    pts:500 pts_time:1\naudioproxy.tail=1\n", None),
+            (b"frame:0    pts:200 pts_time:1\naudioproxy.tail=1\n", "lacks 0.007 seconds"),
+            (b"", "lacks more than 1 second"),
+        ):
+            self.make()
+            log.events.clear()
+            client, encoder = self.start()
+            encoder.exit_and_end(stdout=b"RIFF____WAVEdata____audio", stderr=stderr)
+            self.assertEqual(client.outcome, "whole")
+            warnings = [e for e in log.events if e["log_level"] is LogLevel.warn]
+            self.assertEqual(len(warnings), 1 if warning else 0)
+            for event in warnings:
+                self.assertIn(warning or "", formatEvent(event))
 
 
 class JoiningTests(RenderCase):
@@ -511,6 +559,23 @@ class RefusalTests(RenderCase):
             self.harness.start_probed(options)
             self.assertEqual(len(self.harness.spawner.children), 1)
             self.assert_refused(RenderFailed)
+
+    def test_length_that_cannot_be_read(self) -> None:
+        """If the end of a source cannot be read, the render fails as for a lost source (D57)."""
+        for options, error in (("f:wav", UpstreamUnavailable), ("f:opus/fade:0:1", RenderFailed)):
+            self.make()
+            self.harness.sources.content = error()
+            self.harness.start_probed(options)
+            self.assertEqual(len(self.harness.spawner.children), 1)
+            self.assert_refused(error)
+
+    def test_length_that_does_not_matter(self) -> None:
+        """A render whose output does not depend on the length does not read the source."""
+        self.harness.sources.content = UpstreamUnavailable()
+        for options in ("f:opus", "f:ogg/fade:1", "f:aac/t:1:2", PEAKS):
+            client, encoder = self.harness.render(options)
+            client.disconnect()
+            encoder.exit_and_end(1)
 
     def test_crash(self) -> None:
         """An unexpected exception is a 500, is logged, and leaves nothing behind."""

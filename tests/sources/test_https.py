@@ -620,6 +620,70 @@ class InputTests(OriginCase):
             found.close()
 
 
+class ReadTests(OriginCase):
+    """`OpenHttpsSource.read`"""
+
+    def readable(self) -> OpenHttpsSource:
+        """Open a seven-byte source of an origin with ranges."""
+        served = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        found = self.opened(SAME, served)
+        self.result_of(found.input(10, whole=True))
+        return found
+
+    def test_ranges(self) -> None:
+        """A range is requested, again where the origin returns only its beginning (D57)."""
+        found = self.readable()
+        for parts in (("1-3",), ("1-2", "3-3"), ("1-1", "2-2", "3-3")):
+            self.network.requests.clear()
+            for part in parts:
+                first, last = map(int, part.split("-"))
+                headers = {**TAGGED, "Content-Range": f"bytes {part}/7"}
+                self.network.scripts.append(reply(206, b"0123456"[first : last + 1], headers))
+            self.assertEqual(self.result_of(found.read(1, 3)), b"123")
+            asked = [f"GET /a/b?c bytes={part[0]}-3" for part in parts]
+            self.assertEqual(asked, self.recorded_requests)
+
+    def test_failures(self) -> None:
+        """Another range, no range, another version or a cut body is a failed source."""
+        for refusal, response in (
+            (
+                UpstreamUnavailable,
+                reply(206, b"01", {**TAGGED, "Content-Range": "bytes 0-1/7"}),
+            ),
+            (
+                UpstreamUnavailable,
+                reply(206, b"1234", {**TAGGED, "Content-Range": "bytes 1-4/7"}),
+            ),
+            (
+                UpstreamUnavailable,
+                reply(206, b"", {**TAGGED, "Content-Range": "bytes 1-3/7"}),
+            ),
+            (
+                UpstreamUnavailable,
+                reply(206, b"12345", {**TAGGED, "Content-Range": "bytes 1-3/7"}),
+            ),
+            (UpstreamUnavailable, reply(200, b"0123456", TAGGED)),
+            (UpstreamUnavailable, reply(503)),
+            (NotFound, reply(404)),
+            (RenderFailed, reply(206, b"123", {"ETag": '"new"', "Content-Range": "bytes 1-3/8"})),
+        ):
+            found = self.readable()
+            self.network.scripts.append(response)
+            self.error_of(found.read(1, 3), refusal)
+
+    def test_copy(self) -> None:
+        """A copy is read without a request, and has the size of the file."""
+        found = self.without_ranges()
+        self.successResultOf(self.fetch(found, WHOLE))
+        self.network.requests.clear()
+        self.assertEqual((self.result_of(found.read(3, 4)), found.size), (b"3456", 10))
+        self.assertEqual([], self.recorded_requests)
+        self.thread_error = OSError(11, "no thread")
+        self.error_of(found.read(3, 4), RenderFailed)
+        self.thread_error = None
+        found.close()
+
+
 class DeadlineTests(OriginCase):
     """Deadlines of requests to the origin."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, eventAsText
 from twisted.trial.unittest import SynchronousTestCase
@@ -26,6 +26,7 @@ from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
+from tests.support.threads import FakeThreads
 
 NOBODY = 65534
 
@@ -102,6 +103,35 @@ class ServedTests(LocalCase):
     def test_file(self) -> None:
         """Regular files in the root and in its subfolders are served."""
         self.assertEqual((self.read(b"a.mp3"), self.read(b"in/b.mp3")), (b"one", b"two"))
+
+    def test_read(self) -> None:
+        """Any range is read, in a thread that has a descriptor of its own (D57)."""
+        opened = self.open(b"a.mp3")
+        for offset, count, data in ((0, 3, b"one"), (1, 1, b"n"), (2, 9, b"e"), (9, 9, b"")):
+            found = self.successResultOf(Deferred.fromCoroutine(opened.read(offset, count)))
+            self.assertEqual(found, data)
+        opened.close()
+        threads = FakeThreads()
+        self.files = LocalSources(str(self.root), threads.in_thread)
+        opened = self.open(b"a.mp3")
+        reading = Deferred.fromCoroutine(opened.read(0, 3))
+        opened.close()
+        reading.cancel()
+        self.failureResultOf(reading, CancelledError)
+        threads.run()
+
+    def test_read_error(self) -> None:
+        """A range that cannot be read is a failed source: 502."""
+        (self.root / "sub.mp3").write_bytes(b"x")
+        opened = self.open(b"sub.mp3")
+
+        def refuse(work: object) -> Deferred[bytes]:
+            raise OSError(errno.EAGAIN, "no thread")
+
+        self.patch(opened, "_run_in_thread", refuse)
+        reading = Deferred.fromCoroutine(opened.read(0, 1))
+        self.failureResultOf(reading, UpstreamUnavailable)
+        opened.close()
 
     def test_size_and_validator(self) -> None:
         """Size and validator follow the file's size and mtime (Local source confinement, 4)."""

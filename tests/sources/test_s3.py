@@ -190,6 +190,34 @@ class UnchangedTests(SourceCase):
         self.network.scripts.clear()
 
 
+class ReadTests(SourceCase):
+    """`OpenS3Source.read`"""
+
+    def test_range(self) -> None:
+        """A range of the version that was opened is requested (D57)."""
+        opened = self.open(reply(200, length=9, headers=TAGGED))
+        self.network.scripts.append(reply(206, b"cde", {"Content-Range": "bytes 2-4/9"}))
+        self.assertEqual(self.result_of(opened.read(2, 3)), b"cde")
+        request = self.network.requests[-1]
+        found = request.method, request.headers["range"], request.headers["if-match"]
+        self.assertEqual(found, ("GET", "bytes=2-4", TAGGED["ETag"]))
+
+    def test_failures(self) -> None:
+        """A range that is refused, cut or of another version is a failed source."""
+        good = {"Content-Range": "bytes 2-4/9"}
+        for response, refusal in (
+            (reply(206, b"cde", {"Content-Range": "bytes 0-2/9"}), UpstreamUnavailable),
+            (reply(206, b"cdefg", good), UpstreamUnavailable),
+            (reply(503), UpstreamUnavailable),
+            (reply(412), UpstreamUnavailable),
+            (reply(404), NotFound),
+            (reply(403), NotFound),
+        ):
+            opened = self.open(reply(200, length=9, headers=TAGGED))
+            self.network.scripts.append(response)
+            self.error_of(opened.read(2, 3), refusal)
+
+
 class InputTests(SourceCase):
     """`OpenS3Source.input`"""
 
@@ -227,7 +255,7 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file).object_store
-            opened = OpenS3Source(5, None, store.object("bucket", b"a.mp3"), ca_file, 300)
+            opened = OpenS3Source("bucket", 5, None, store.object("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")

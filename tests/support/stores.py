@@ -24,10 +24,12 @@ class FakeSource:
         whole source.
     :ivar refusal: raised by `input` for the whole source, if set.
     :ivar fetching: Deferred for which `input` of the whole source waits, if set; a test fires it.
+    :ivar content: what `read` returns; an exception is raised.
     """
 
-    def __init__(self, size: int | None) -> None:
+    def __init__(self, size: int | None, content: bytes | Exception = b"") -> None:
         self.size = size
+        self.content = content
         self.validator = b"" if size is None else b"%d" % size
         self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
@@ -51,7 +53,9 @@ class FakeSource:
 
     async def read(self, offset: int, count: int) -> bytes:
         assert not self.closed, "the source is closed"
-        return os.pread(self._descriptor, count, offset)
+        if isinstance(self.content, Exception):
+            raise self.content
+        return self.content[offset : offset + count]
 
     def fingerprint(self) -> bytes:
         return b""
@@ -70,6 +74,7 @@ class FakeSources:
     """`SourceStore` of local sources by path.
 
     :ivar sizes: the size of each existing source; None for an unknown size.
+    :ivar content: the content of sources opened from now on; an exception is raised by reads.
     :ivar opened: all opened sources.
     :ivar slow: whether sources opened from now on have to be fetched first.
     :ivar crash: raised by every `open`, if set.
@@ -80,13 +85,14 @@ class FakeSources:
         self.opened: list[FakeSource] = []
         self.crash: Exception | None = None
         self.slow = False
+        self.content: bytes | Exception = b""
 
     async def open(self, source: Source) -> FakeSource:
         if self.crash is not None:
             raise self.crash
         if not isinstance(source, LocalSource) or source.path not in self.sizes:
             raise NotFound("no such source")
-        opened = FakeSource(self.sizes[source.path])
+        opened = FakeSource(self.sizes[source.path], self.content)
         opened.fetching = Deferred() if self.slow else None
         self.opened.append(opened)
         return opened

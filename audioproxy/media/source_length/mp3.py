@@ -48,7 +48,7 @@ class _Header(NamedTuple):
 def read_mp3(size: int, probe: Probe) -> Reader:
     """Read the length of an mp3 file.
 
-    An encoder's header is believed if the number of its bytes agrees with the file. Without such a
+    An encoder's header is believed if the size that it states agrees with the file. Without such a
     header, the file is at least as long as one at the highest bit rate.
     """
     start = yield from skip_id3()
@@ -65,7 +65,7 @@ def read_mp3(size: int, probe: Probe) -> Reader:
             raise Malformed
         audio_size = end - first
         if header.size in (end - start, audio_size) and _fits(header, following, audio_size):
-            return SourceLength(header.samples)
+            return SourceLength(header.samples, may_be_wrong=True)
     yield from _check_tail(end, frame)
     longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
     frames = (end - start) // longest - _INCOMPLETE_FRAMES

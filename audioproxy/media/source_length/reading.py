@@ -21,11 +21,14 @@ class SourceLength:
     :ivar samples: number of samples of each channel, at the rate that the probe reports.
     :ivar exact: the source has exactly this many samples; otherwise it has at least this many.
     :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
+    :ivar may_be_wrong: a header states the number, and the end of the source agrees with another
+        statement of that header only.
     """
 
     samples: int
     exact: bool = True
     ends_in_padding: bool = False
+    may_be_wrong: bool = False
 
 
 class Malformed(Exception):
