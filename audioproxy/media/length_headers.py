@@ -19,8 +19,9 @@ Patch: TypeAlias = tuple[int, bytes]
 _MAX_32 = 0xFFFF_FFFF
 _STREAMINFO_SAMPLES = (1 << 36) - 1
 
-# Header bytes ahead of the samples, at most: RIFF with a format chunk of 40 bytes.
-_WAV_HEADER = 80
+# Header bytes at most: RIFF with a format chunk of 40 bytes, and a fact chunk.
+_WAV_HEADER = 80 + 12
+_FACT = 12
 # The chunk of RF64 with sizes of 64 bits (EBU Tech 3306).
 _DS64 = 36
 
@@ -69,7 +70,7 @@ class LengthHeader:
     """How a format states its length.
 
     :ivar prefix: returns the bytes ahead of the encoder's output.
-    :ivar patches: returns the changes of the encoder's header, which it is given.
+    :ivar patches: returns the changes of the header, which it is given with the prefix.
     :ivar suffix: returns the bytes after the encoder's output, given the size of the file so far.
     :ivar muxer: returns ffmpeg's arguments for a header that can state the length, where other
         than the format's own are needed.
@@ -87,17 +88,29 @@ def _wav_muxer(form: OutputForm) -> list[str]:
     return ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else []
 
 
+def _wav_prefix(form: OutputForm) -> bytes:
+    """Return space for a fact chunk, to which the rest of the header is moved."""
+    return bytes(_FACT)
+
+
 def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
-    size, offset = form.data_bytes, header.index(b"data")
-    fact = header.find(b"fact", 0, offset)
-    if fact >= 0:
-        yield fact + 8, _little(min(form.samples, _MAX_32), 4)
-    riff_size = offset + size + size % 2
-    if header.startswith(b"RF64"):
-        yield 20, _little(riff_size, 8) + _little(size, 8) + _little(form.samples, 8)
+    """Yield the header with all sizes, and with a fact chunk ahead of the samples.
+
+    Without a fact chunk, ffmpeg and Chromium read no duration from a stream.
+    """
+    encoded = header[_FACT:]
+    data = encoded.index(b"data")
+    size, start = form.data_bytes, data + _FACT
+    riff_size = start + size + size % 2
+    changed = bytearray(encoded[:data])
+    if changed.startswith(b"RF64"):
+        changed[20:44] = _little(riff_size, 8) + _little(size, 8) + _little(form.samples, 8)
     else:
-        yield 4, _little(riff_size, 4)
-        yield offset + 4, _little(size, 4)
+        changed[4:8] = _little(riff_size, 4)
+    changed += b"fact" + _little(4, 4) + _little(min(form.samples, _MAX_32), 4)
+    yield 0, bytes(changed)
+    if not changed.startswith(b"RF64"):
+        yield start + 4, _little(size, 4)
 
 
 def _wav_suffix(form: OutputForm, size: int) -> bytes:
@@ -163,7 +176,11 @@ def _little(value: int, size: int) -> bytes:
 #: The formats that state their length.
 LENGTH_HEADERS = {
     "wav": LengthHeader(
-        patches=_wav_patches, suffix=_wav_suffix, muxer=_wav_muxer, muxer_bytes=_DS64
+        prefix=_wav_prefix,
+        patches=_wav_patches,
+        suffix=_wav_suffix,
+        muxer=_wav_muxer,
+        muxer_bytes=_DS64,
     ),
     "flac": LengthHeader(patches=_flac_patches),
     "mp3": LengthHeader(prefix=_mp3_prefix),

@@ -27,35 +27,32 @@ class WavTests(SynchronousTestCase):
     """wav: RIFF, and RF64 for more than 4 GiB"""
 
     def test_sizes(self) -> None:
-        """The sizes of RIFF and of the samples are exact; odd samples are padded."""
-        header = b"RIFF\xff\xff\xff\xffWAVE" + FORMAT + b"data\xff\xff\xff\xff"
+        """The sizes and the number of samples are exact, and an odd size is padded."""
         mono = OutputForm(5, 44100, 1, sample_bytes=3)
-        for form, riff, data in ((CD, 176436, 176400), (mono, 36 + 16, 15)):
-            found = patched("wav", form, header + b"samples")
-            sizes = struct.unpack_from("<I", found, 4) + struct.unpack_from("<I", found, 40)
-            self.assertEqual(sizes, (riff, data))
+        for form, riff, data in ((CD, 176448, 176400), (mono, 48 + 16, 15)):
+            header = LENGTH_HEADERS["wav"].prefix(form)
+            header += b"RIFF\xff\xff\xff\xffWAVE" + FORMAT + b"data\xff\xff\xff\xff"
+            expected = b"RIFF" + struct.pack("<I", riff) + b"WAVE" + FORMAT
+            expected += b"fact" + struct.pack("<II", 4, form.samples)
+            expected += b"data" + struct.pack("<I", data)
+            self.assertEqual(patched("wav", form, header), expected)
         suffix = LENGTH_HEADERS["wav"].suffix
-        self.assertEqual((suffix(CD, 176444), suffix(mono, 59)), (b"", b"\0"))
-
-    def test_fact(self) -> None:
-        """A fact chunk has the number of samples."""
-        fact = b"fact" + struct.pack("<II", 4, 0)
-        header = b"RIFF\xff\xff\xff\xffWAVE" + FORMAT + fact + b"data\xff\xff\xff\xff"
-        self.assertEqual(struct.unpack_from("<I", patched("wav", CD, header), 44), (44100,))
+        self.assertEqual((suffix(CD, 176456), suffix(mono, 71)), (b"", b"\0"))
 
     def test_64_bits(self) -> None:
         """From 4 GiB on, RF64 has the sizes (EBU Tech 3306)."""
         muxer = LENGTH_HEADERS["wav"].muxer
-        largest = OutputForm(2**30 - 21, 44100, 2, sample_bytes=2)
+        largest = OutputForm(2**30 - 24, 44100, 2, sample_bytes=2)
         self.assertEqual(muxer(largest), [])
-        large = replace(largest, samples=2**30 - 20)
+        large = replace(largest, samples=2**30 - 23)
         self.assertEqual(muxer(large), ["-rf64", "always"])
-        header = b"RF64\xff\xff\xff\xffWAVEds64" + struct.pack("<I", 28) + bytes(28)
+        header = bytes(12) + b"RF64\xff\xff\xff\xffWAVEds64" + struct.pack("<I", 28) + bytes(28)
         header += FORMAT + b"data\xff\xff\xff\xff"
         found = patched("wav", large, header)
         size = large.data_bytes
-        self.assertEqual(struct.unpack_from("<QQQ", found, 20), (72 + size, size, large.samples))
+        self.assertEqual(struct.unpack_from("<QQQ", found, 20), (84 + size, size, large.samples))
         self.assertEqual((found[4:8], found[-4:]), (b"\xff" * 4,) * 2)
+        self.assertEqual(found[-20:-8], b"fact" + struct.pack("<II", 4, large.samples))
 
 
 class FlacTests(SynchronousTestCase):

@@ -99,7 +99,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.put(header + b"x")
         self.assertEqual(output.size, 0)
         output.complete()
-        expected = b"RIFF" + (14).to_bytes(4, "little") + b"WAVEdata\1\0\0\0x\0"
+        expected = b"RIFF\x1a\0\0\0WAVEfact\4\0\0\0\1\0\0\0data\1\0\0\0x\0"
         self.assertEqual(output.read(0, 99), expected)
         output.release()
 

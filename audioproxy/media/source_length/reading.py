@@ -64,10 +64,9 @@ def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:
     end = size
     if end >= 128 and (yield from read_range(end - 128, 3)) == b"TAG":
         end -= 128
-    if end >= 32:
-        footer = yield from read_range(end - 32, 32)
-        if footer.startswith(b"APETAGEX"):
-            tag_size = int.from_bytes(footer[12:16], "little")
-            has_header = bool(footer[23] & 0x80)
-            end -= tag_size + (32 if has_header else 0)
+    footer = yield from read_range(max(0, end - 32), min(end, 32))
+    if footer.startswith(b"APETAGEX"):
+        tag_size = int.from_bytes(footer[12:16], "little")
+        has_header = bool(int.from_bytes(footer[20:24], "little") >> 31)
+        end -= tag_size + (32 if has_header else 0)
     return max(0, end)

@@ -69,6 +69,8 @@ class OggTests(SynchronousTestCase):
         """Files that are cut, chained or multiplexed have no known length."""
         whole, last = page(1920, *[PACKET] * 2), page(9000, PACKET, flags=4)
         other = page(9000, PACKET, flags=4, serial=b"0002")
+        # A page in the middle of a packet.
+        endless = page(-1, bytes(255))[:26] + b"\1\xff" + bytes(255)
         begins = page(0, OPUS_HEAD, flags=2, serial=b"0002")
         for file in (
             *(b"", b"OggS", opus(), opus(whole), opus(whole, last)[:-1], opus(whole, last) + b"\0"),
@@ -77,7 +79,8 @@ class OggTests(SynchronousTestCase):
             # The stream was cut out of a longer one.
             opus(page(50_000, PACKET), last),
             opus(page(300, PACKET, flags=4)),
-            page(0, OPUS_HEAD, flags=2) + page(-1, b"\xff" * 0) * 2050,
+            page(0, OPUS_HEAD, flags=2) + b"Ogg?" + bytes(99),
+            page(0, OPUS_HEAD, flags=2) + endless * 2050,
         ):
             self.assertIsNone(found(file), file[:80])
         self.assertIsNone(found(opus(whole, last), rate=44100))

@@ -103,7 +103,9 @@ class OtherContainerTests(SynchronousTestCase):
             file[:56],
         ):
             self.assertIsNone(found(broken, "w64"))
-        self.assertIsNone(found(w64((b"fmt ", FORMAT))[:-24] + bytes(64), "w64"))
+        other = bytes(16) + struct.pack("<Q", 24 + 8) + bytes(8)
+        self.assertEqual(found(file[:40] + other + file[40:], "w64"), 10)
+        self.assertIsNone(found(file[:40] + bytes(64), "w64"))
 
     def test_aiff(self) -> None:
         """The length is that of the sound chunk after its offset, or to the end of the file."""
@@ -117,7 +119,7 @@ class OtherContainerTests(SynchronousTestCase):
             self.assertIsNone(found(head, "aiff"))
             self.assertIsNone(found(head + sound[:16], "aiff"))
         self.assertIsNone(found(b"FORM\0\0\0\x008SVX" + common, "aiff"))
-        self.assertIsNone(found(head + chunk(b"x", b"\0", order=">I") * 64 + sound, "aiff"))
+        self.assertIsNone(found(head + chunk(b"free", b"", order=">I") * 64 + sound, "aiff"))
 
     def test_caf(self) -> None:
         """The length is that of the data chunk, whose size may be unknown."""
