@@ -136,7 +136,13 @@ class OtherContainerTests(SynchronousTestCase):
             file = caf((b"free", b"", None), description, (b"data", data, size))
             self.assertEqual(found(file, "caf"), 10)
         for file in (
-            *(b"", caf(description), caf((b"data", data, None)), caf((b"free", b"", -1))),
+            *(
+                b"",
+                b"cafe" * 9,
+                caf(description),
+                caf((b"data", data, None)),
+                caf((b"free", b"", -1)),
+            ),
             caf(*[(b"free", b"", None)] * 64, description, (b"data", data, None)),
         ):
             self.assertIsNone(found(file, "caf"))
