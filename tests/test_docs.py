@@ -21,6 +21,7 @@ from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
+from audioproxy.media.inputs import DEMUXERS
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
@@ -115,6 +116,13 @@ class ReferenceTests(SynchronousTestCase):
                 stated = re.search(rf"\b{token}(?: and \w+)? (-?[\d.]+)-([\d.]+)", options[key])
                 expected = bounds and tuple(map(str, bounds))
                 self.assertEqual(expected, stated and stated.groups(), (key, token))
+
+    def test_every_container_in_lengths(self) -> None:
+        """The page on lengths has every container that ffmpeg may open, with its answer (D57)."""
+        sources = " ".join(row[0] for row in rows("lengths", "Container"))
+        names = {"ogg": "Ogg", "mov": "mp4"}
+        for container in DEMUXERS.split(","):
+            self.assertRegex(sources, rf"\b{names.get(container, container)}\b")
 
     def test_every_format_in_browsers(self) -> None:
         """The page on browsers lists every audio format."""

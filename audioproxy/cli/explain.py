@@ -10,7 +10,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 from audioproxy.cli.env_file import add_env_file, make_signer
@@ -37,6 +36,7 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.render.preparation import Commands, assume_commands
 from audioproxy.service import make_resource
 from audioproxy.variants.files import variant_path
@@ -238,7 +238,8 @@ def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -
 
 
 def _commands_of_assumed_source(options: VariantOptions | None, source: Source) -> Commands:
-    probe = Probe("wav", "pcm_s16le", Decimal(180), exact=True, sample_rate=44100)
+    probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
+    probe = probe.with_length(SourceLength(180 * 44100))
     if isinstance(source, LocalSource):
         opened = local_input()
     else:

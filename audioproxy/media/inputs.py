@@ -8,7 +8,7 @@ from dataclasses import dataclass
 #: encoder use the same list, so that /info and a render agree. Containers that can refer to another
 #: file (HLS, DASH, concat scripts, image sequences) are left out. A source in one of those is
 #: undecodable, whatever its name (D43).
-_DEMUXERS = (
+DEMUXERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
     ",avi,mpegts,mpeg,mxf,flv"
 )
@@ -67,7 +67,7 @@ class Input:
             "-protocol_whitelist",
             ",".join(self.protocols),
             "-format_whitelist",
-            _DEMUXERS,
+            DEMUXERS,
             *self.options,
         ]
 

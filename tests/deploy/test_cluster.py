@@ -627,7 +627,7 @@ class ForwardingTests(ScriptedEncoderCase):
         """
         service = self.start(max_concurrency=1, queue_size=5, ready_queue_threshold=1)
         haproxy, nginx = await self.boot(one=service.port)
-        clients = [await send(each.port, target("half", "mp3")) for each in (haproxy, nginx)]
+        clients = [await send(each.port, target("half", "aac")) for each in (haproxy, nginx)]
 
         def halves() -> bool:
             return all(each.response and len(each.response.body) == 65536 for each in clients)

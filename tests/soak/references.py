@@ -14,12 +14,18 @@ import numpy as np
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
-from audioproxy.media.encoding import encoder_arguments
+from audioproxy.media.encoding import (
+    StatedLength,
+    encoder_arguments,
+    stated_length,
+    uses_length,
+)
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.trim import needs_measuring
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
+from tests.support.audio import find_length_of
 from tests.support.service import PATIENCE
 
 # Opens the source under the descriptor number that the service's children use.
@@ -52,11 +58,15 @@ def render(source: Path, segments: str) -> Reference:
     """
     options, _ = read_options(segments.encode().split(b"/"))
     known = probe(source)
+    if uses_length(options):
+        known = known.with_length(find_length_of(source.read_bytes(), known))
     if needs_measuring(options, known):
         raise ValueError(f"{segments} of {source} takes more than one pass")
     output = _run(source, encoder_arguments(_FFMPEG, local_input(), options, known)).stdout
     if options.f == "peaks":
         output = _render_waveform(output, WaveformSpec.of(options, known))
+    if (stated := stated_length(options, known)) is not None:
+        output = _state_length(output, stated)
     return Reference(options, output)
 
 
@@ -70,6 +80,13 @@ def _render_waveform(samples: bytes, spec: WaveformSpec) -> bytes:
         reduction = Reduction(spec, spool)
         reduction.add(np.frombuffer(samples, SAMPLE))
         return b"".join(serialize(reduction.finish(), spec))
+
+
+def _state_length(output: bytes, stated: StatedLength) -> bytes:
+    changed = bytearray(stated.header.prefix(stated.form) + output)
+    for offset, data in stated.header.patches(stated.form, bytes(changed)):
+        changed[offset : offset + len(data)] = data
+    return bytes(changed) + stated.header.suffix(stated.form, len(changed))
 
 
 def _run(source: Path, arguments: list[str]) -> subprocess.CompletedProcess[bytes]:

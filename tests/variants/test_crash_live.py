@@ -312,7 +312,7 @@ class HungDiskTests(ScriptedEncoderCase):
 
     async def start_half_rendered(self, port: int, script: str = "steady") -> tuple[Client, int]:
         """Request a render that stops halfway; return its client and encoder."""
-        client: Client = await send(port, target(script, "mp3"))
+        client: Client = await send(port, target(script, "aac"))
         await until(lambda: client.response, "the headers")
         encoder = await until_stopped(but=self.guards)
         return client, encoder
@@ -341,17 +341,17 @@ class HungDiskTests(ScriptedEncoderCase):
             real(descriptor)
 
         service = self.start(render_timeout=1)
-        await fetch(service.port, target("good", "mp3"))
-        await until_hit(service.port, target("good", "mp3"))
+        await fetch(service.port, target("good", "aac"))
+        await until_hit(service.port, target("good", "aac"))
         before = await scrape(service.metrics_port)
         self.patch(os, "fsync", hang)
         client, encoder = await self.start_half_rendered(service.port)
         os.kill(encoder, signal.SIGCONT)
         await until(hanging.is_set, "the write-back to hang")
         await self.assert_whole(client, b"MISS")
-        joined = await send(service.port, target("steady", "mp3"))
+        joined = await send(service.port, target("steady", "aac"))
         await self.assert_whole(joined, b"COALESCED")
-        await self.assert_serves(service.port, target("good", "mp3"))
+        await self.assert_serves(service.port, target("good", "aac"))
         await until(lambda: len(self.messages(LogLevel.warn)) == 1, "the warning")
         other_response = await fetch(service.port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
@@ -374,8 +374,8 @@ class HungDiskTests(ScriptedEncoderCase):
         freeze = self.mount_freezable_store()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
-        await fetch(port, target("good", "mp3"))
-        await until_hit(port, target("good", "mp3"))
+        await fetch(port, target("good", "aac"))
+        await until_hit(port, target("good", "aac"))
         before = await scrape(service.metrics_port)
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         open_before = open_descriptors()
@@ -383,8 +383,8 @@ class HungDiskTests(ScriptedEncoderCase):
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
         await self.assert_whole(client, b"MISS")
-        await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
-        await self.assert_serves(port, target("good", "mp3"))
+        await self.assert_whole(await send(port, target("steady", "aac")), b"COALESCED")
+        await self.assert_serves(port, target("good", "aac"))
         await until(lambda: self.messages(LogLevel.warn), "the warning")
         other_response = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
@@ -394,7 +394,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertEqual(2, counted["variant_store_write_failures_total"])
         # The late write-back succeeded or failed completely, and new renders are stored again.
         self.assertIn(
-            (await fetch(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], HIT_OR_MISS
+            (await fetch(port, target("steady", "aac"), b"HEAD"))["x-audio-proxy"], HIT_OR_MISS
         )
         await fetch(port, target("good", "wav"))
         await until_hit(port, target("good", "wav"))
@@ -415,13 +415,13 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
-        self.assertEqual(429, (await fetch(service.port, target("good", "mp3"))).status)
+        self.assertEqual(429, (await fetch(service.port, target("good", "aac"))).status)
         # The client did not have to wait for the end of the encoder.
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
         # The slot is free, but on a busy machine a second may be too short for a render.
-        self.assertIn((await fetch(service.port, target("good", "mp3"))).status, (200, 504))
+        self.assertIn((await fetch(service.port, target("good", "aac"))).status, (200, 504))
         self.assertEqual([line], self.messages(LogLevel.error))
 
     def mount_freezable_store(self) -> Callable[[str], None]:

@@ -62,9 +62,8 @@ export class Playback {
 
   // Open another variant. If audio is playing, the new variant plays from its start.
   //
-  // The caller passes the duration, because browsers do not know it. Most streams have an infinite
-  // duration, and an m4a stream has the duration of its received part. The duration of flac is an estimate
-  // even when stored.
+  // The caller passes the duration, because browsers do not know that of every stream: streams of opus, ogg
+  // and aac have an infinite duration.
   async open(url, duration) {
     if (url === this.#url) {
       return;
