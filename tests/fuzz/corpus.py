@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from audioproxy.config import VARIABLES
 from tests.fuzz.fixture import SETUP_BYTES
 from tests.fuzz.headers import TAG_WORD
+from tests.fuzz.lengths import CONTAINERS
 from tests.fuzz.stored import BODY, RECORD, WHOLE
+from tests.media.source_length import test_flac, test_mp3, test_mp4, test_ogg, test_pcm
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
 OPTIONS = (
@@ -190,6 +192,39 @@ HTTP_WORDS = (
     *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b"0\r\n\r\n", b"x-request-id: "),
 )
 HEADER_WORDS = (TAG_WORD, b"bytes=", b"-", b",", b"W/", b'"', b" ", b"0", b"1", b"9" * 25)
+_SOURCES = {
+    "wav": test_pcm.wav(
+        test_pcm.chunk(b"fmt ", test_pcm.FORMAT), test_pcm.chunk(b"data", bytes(8))
+    ),
+    "w64": test_pcm.w64((b"fmt ", test_pcm.FORMAT), (b"data", bytes(8))),
+    "aiff": b"FORM\0\0\0\0AIFF"
+    + test_pcm.chunk(b"COMM", b"\0\2\0\0\0\2\0\x10" + bytes(10), order=">I")
+    + test_pcm.chunk(b"SSND", bytes(16), order=">I"),
+    "caf": b"caff\0\1\0\0desc\0\0\0\0\0\0\0\x20"
+    + bytes(16)
+    + b"\0\0\0\4"
+    + bytes(12)
+    # A data chunk of unknown size.
+    + b"data"
+    + b"\xff" * 8
+    + bytes(12),
+    "flac": test_flac.flac(test_flac.frame(b"\0"), test_flac.frame(b"\1", 6, b"\x63")),
+    "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edit(100, 1024))),
+    "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
+    "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
+    "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
+    "matroska": b"\x1a\x45\xdf\xa3\x81\0\x18\x53\x80\x67\x89" + bytes(9),
+}
+#: Sources, each after the byte that chooses its container.
+AUDIO_FILES = tuple(
+    bytes((number,)) + _SOURCES[probe.container] for number, probe in enumerate(CONTAINERS)
+)
+CONTAINER_WORDS = (
+    *(b"RIFF RF64 BW64 WAVE data ds64 fmt FORM AIFF COMM SSND caff desc fLaC OggS".split()),
+    *(b"moov trak mdia hdlr soun edts elst stts moof Xing Info VBRI LAME TAG ID3".split()),
+    *(b"OpusHead APETAGEX".split()),
+    *(b"\xff\xfb\x90\x04", b"\xff\xf8", b"\0\0\0\1", b"\xff\xff\xff\xff", b"\1vorbis"),
+)
 JSON_WORDS = (
     *(f'"{name}"'.encode() for name in (*_STREAM, *_FORMAT, "format", "streams")),
     *b'null true 0 -1 1e999 NaN Infinity "N/A" "0" "video" "audio" "\\ud800" { } [ ] : ,'.split(),

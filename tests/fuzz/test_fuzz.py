@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fuzz.corpus import DEFAULT_SETUP
 from tests.fuzz.environments import check_environment
 from tests.fuzz.headers import check_conditions, check_range
+from tests.fuzz.lengths import check_length
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
 from tests.fuzz.requests import check_server
@@ -86,6 +87,11 @@ class FuzzTests(SynchronousTestCase):
     def test_environment(self, data: bytes) -> None:
         """Any environment gives a configuration or a list of problems, without secrets."""
         check_environment(data)
+
+    @inputs_of("length")
+    def test_length(self, data: bytes) -> None:
+        """The length of a source of any bytes is found or not, without an error."""
+        check_length(data)
 
     @inputs_of("stored")
     def test_stored(self, data: bytes) -> None:

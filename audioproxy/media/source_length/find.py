@@ -30,10 +30,11 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
     ("matroska", None): read_matroska,
 }
 
-# Bytes of one read: many small structures are next to each other.
-_WINDOW = 64 * 1024
-# Reads of one source: each may be a request to its server.
-_MOST_READS = 64
+# Bytes of the first read: many small structures are next to each other. Each further read is twice
+# as large, up to a limit, since it may be a request to a server.
+_FIRST_WINDOW = 64 * 1024
+_LARGEST_WINDOW = 1024 * 1024
+_MOST_READS = 16
 
 
 async def find_length(
@@ -60,10 +61,11 @@ async def find_length(
             if data is None:
                 if len(windows) == _MOST_READS or offset >= size:
                     return None
-                # The last window reaches back from the end, where several structures are searched.
-                start = max(0, min(offset, size - _WINDOW))
-                count_read = min(offset - start + max(count, _WINDOW), size - start)
-                windows.append((start, await read(start, count_read)))
+                window = min(_FIRST_WINDOW << len(windows), _LARGEST_WINDOW)
+                # A window at the end reaches back, since several structures are searched there.
+                start = max(0, min(offset, size - window))
+                stop = min(size, offset + max(count, window))
+                windows.append((start, await read(start, stop - start)))
                 data = windows[-1][1][offset - start :][:count]
             offset, count = running.send(data)
     except StopIteration as ended:

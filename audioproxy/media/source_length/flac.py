@@ -15,8 +15,10 @@ from audioproxy.media.source_length.reading import (
 )
 
 _MOST_BLOCKS = 128
-# Bytes of the end that are searched for the last frame if its largest size is not stated.
-_TAIL = 64 * 1024
+# Bytes of the end that are searched for the last frame, if no smaller size of frames is stated.
+_TAIL = 128 * 1024
+# Frames in the tail whose checksum is computed: a broken file may seem to have thousands.
+_MOST_CANDIDATES = 4
 # The longest frame header: 4 bytes, a number of 7, a block size of 2, a rate of 2, and a CRC.
 _FRAME_HEADER = 16
 # Samples of a block by its code, where no further bytes state them (RFC 9639, 9.1.1).
@@ -79,14 +81,16 @@ def _find_end(start: int, end: int, info: bytes) -> Generator[tuple[int, int], b
 
     :raises Malformed: where the file does not end with a whole frame.
     """
-    largest = int.from_bytes(info[7:10], "big")
-    tail_start = max(start, end - (largest or _TAIL))
+    largest = int.from_bytes(info[7:10], "big") or _TAIL
+    tail_start = max(start, end - min(largest, _TAIL))
     tail = yield from read_range(tail_start, end - tail_start)
-    at = len(tail)
-    while (at := tail.rfind(b"\xff", 0, at)) >= 0:
+    at, candidates = len(tail), 0
+    while candidates < _MOST_CANDIDATES and (at := tail.rfind(b"\xff", 0, at)) >= 0:
         frame = _parse_frame_header(tail[at : at + _FRAME_HEADER], info)
-        if frame is not None and _crc(tail[at:], _CRC_16, 16) == 0:
-            return sum(frame)
+        if frame is not None:
+            candidates += 1
+            if _crc(tail[at:], _CRC_16, 16) == 0:
+                return sum(frame)
     raise Malformed
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
 
-_MOST_BOXES = 4096
-_LARGEST_TABLE = 1024 * 1024
+_MOST_BOXES = 1024
+_LARGEST_TABLE = 64 * 1024
 _NORMAL_RATE = 0x10000
 
 
@@ -34,7 +34,7 @@ def read_mp4(size: int, probe: Probe) -> Reader:
         than one.
     """
     boxes = yield from _list_boxes(0, size)
-    if boxes[-1].end != size or any(box.name == b"moof" for box in boxes):
+    if boxes[-1].end != size:
         raise Malformed
     movie = yield from _list_boxes(*_inside(_find(boxes, b"moov")))
     movie_rate, _ = yield from _read_times(_find(movie, b"mvhd"))
@@ -60,7 +60,7 @@ def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[
             length = int.from_bytes((yield from read_range(start + 8, 8)), "big")
         elif length == 0:
             length = end - start
-        if length < 8 or start + length > end:
+        if length < 8 or start + length > end or header[4:] == b"moof":
             raise Malformed
         boxes.append(_Box(header[4:], start, start + length))
         start += length

@@ -31,6 +31,9 @@ class SourceLength:
     may_be_wrong: bool = False
 
 
+_MOST_TAGS = 8
+
+
 class Malformed(Exception):
     """The source does not have the form of its container."""
 
@@ -47,8 +50,11 @@ def read_range(offset: int, count: int) -> Generator[tuple[int, int], bytes, byt
 
 
 def skip_id3(offset: int = 0) -> Generator[tuple[int, int], bytes, int]:
-    """Return the offset after the ID3v2 tags at an offset (ID3v2.4 structure, 3.1)."""
-    while True:
+    """Return the offset after the ID3v2 tags at an offset (ID3v2.4 structure, 3.1).
+
+    :raises Malformed: for more tags than files have.
+    """
+    for _ in range(_MOST_TAGS):
         header = yield from read_range(offset, 10)
         if not header.startswith(b"ID3"):
             return offset
@@ -57,6 +63,7 @@ def skip_id3(offset: int = 0) -> Generator[tuple[int, int], bytes, int]:
             size = size << 7 | byte & 0x7F
         has_footer = bool(header[5] & 0x10)
         offset += size + (20 if has_footer else 10)
+    raise Malformed
 
 
 def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:

@@ -94,5 +94,8 @@ class FlacTests(SynchronousTestCase):
             *(flac(frame(b"\0", 0)), flac(frame(b"\0", sync=0xFA))),
             flac(blocks=b"\x06\0\0\0" * 130),
             flac(frame(b"\0"), largest=3),
+            (b"ID3\4" + bytes(6)) * 9 + flac(first),
+            # More candidates than are checked.
+            flac(first, *[frame(b"\1")[:-3]] * 9),
         ):
             self.assertIsNone(found(file), file)

@@ -98,13 +98,13 @@ class Mp4Tests(SynchronousTestCase):
         for file in (
             *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), cut),
             *(whole.replace(b"free", b"moof"), whole.replace(b"mdhd", b"xxxx")),
-            *(mp4(track((10, 1024), rate=22050)), mp4(track()), mp4(track((150_000, 1)) * 0)),
+            *(mp4(track((10, 1024), rate=22050)), mp4(track())),
             *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),
             *(
                 mp4(track((10, 1024), edits=edits))
                 for edits in (edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15))
             ),
             mp4(track((10, 1024), edits=box(b"edts", b""))),
-            mp4(track(*[(1, 1)] * 140_000)),
+            mp4(track(*[(1, 1)] * 9000)),
         ):
             self.assertIsNone(found(file), file[:80])

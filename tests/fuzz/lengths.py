@@ -1,0 +1,31 @@
+"""Sources of any bytes in every container, whose length is searched."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.find import READERS
+from tests.fuzz.draws import Draws
+from tests.support.audio import find_length_of
+
+CONTAINERS = tuple(
+    Probe(container, codec.replace("pcm", "pcm_s16le"), Decimal(9), True, sample_rate=rate)
+    for container, codec in ((name, codec or "opus") for name, codec in READERS)
+    for rate in (44100, 48000)
+)
+
+
+def check_length(data: bytes) -> None:
+    """Assert that a search ends without an error, and finds a plausible length or none.
+
+    :param data: one byte that chooses the container, then the source.
+    """
+    draws = Draws(data)
+    probe = draws.one_of(CONTAINERS)
+    length = find_length_of(draws.rest, probe)
+    if length is not None:
+        assert length.samples > 0, length
+        if probe.codec == "pcm_s16le":
+            # A sample of two channels has two bytes or more.
+            assert length.samples <= len(draws.rest) // 2, length
