@@ -30,8 +30,9 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
     ("matroska", None): read_matroska,
 }
 
-# Bytes of the first read: many small structures are next to each other. Each further read is twice
-# as large, up to a limit, since it may be a request to a server.
+# Bytes of the first two reads, which are mostly those of the start and of the end: many small
+# structures are next to each other. Each further read is twice as large, up to a limit, since it may
+# be a request to a server.
 _FIRST_WINDOW = 64 * 1024
 _LARGEST_WINDOW = 1024 * 1024
 _MOST_READS = 16
@@ -61,7 +62,7 @@ async def find_length(
             if data is None:
                 if len(windows) == _MOST_READS or offset >= size:
                     return None
-                window = min(_FIRST_WINDOW << len(windows), _LARGEST_WINDOW)
+                window = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
                 # A window at the end reaches back, since several structures are searched there.
                 start = max(0, min(offset, size - window))
                 stop = min(size, offset + max(count, window))

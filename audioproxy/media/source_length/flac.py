@@ -15,8 +15,10 @@ from audioproxy.media.source_length.reading import (
 )
 
 _MOST_BLOCKS = 128
-# Bytes of the end that are searched for the last frame, if no smaller size of frames is stated.
-_TAIL = 128 * 1024
+# Bytes of the end that are searched for the last frame: if the largest size of a frame is not stated,
+# and at most.
+_TAIL = 64 * 1024
+_LARGEST_TAIL = 128 * 1024
 # Frames in the tail whose checksum is computed: a broken file may seem to have thousands.
 _MOST_CANDIDATES = 4
 # The longest frame header: 4 bytes, a number of 7, a block size of 2, a rate of 2, and a CRC.
@@ -82,7 +84,7 @@ def _find_end(start: int, end: int, info: bytes) -> Generator[tuple[int, int], b
     :raises Malformed: where the file does not end with a whole frame.
     """
     largest = int.from_bytes(info[7:10], "big") or _TAIL
-    tail_start = max(start, end - min(largest, _TAIL))
+    tail_start = max(start, end - min(largest, _LARGEST_TAIL))
     tail = yield from read_range(tail_start, end - tail_start)
     at, candidates = len(tail), 0
     while candidates < _MOST_CANDIDATES and (at := tail.rfind(b"\xff", 0, at)) >= 0:

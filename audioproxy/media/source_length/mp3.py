@@ -74,7 +74,7 @@ def read_mp3(size: int, probe: Probe) -> Reader:
 
 def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     """Return what an encoder's header frame states; None for a frame of audio."""
-    if data[36:40] == b"VBRI":
+    if data[36:42] == b"VBRI\0\1":
         size, frames = int.from_bytes(data[46:50], "big"), int.from_bytes(data[50:54], "big")
         return _Header(frames, size, frames * frame.samples, is_constant=False)
     at = 4 + frame.side_information

@@ -33,8 +33,8 @@ class FindTests(SynchronousTestCase):
         short = flac(frame(b"\0"))
         self.assertEqual(self.reads(short), [(0, len(short))])
         long = flac(frame(b"\0"), bytes(1 << 20), frame(b"\1"))
-        tail = 1 << 17
-        self.assertEqual(self.reads(long), [(0, 1 << 16), (len(long) - tail, tail)])
+        window = 1 << 16
+        self.assertEqual(self.reads(long), [(0, window), (len(long) - window, window)])
 
     def test_bounded(self) -> None:
         """The number of reads is limited, and none is past the end of the file."""

@@ -44,7 +44,7 @@ def tagged(
 
 def vbri(count: int) -> bytes:
     body = frames(MPEG_1, count)
-    tag = b"VBRI" + bytes(6) + struct.pack(">II", len(body) + MPEG_1.length, count)
+    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">II", len(body) + MPEG_1.length, count)
     return (bytes(MPEG_1) + bytes(32) + tag).ljust(MPEG_1.length, b"\0") + body
 
 
