@@ -64,7 +64,7 @@ def _report(key: str) -> str:
     """Return filters that print the number of samples of each frame to stderr."""
     return (
         f"asetpts=S,ametadata=mode=add:key={key}:value=1,"
-        "ametadata=mode=print:file=pipe\\\\:2,ametadata=mode=delete"
+        f"ametadata=mode=print:key={key}:file=pipe\\\\:2,ametadata=mode=delete:key={key}"
     )
 
 

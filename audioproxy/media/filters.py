@@ -34,6 +34,8 @@ _AMBISONIC = "ambisonic"
 _FRONT = ("FL", "FR", "FC")
 _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
+# The numbers of samples that the header of flac can state: years of audio.
+_MOST_SAMPLES = 1 << 36
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
 # libswresample outputs nothing for fewer samples than its filter has taps. The least number that
@@ -60,12 +62,16 @@ def output_rate(options: VariantOptions, probe: Probe) -> int:
 
 
 def output_samples(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> int | None:
-    """Return the number of samples of the output; None where nothing confirms it."""
+    """Return the number of samples of the output.
+
+    It is None where nothing confirms it, and where only a broken source can have so many.
+    """
     if sample_range.length is None:
         return None
     start = sample_range.seek * probe.sample_rate + sample_range.start
     rate = output_rate(options, probe)
-    return resampled_count(start, sample_range.length, probe.sample_rate, rate)
+    samples = resampled_count(start, sample_range.length, probe.sample_rate, rate)
+    return samples if samples < _MOST_SAMPLES else None
 
 
 def may_need_length(options: VariantOptions, probe: Probe) -> bool:

@@ -1,8 +1,8 @@
 """Container headers that state the length of an output.
 
 An encoder that writes to a pipe cannot know the length when it writes the header. The service knows
-it before (`audioproxy.media.exact_length`), and writes it into the spool file before anyone reads
-it.
+it before (`audioproxy.media.exact_length`), and writes it into the scratch file before a reader
+sees it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from audioproxy.media.mpeg_frame import FrameHeader, bitrates, version_of
 Patch: TypeAlias = tuple[int, bytes]
 
 _MAX_32 = 0xFFFF_FFFF
-_STREAMINFO_SAMPLES = (1 << 36) - 1
 
 # Header bytes at most: RIFF with a format chunk of 40 bytes, and a fact chunk.
 _WAV_HEADER = 80 + 12
@@ -47,7 +46,7 @@ _LAME = b"LAME3.100"
 class OutputForm:
     """The audio of an output.
 
-    :ivar samples: number of samples of each channel.
+    :ivar samples: number of samples of each channel, less than 2**36.
     :ivar rate: Hz.
     :ivar sample_bytes: bytes of one sample of one channel, for uncompressed audio.
     :ivar kbps: the bit rate of all frames of an mp3; None where it varies.
@@ -118,9 +117,8 @@ def _wav_suffix(form: OutputForm, size: int) -> bytes:
 
 
 def _flac_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
-    # RFC 9639, 8.2: 36 bits.
-    if form.samples <= _STREAMINFO_SAMPLES:
-        yield 18, (int.from_bytes(header[18:26], "big") | form.samples).to_bytes(8, "big")
+    # The low 36 bits of eight bytes (RFC 9639, 8.2), which the encoder has set to 0.
+    yield 18, (int.from_bytes(header[18:26], "big") | form.samples).to_bytes(8, "big")
 
 
 def _m4a_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:

@@ -71,7 +71,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         return True
     if not probe.exact and probe.duration is not None and start >= probe.duration:
         return True
-    return fades_out(options) and not (_is_certain(end, probe) and _fades_surely(end, probe))
+    return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
 
 
 def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
@@ -115,10 +115,10 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     )
 
 
-def _fades_surely(end: Decimal | None, probe: Probe) -> bool:
-    """Return whether a fade before ``end`` may be placed by a length that may be wrong."""
+def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether a fade-out can end at ``end``, although a stated length may be wrong."""
     length = probe.length
-    if length is None or not length.may_be_wrong:
+    if length is None or not length.is_stated_only:
         return True
     return end is not None and _samples(end + _FADE_MARGIN, probe.sample_rate) <= length.samples
 

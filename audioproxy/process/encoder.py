@@ -198,8 +198,10 @@ class _Watch:
         self._next = None
         try:
             has_audio = self._check_output()
-        except Refusal as refusal:
-            self.refusal = refusal
+        except Exception as error:
+            if not isinstance(error, Refusal):
+                _log.failure("the check of an output failed")
+            self.refusal = error if isinstance(error, Refusal) else RenderFailed()
             self._child.stop()
         else:
             self._next = self._clock.callLater(

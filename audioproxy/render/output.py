@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -148,14 +149,16 @@ class RenderOutput:
         stated = self._stated_length
         if stated is None or self._patched:
             return
-        self._patched = True
         header = os.pread(self._scratch.descriptor, self._header_bytes, 0)
-        for offset, data in stated.header.patches(stated.form, header):
+        for offset, data in list(stated.header.patches(stated.form, header)):
             self._write(data, offset)
+        self._patched = True
 
     def _write(self, data: bytes, offset: int) -> None:
         try:
-            os.pwrite(self._scratch.descriptor, data, offset)
+            written = os.pwrite(self._scratch.descriptor, data, offset)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             _log.warn("the length of an output cannot be written: {error}", error=error)
             raise RenderFailed("The output could not be written to the disk.") from error

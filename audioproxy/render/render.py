@@ -229,7 +229,7 @@ class Render:
         limit = self._context.limits.max_variant
         try:
             self._output = RenderOutput(scratch, limit, header_bytes, stated_length)
-        except RenderFailed:
+        except BaseException:
             scratch.close()
             raise
         return self._output

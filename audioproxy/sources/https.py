@@ -35,6 +35,9 @@ from audioproxy.sources.origin import (
 )
 from audioproxy.threads import read_in_thread
 
+# Responses with which an origin may return one range (RFC 9110, 15.3.7).
+_MOST_PARTS = 8
+
 _CHANGED = "The source changed while it was read."
 
 _log = Logger()
@@ -130,10 +133,11 @@ class OpenHttpsSource:
             except OSError as error:
                 raise _translate(error, self._downloads.limit) from error
         data = b""
-        while len(data) < count:
-            # An origin may return a part of a requested range (RFC 9110, 15.3.7).
+        for _ in range(_MOST_PARTS):
             data += await self._read_part(offset + len(data), offset + count - 1)
-        return data
+            if len(data) == count:
+                return data
+        raise UpstreamUnavailable("The origin returns very short ranges.")
 
     async def _read_part(self, first: int, last: int) -> bytes:
         """Request a range and return its beginning, which has a byte or more."""
@@ -151,7 +155,7 @@ class OpenHttpsSource:
             data = await response.read(last + 1 - first, extend_timeout=True)
         except (BodyTooLarge, TransportError) as error:
             raise _translate(error, self._downloads.limit) from error
-        if not data:
+        if len(data) != served[1] + 1 - first:
             raise UpstreamUnavailable("The origin did not return the requested range.")
         return data
 

@@ -155,6 +155,9 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), "", text)
         for text in ("f:opus", "f:ogg", "f:aac", "f:peaks"):
             self.assertNotIn("concat", chain(text, EXACT), text)
+        # No header can state an absurd length.
+        absurd = STEREO.with_length(SourceLength(1 << 36))
+        self.assertEqual(chain("f:mp3", absurd), "")
         at_8000 = exact_length_filters(8000, 8000)
         self.assertTrue(
             chain("f:wav/sr:8000/t:1:1", EXACT).endswith(f",aformat=sample_rates=8000,{at_8000}")

@@ -175,7 +175,7 @@ class MeasuringTests(SynchronousTestCase):
         estimated = source("10", "aac", "aac", exact=False)
         unknown = source(None, "flac", "flac", exact=False)
         measured = stated.with_decoded_duration(Decimal(10))
-        claimed = source("10", length=SourceLength(441000, may_be_wrong=True))
+        claimed = source("10", length=SourceLength(441000, is_stated_only=True))
         unconfirmed = [stated, estimated, unknown]
         for text, needs in (
             ("f:wav", []),

@@ -135,7 +135,7 @@ class LengthTests(RenderCase):
 
     def start(self, options: str = "f:wav") -> tuple[Client, FakeChild]:
         """Start a render of 500 samples; the header of the source has 44 bytes."""
-        data = noise(44100, 500)
+        data = noise(44100, 500, 2)
         self.harness.sources.content = write_wav(data)
         self.harness.sources.sizes[b"a.wav"] = len(write_wav(data))
         return self.harness.render(options)

@@ -671,6 +671,14 @@ class ReadTests(OriginCase):
             self.network.scripts.append(response)
             self.error_of(found.read(1, 3), refusal)
 
+    def test_short_ranges(self) -> None:
+        """An origin that returns a byte at a time does not hold a render."""
+        found = self.readable()
+        for first in range(8):
+            headers = {**TAGGED, "Content-Range": f"bytes {first}-{first}/7"}
+            self.network.scripts.append(reply(206, b"x", headers))
+        self.error_of(found.read(0, 9), UpstreamUnavailable)
+
     def test_copy(self) -> None:
         """A copy is read without a request, and has the size of the file."""
         found = self.without_ranges()

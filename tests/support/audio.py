@@ -256,32 +256,46 @@ def render_and_decode(source: bytes, text: str) -> Sound:
 def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
     """Render a source in several ways and decode the outputs."""
     outputs = render_all(source, texts)
-    packed = {text: output for text, output in outputs.items() if output[:4] != b"RIFF"}
-    decoded = {text: read_wav(outputs[text]) for text in outputs if text not in packed}
+    # One or two frames are too few to detect these formats.
+    forms = {text: parse_options(text).f for text in outputs}
+    return decode_all(outputs, {t: form for t, form in forms.items() if form in ("aac", "mp3")})
+
+
+def decode_all(files: Mapping[str, bytes], demuxers: Mapping[str, str] = {}) -> dict[str, Sound]:
+    """Decode files by name with one process.
+
+    :param demuxers: the format of files for which it is not detected.
+    """
+    packed = {name: file for name, file in files.items() if not _is_simple_wav(file)}
+    decoded = {name: read_wav(file) for name, file in files.items() if name not in packed}
     if packed:
         words, decoding = [*_OPEN], []
         with tempfile.TemporaryDirectory() as folder:
-            for number, (text, output) in enumerate(packed.items()):
+            for number, (name, file) in enumerate(packed.items()):
                 path = Path(folder, str(number))
-                path.write_bytes(output)
-                # One or two frames are too few to detect these formats.
-                form = parse_options(text).f
-                words += ["-f", form] if form in ("aac", "mp3") else []
+                path.write_bytes(file)
+                words += ["-f", demuxers[name]] if name in demuxers else []
                 words += ["-i", str(path)]
                 decoding += ["-map", f"{number}:a:0", *_FLOATS.split(), f"{path}.wav"]
             ended = run(words + decoding)
             assert ended.code == 0, ended.stderr
-            for number, text in enumerate(packed):
-                decoded[text] = read_wav(Path(folder, f"{number}.wav").read_bytes())
-    return {text: decoded[text] for text in outputs}
+            for number, name in enumerate(packed):
+                decoded[name] = read_wav(Path(folder, f"{number}.wav").read_bytes())
+    return {name: decoded[name] for name in files}
+
+
+def _is_simple_wav(file: bytes) -> bool:
+    """Return whether a file is PCM or float in wav, which needs no ffmpeg."""
+    return file[:4] == b"RIFF" and file[20] in (1, 3, 0xFE)
 
 
 @cache
 def decode(source: bytes) -> Sound:
     """Decode the first audio stream of any file."""
     # A wav file needs no ffmpeg, which takes long to start.
-    wav = source[:4] == b"RIFF"
-    return read_wav(source if wav else convert(source, "-map", "0:a:0", *_FLOATS.split()))
+    return read_wav(
+        source if _is_simple_wav(source) else convert(source, "-map", "0:a:0", *_FLOATS.split())
+    )
 
 
 def convert(source: bytes, *words: str, name: str = "out") -> bytes:

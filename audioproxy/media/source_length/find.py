@@ -31,8 +31,8 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
 }
 
 # Bytes of the first two reads, which are mostly those of the start and of the end: many small
-# structures are next to each other. Each further read is twice as large, up to a limit, since it may
-# be a request to a server.
+# structures are next to each other. Each further read is twice as large, up to a limit: it may be a
+# request to a server.
 _FIRST_WINDOW = 64 * 1024
 _LARGEST_WINDOW = 1024 * 1024
 _MOST_READS = 16

@@ -15,8 +15,8 @@ from audioproxy.media.source_length.reading import (
 )
 
 _MOST_BLOCKS = 128
-# Bytes of the end that are searched for the last frame: if the largest size of a frame is not stated,
-# and at most.
+# Bytes of the end that are searched for the last frame: if the largest size of a frame is not
+# stated, and at most.
 _TAIL = 64 * 1024
 _LARGEST_TAIL = 128 * 1024
 # Frames in the tail whose checksum is computed: a broken file may seem to have thousands.
@@ -48,7 +48,7 @@ def read_flac(size: int, probe: Probe) -> Reader:
     """Read the length of a flac file.
 
     A file that does not state its length, as an encoder writes it to a pipe, has the length that
-    its last frame states.
+    its last frame states. If it consists of two files, that is the length of the second one.
     """
     offset = yield from skip_id3()
     header = yield from read_range(offset, 42)
@@ -65,7 +65,7 @@ def read_flac(size: int, probe: Probe) -> Reader:
     last_sample = yield from _find_end(start, end, info)
     if total and total != last_sample:
         raise Malformed
-    return SourceLength(last_sample)
+    return SourceLength(last_sample, is_stated_only=not total)
 
 
 def _skip_blocks(offset: int) -> Generator[tuple[int, int], bytes, int]:

@@ -9,13 +9,12 @@ from audioproxy.media.source_length.reading import (
     Malformed,
     Reader,
     SourceLength,
+    check_tail,
     end_before_tags,
     read_range,
     skip_id3,
 )
 
-# Bytes at the end in which two frames follow each other.
-_TAIL = 8 * 1024
 # ISO/IEC 14496-3, 4.5.3.1: bits of one channel in one frame, at most.
 _AAC_FRAME_BYTES = 6144 // 8
 _AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
@@ -38,26 +37,20 @@ def read_adts(size: int, probe: Probe) -> Reader:
     if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or rate_index >= len(_AAC_RATES):
         raise Malformed
     end = yield from end_before_tags(size)
-    tail_start = max(start, end - _TAIL)
-    tail = yield from read_range(tail_start, end - tail_start)
-    if not any(_ends_in_adts(tail, at, header) for at in range(len(tail))):
-        raise Malformed
-    largest = _AAC_FRAME_BYTES * (channels or 8) + _ADTS_HEADER + 2
+
+    def frame_length(data: bytes) -> int:
+        if len(data) < _ADTS_HEADER or data[:3] != header[:3]:
+            return 0
+        length = (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
+        return length if length > _ADTS_HEADER else 0
+
+    yield from check_tail(start, end, frame_length)
+    most_channels = channels if 0 < channels < 7 else 8
+    largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2
     frames = (end - start) // largest - _INCOMPLETE_FRAMES
     # HE-AAC doubles the rate.
     rate = _AAC_RATES[rate_index]
     return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)
-
-
-def _ends_in_adts(tail: bytes, at: int, header: bytes) -> bool:
-    """Return whether two frames like the first one follow each other at an offset."""
-    for _ in range(2):
-        if tail[at : at + 2] != header[:2] or tail[at + 2 : at + 3] != header[2:3]:
-            return False
-        if len(tail) < at + _ADTS_HEADER:
-            return False
-        at += (tail[at + 3] & 3) << 11 | tail[at + 4] << 3 | tail[at + 5] >> 5
-    return True
 
 
 def read_matroska(size: int, probe: Probe) -> Reader:

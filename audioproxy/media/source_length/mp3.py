@@ -5,7 +5,6 @@ The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraun
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import NamedTuple
 
 from audioproxy.media.mpeg_frame import FrameHeader, bitrates, frame_length
@@ -14,6 +13,7 @@ from audioproxy.media.source_length.reading import (
     Malformed,
     Reader,
     SourceLength,
+    check_tail,
     end_before_tags,
     read_range,
     skip_id3,
@@ -25,8 +25,6 @@ _DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
 # The decoder's own delay (LAME, "encoder delays").
 _DECODER_DELAY = 529
 
-# Bytes at the end in which two frames follow each other.
-_TAIL = 8 * 1024
 # Frames at both ends of a stream that a decoder may drop.
 _INCOMPLETE_FRAMES = 2
 # Bytes of a header frame up to the delays.
@@ -61,12 +59,19 @@ def read_mp3(size: int, probe: Probe) -> Reader:
     if header is not None:
         first = start + frame.length
         following = FrameHeader.parse((yield from read_range(first, 4)))
-        if following is None or not _alike(following, frame):
+        if following is None or not _same_stream(following, frame):
             raise Malformed
         audio_size = end - first
-        if header.size in (end - start, audio_size) and _fits(header, following, audio_size):
-            return SourceLength(header.samples, may_be_wrong=True)
-    yield from _check_tail(end, frame)
+        if header.size in (end - start, audio_size) and _size_fits_frames(
+            header, following, audio_size
+        ):
+            return SourceLength(header.samples, is_stated_only=True)
+
+    def frame_length_at(data: bytes) -> int:
+        found = FrameHeader.parse(data)
+        return found.length if found is not None and _same_stream(found, frame) else 0
+
+    yield from check_tail(start, end, frame_length_at)
     longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
     frames = (end - start) // longest - _INCOMPLETE_FRAMES
     return SourceLength(frames * frame.samples, exact=False)
@@ -93,7 +98,7 @@ def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     return _Header(frames, size, samples, is_constant=name == b"Info")
 
 
-def _fits(header: _Header, following: FrameHeader, size: int) -> bool:
+def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> bool:
     """Return whether a number of frames fits the number of their bytes."""
     if header.is_constant:
         # Each frame may be one byte longer.
@@ -105,23 +110,6 @@ def _fits(header: _Header, following: FrameHeader, size: int) -> bool:
     return header.frames * shortest <= size <= header.frames * (longest + 1)
 
 
-def _alike(one: FrameHeader, other: FrameHeader) -> bool:
+def _same_stream(one: FrameHeader, other: FrameHeader) -> bool:
     """Return whether two frames may belong to one stream."""
     return (one.version, one.rate) == (other.version, other.rate)
-
-
-def _check_tail(end: int, frame: FrameHeader) -> Generator[tuple[int, int], bytes, None]:
-    """Check that audio fills the file to its end.
-
-    :raises Malformed: where no two frames of the stream follow each other near the end.
-    """
-    start = max(0, end - _TAIL)
-    tail = yield from read_range(start, end - start)
-    for at in range(len(tail)):
-        first = FrameHeader.parse(tail[at : at + 4])
-        if first is None or not _alike(first, frame):
-            continue
-        second = FrameHeader.parse(tail[at + first.length :][:4])
-        if second is not None and _alike(second, frame):
-            return
-    raise Malformed

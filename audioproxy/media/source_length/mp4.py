@@ -9,7 +9,8 @@ from typing import NamedTuple
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
 
-_MOST_BOXES = 1024
+# Boxes in one other box. Files have few; the tables are not split into boxes.
+_MOST_BOXES = 64
 _LARGEST_TABLE = 64 * 1024
 _NORMAL_RATE = 0x10000
 
@@ -37,7 +38,7 @@ def read_mp4(size: int, probe: Probe) -> Reader:
     if boxes[-1].end != size:
         raise Malformed
     movie = yield from _list_boxes(*_inside(_find(boxes, b"moov")))
-    movie_rate, _ = yield from _read_times(_find(movie, b"mvhd"))
+    movie_rate = yield from _read_rate(_find(movie, b"mvhd"))
     for box in movie:
         if box.name != b"trak":
             continue
@@ -58,8 +59,7 @@ def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[
         length = int.from_bytes(header[:4], "big")
         if length == 1:
             length = int.from_bytes((yield from read_range(start + 8, 8)), "big")
-        elif length == 0:
-            length = end - start
+        # A box of size 0 reaches to the end of the file, wherever that is.
         if length < 8 or start + length > end or header[4:] == b"moof":
             raise Malformed
         boxes.append(_Box(header[4:], start, start + length))
@@ -80,12 +80,13 @@ def _find(boxes: list[_Box], name: bytes) -> _Box:
     return found
 
 
-def _read_times(header: _Box) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
-    """Return the units of a second, and the duration, from a movie or media header."""
+def _read_rate(header: _Box) -> Generator[tuple[int, int], bytes, int]:
+    """Return the units of a second from a movie or media header."""
     version = (yield from read_range(header.start + 8, 1))[0]
-    offset, width = (28, 8) if version else (20, 4)
-    fields = yield from read_range(header.start + offset, 4 + width)
-    return int.from_bytes(fields[:4], "big"), int.from_bytes(fields[4:], "big")
+    rate = yield from read_range(header.start + (28 if version else 20), 4)
+    if not any(rate):
+        raise Malformed
+    return int.from_bytes(rate, "big")
 
 
 def _read_edit(track: list[_Box]) -> Generator[tuple[int, int], bytes, _Edit | None]:
@@ -106,8 +107,7 @@ def _read_edit(track: list[_Box]) -> Generator[tuple[int, int], bytes, _Edit | N
 
 def _read_samples(media: list[_Box], probe: Probe) -> Generator[tuple[int, int], bytes, int]:
     """Return the number of samples of all packets, from the time-to-sample table."""
-    rate, _ = yield from _read_times(_find(media, b"mdhd"))
-    if rate != probe.sample_rate:
+    if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed
     information = yield from _list_boxes(*_inside(_find(media, b"minf")))
     tables = yield from _list_boxes(*_inside(_find(information, b"stbl")))
@@ -125,7 +125,7 @@ def _apply_edit(samples: int, edit: _Edit | None, movie_rate: int, probe: Probe)
     left = samples - edit.start
     # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
     # of the samples does not shorten them.
-    shortest, longest = ((edit.duration + by) * probe.sample_rate for by in (-1, 1))
-    if edit.duration and not shortest <= left * movie_rate <= longest:
-        left = min(left, round(edit.duration * probe.sample_rate / movie_rate))
+    duration = edit.duration * probe.sample_rate
+    if duration and abs(left * movie_rate - duration) > probe.sample_rate:
+        left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
     return SourceLength(left, ends_in_padding=True)

@@ -51,7 +51,8 @@ def read_opus(size: int, probe: Probe) -> Reader:
         # The stream does not begin at its first sample: it was cut out of a longer one.
         raise Malformed
     samples = yield from _last_granule(first, size)
-    return SourceLength(samples - int.from_bytes(head[10:], "little"))
+    delay = int.from_bytes(head[10:], "little")
+    return SourceLength(samples - delay, is_stated_only=True)
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader:
@@ -65,7 +66,7 @@ def read_vorbis(size: int, probe: Probe) -> Reader:
     longest = (1 << (head[28] >> 4)) // 2
     if page.granule > page.packets * longest:
         raise Malformed
-    return SourceLength((yield from _last_granule(first, size)))
+    return SourceLength((yield from _last_granule(first, size)), is_stated_only=True)
 
 
 def _read_page(offset: int) -> Generator[tuple[int, int], bytes, _Page]:

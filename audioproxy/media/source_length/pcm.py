@@ -6,7 +6,7 @@ too, as in ffmpeg.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import re
 
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
@@ -15,8 +15,11 @@ from audioproxy.media.source_length.reading import Malformed, Reader, SourceLeng
 _MOST_CHUNKS = 64
 _UNKNOWN_SIZE = 0xFFFF_FFFF
 
+_ONE_BYTE = ("pcm_alaw", "pcm_mulaw")
+# ffmpeg's names of the other codecs have their bits.
+_BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?$")
+
 _W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
-_W64_FORMAT = bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")
 _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
 
@@ -26,21 +29,19 @@ def read_wav(size: int, probe: Probe) -> Reader:
     if header[:4] not in (b"RIFF", b"RF64", b"BW64") or header[8:] != b"WAVE":
         raise Malformed
     is_large = header[:4] != b"RIFF"
-    offset, frame, large_size = 12, 0, None
+    offset, large_size = 12, 0
     for _ in range(_MOST_CHUNKS):
         chunk = yield from read_range(offset, 8)
         length, offset = int.from_bytes(chunk[4:], "little"), offset + 8
         if chunk[:4] == b"data":
-            if is_large and large_size is not None and length == _UNKNOWN_SIZE:
-                length = large_size
+            if is_large:
+                return _count(offset, min(offset + large_size, size), probe)
             # ffmpeg reads to the end of the file if the size is 0 or unknown.
-            end = size if length in (0, _UNKNOWN_SIZE) and not is_large else offset + length
-            return _count(offset, min(end, size), frame, probe)
+            end = size if length in (0, _UNKNOWN_SIZE) else offset + length
+            return _count(offset, min(end, size), probe)
         if chunk[:4] == b"ds64":
             sizes = yield from read_range(offset, 16)
             large_size = int.from_bytes(sizes[8:], "little")
-        elif chunk[:4] == b"fmt ":
-            frame = yield from _riff_frame(offset)
         offset += length + length % 2
     raise Malformed
 
@@ -49,14 +50,12 @@ def read_w64(size: int, probe: Probe) -> Reader:
     """Read the length of a Sony Wave64 file."""
     if (yield from read_range(0, 16)) != _W64_RIFF:
         raise Malformed
-    offset, frame = 40, 0
+    offset = 40
     for _ in range(_MOST_CHUNKS):
         chunk = yield from read_range(offset, 24)
         length = int.from_bytes(chunk[16:], "little")
         if chunk[:16] == _W64_DATA:
-            return _count(offset + 24, min(offset + length, size), frame, probe)
-        if chunk[:16] == _W64_FORMAT:
-            frame = yield from _riff_frame(offset + 24)
+            return _count(offset + 24, min(offset + length, size), probe)
         if length < 24:
             raise Malformed
         offset += length + -length % 8
@@ -68,17 +67,13 @@ def read_aiff(size: int, probe: Probe) -> Reader:
     header = yield from read_range(0, 12)
     if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
         raise Malformed
-    offset, frame = 12, 0
+    offset = 12
     for _ in range(_MOST_CHUNKS):
         chunk = yield from read_range(offset, 8)
         length, offset = int.from_bytes(chunk[4:], "big"), offset + 8
-        if chunk[:4] == b"COMM":
-            common = yield from read_range(offset, 8)
-            channels, bits = int.from_bytes(common[:2], "big"), int.from_bytes(common[6:], "big")
-            frame = channels * -(-bits // 8)
-        elif chunk[:4] == b"SSND":
+        if chunk[:4] == b"SSND":
             start = offset + 8 + int.from_bytes((yield from read_range(offset, 4)), "big")
-            return _count(start, min(offset + length, size), frame, probe)
+            return _count(start, min(offset + length, size), probe)
         offset += length + length % 2
     raise Malformed
 
@@ -87,38 +82,34 @@ def read_caf(size: int, probe: Probe) -> Reader:
     """Read the length of a Core Audio file."""
     if (yield from read_range(0, 4)) != b"caff":
         raise Malformed
-    offset, frame = 8, 0
+    offset = 8
     for _ in range(_MOST_CHUNKS):
         chunk = yield from read_range(offset, 12)
         length, offset = int.from_bytes(chunk[4:], "big", signed=True), offset + 12
-        if chunk[:4] == b"desc":
-            description = yield from read_range(offset, 32)
-            frame = int.from_bytes(description[16:20], "big")
-        elif chunk[:4] == b"data":
+        if chunk[:4] == b"data":
             end = size if length < 0 else min(offset + length, size)
-            return _count(offset + 4, end, frame, probe)
+            return _count(offset + 4, end, probe)
         if length < 0:
             raise Malformed
         offset += length
     raise Malformed
 
 
-def _riff_frame(offset: int) -> Generator[tuple[int, int], bytes, int]:
-    """Return the bytes of one sample of all channels, from a format chunk.
+def _count(start: int, end: int, probe: Probe) -> SourceLength:
+    """Return the number of samples in a range of bytes."""
+    if end < start:
+        raise Malformed
+    return SourceLength((end - start) // (_sample_bytes(probe.codec) * probe.channels))
 
-    :raises Malformed: where samples take more bytes than their bits need: ffmpeg decodes them
-        otherwise.
+
+def _sample_bytes(codec: str) -> int:
+    """Return the bytes of a sample, which the codec tells ffmpeg's decoder.
+
+    Headers may state more.
     """
-    fields = yield from read_range(offset, 16)
-    channels = int.from_bytes(fields[2:4], "little")
-    frame = int.from_bytes(fields[12:14], "little")
-    bits = int.from_bytes(fields[14:16], "little")
-    if frame != channels * -(-bits // 8):
+    if codec in _ONE_BYTE:
+        return 1
+    found = _BITS.match(codec)
+    if found is None:
         raise Malformed
-    return frame
-
-
-def _count(start: int, end: int, frame: int, probe: Probe) -> SourceLength:
-    if not frame or frame % probe.channels or end < start:
-        raise Malformed
-    return SourceLength((end - start) // frame)
+    return int(found[1]) // 8

@@ -6,32 +6,34 @@ I/O, and the bytes may come from a file, from a server or from a test.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+# ID3v2 tags at the start of a source; files have one, or two.
+_MOST_TAGS = 8
+# Bytes at the end of a stream of frames in which two frames follow each other.
+_TAIL = 8 * 1024
+
 #: Requests ``(offset, count)`` and is sent the bytes; fewer than ``count`` only at the end.
-Reader: TypeAlias = Generator[tuple[int, int], bytes, "SourceLength | None"]
+Reader: TypeAlias = Generator[tuple[int, int], bytes, "SourceLength"]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLength:
-    """The length of a source, which its end confirms.
+    """The length of a source.
 
     :ivar samples: number of samples of each channel, at the rate that the probe reports.
     :ivar exact: the source has exactly this many samples; otherwise it has at least this many.
     :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
-    :ivar may_be_wrong: a header states the number, and the end of the source agrees with another
-        statement of that header only.
+    :ivar is_stated_only: the end of the source agrees, but does not prove the number. An mp3 header
+        may state the right size and a wrong number. Ogg streams that were joined have several ends.
     """
 
     samples: int
     exact: bool = True
     ends_in_padding: bool = False
-    may_be_wrong: bool = False
-
-
-_MOST_TAGS = 8
+    is_stated_only: bool = False
 
 
 class Malformed(Exception):
@@ -43,6 +45,8 @@ def read_range(offset: int, count: int) -> Generator[tuple[int, int], bytes, byt
 
     :raises Malformed: where the source ends before the end of the range.
     """
+    if count < 0:
+        raise Malformed
     data = yield offset, count
     if len(data) < count:
         raise Malformed
@@ -77,3 +81,20 @@ def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:
         has_header = bool(int.from_bytes(footer[20:24], "little") >> 31)
         end -= tag_size + (32 if has_header else 0)
     return max(0, end)
+
+
+def check_tail(
+    start: int, end: int, frame_length: Callable[[bytes], int]
+) -> Generator[tuple[int, int], bytes, None]:
+    """Check that audio fills a stream of frames to its end.
+
+    :param frame_length: returns the length of the frame whose bytes it is given, or 0.
+    :raises Malformed: where no two frames follow each other near the end.
+    """
+    offset = max(start, end - _TAIL)
+    tail = yield from read_range(offset, end - offset)
+    for at in range(len(tail)):
+        length = frame_length(tail[at : at + 8])
+        if length and frame_length(tail[at + length :][:8]):
+            return
+    raise Malformed

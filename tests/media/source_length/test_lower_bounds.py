@@ -32,13 +32,20 @@ class LowerBoundTests(SynchronousTestCase):
             header += bytes((channels << 6 & 0xFF | size >> 11, size >> 3 & 0xFF, size << 5 & 0xFF))
             return (header + b"\xfc").ljust(size, b"\0") * 200
 
-        for channels, largest in ((1, 777), (2, 1545), (6, 4617), (0, 6153)):
+        for channels, largest in ((1, 777), (2, 1545), (6, 4617), (7, 6153), (0, 6153)):
             bound = SourceLength((60_000 // largest - 2) * 1024, exact=False)
             self.assertEqual(found(stream(channels)), bound)
         # The decoder doubles the rate of HE-AAC.
         doubled = SourceLength((60_000 // 1545 - 2) * 2048, exact=False)
         self.assertEqual(found(stream(2, rate=7)), doubled)
-        for file in (b"", bytes(99), stream(2) + bytes(9000), stream(2, rate=13), stream(2)[:305]):
+        for file in (
+            b"",
+            bytes(99),
+            stream(2) + bytes(9000),
+            stream(2, rate=13),
+            stream(2)[:305],
+            stream(2, size=7),
+        ):
             self.assertIsNone(found(file))
 
     def test_matroska(self) -> None:

@@ -53,7 +53,7 @@ def found(file: bytes, rate: int = 44100) -> SourceLength | None:
 
 
 def stated(samples: int) -> SourceLength:
-    return SourceLength(samples, may_be_wrong=True)
+    return SourceLength(samples, is_stated_only=True)
 
 
 class Mp3Tests(SynchronousTestCase):

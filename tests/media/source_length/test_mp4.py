@@ -51,7 +51,7 @@ def track(
 def mp4(*tracks: bytes, rate: int = 1000, version: int = 0) -> bytes:
     movie = box(b"moov", times(b"mvhd", rate, version), *tracks)
     large = struct.pack(">I4sQ", 1, b"free", 20) + bytes(4)
-    return box(b"ftyp", b"M4A ") + large + movie + struct.pack(">I4s", 0, b"mdat") + bytes(90)
+    return box(b"ftyp", b"M4A ") + large + movie + box(b"mdat", bytes(90))
 
 
 def found(file: bytes, codec: str = "aac") -> int | None:
@@ -94,9 +94,10 @@ class Mp4Tests(SynchronousTestCase):
         """Files that are cut or fragmented, and edits of other kinds, have no known length."""
         sound = track((10, 1024))
         whole = mp4(sound)
-        cut = whole.replace(struct.pack(">I4s", 0, b"mdat"), struct.pack(">I4s", 99, b"mdat"))
+        to_the_end = whole.replace(struct.pack(">I4s", 98, b"mdat"), b"\0\0\0\0mdat")
         for file in (
-            *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), cut),
+            *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), whole[:-1]),
+            *(to_the_end, mp4(sound, rate=0), whole + box(b"free") * 64),
             *(whole.replace(b"free", b"moof"), whole.replace(b"mdhd", b"xxxx")),
             *(mp4(track((10, 1024), rate=22050)), mp4(track())),
             *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),

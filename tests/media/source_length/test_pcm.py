@@ -60,6 +60,15 @@ class WavTests(SynchronousTestCase):
         ):
             self.assertEqual(found(file, "wav"), 10)
 
+    def test_codecs(self) -> None:
+        """The codec tells the bytes of a sample, whatever the header states."""
+        file = wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(48)))
+        for codec, samples in (
+            *(("pcm_u8", 24), ("pcm_alaw", 24), ("pcm_mulaw", 24), ("pcm_s24le", 8)),
+            *(("pcm_f32be", 6), ("pcm_f64le", 3)),
+        ):
+            self.assertEqual(found(file, "wav", codec), samples)
+
     def test_end_of_the_file(self) -> None:
         """Where the file ends before its samples, or their size is unknown, it ends the audio."""
         form = chunk(b"fmt ", FORMAT)
@@ -72,20 +81,21 @@ class WavTests(SynchronousTestCase):
         data = chunk(b"data", bytes(80), 0xFFFF_FFFF)
         for name in (b"RF64", b"BW64"):
             self.assertEqual(found(wav(chunk(b"ds64", sizes), form, data, name=name), "wav"), 10)
-        self.assertEqual(found(wav(form, chunk(b"data", bytes(80), 40), name=b"RF64"), "wav"), 10)
+        # The chunk's own size does not count.
+        small = chunk(b"data", bytes(80), 4)
+        self.assertEqual(found(wav(chunk(b"ds64", sizes), small, name=b"RF64"), "wav"), 10)
 
     def test_unknown(self) -> None:
         """Files of another form, without samples or with padded samples have no known length."""
         form, data = chunk(b"fmt ", FORMAT), chunk(b"data", bytes(40))
-        padded = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 2, 44100, 352800, 8, 24))
-        mono = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 1, 44100, 88200, 3, 24))
         for file in (
-            *(b"", b"RIFF", wav(data), wav(form), wav(form, chunk(b"data", b""))),
-            *(wav(padded, data), wav(mono, data), wav(form, data, name=b"RIFX")),
+            *(b"", b"RIFF", wav(form), wav(form, chunk(b"data", b""))),
+            *(wav(form, data, name=b"RIFX"), wav(form, data, name=b"RF64")),
             wav(*[chunk(b"junk", b"")] * 64, form, data),
         ):
             self.assertIsNone(found(file, "wav"), file[:60])
-        self.assertIsNone(found(wav(form, data), "wav", "adpcm_ms"))
+        for codec in ("adpcm_ms", "pcm_bluray"):
+            self.assertIsNone(found(wav(form, data), "wav", codec))
 
 
 class OtherContainerTests(SynchronousTestCase):
@@ -140,7 +150,7 @@ class OtherContainerTests(SynchronousTestCase):
                 b"",
                 b"cafe" * 9,
                 caf(description),
-                caf((b"data", data, None)),
+                caf((b"data", b"", None)),
                 caf((b"free", b"", -1)),
             ),
             caf(*[(b"free", b"", None)] * 64, description, (b"data", data, None)),
