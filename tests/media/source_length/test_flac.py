@@ -100,6 +100,8 @@ class FlacTests(SynchronousTestCase):
             flac(blocks=b"\x06\0\0\0" * 130),
             flac(frame(b"\0"), largest=3),
             (b"ID3\4" + bytes(6)) * 9 + flac(first),
+            # A tag that covers the audio.
+            flac(first) + b"APETAGEX" + struct.pack("<IIII", 2000, 9000, 1, 0) + bytes(8),
             # More candidates than are checked.
             flac(first, *[frame(b"\1")[:-3]] * 9),
         ):
