@@ -389,7 +389,7 @@ class HungDiskTests(ScriptedEncoderCase):
         other_response = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
         freeze("--unfreeze")
-        # On a busy machine, a write to the thawed disk may take longer than the timeout of the test.
+        # On a busy machine, a write to the thawed disk may take longer than a second.
         self.patch(files_module, "_COMMIT_TIMEOUT", 30.0)
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         counted = counter_increases(before, await scrape(service.metrics_port))
