@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import (
+    INCOMPLETE_FRAMES,
     Malformed,
     Reader,
     SourceLength,
@@ -20,8 +21,6 @@ _AAC_FRAME_BYTES = 6144 // 8
 _AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 _AAC_SAMPLES = 1024
 _ADTS_HEADER = 7
-# Frames at both ends of a stream that a decoder may drop.
-_INCOMPLETE_FRAMES = 2
 
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 # Seconds by which the stated duration may exceed the decoded one. Times are in milliseconds, and
@@ -47,7 +46,7 @@ def read_adts(size: int, probe: Probe) -> Reader:
     yield from check_tail(start, end, frame_length)
     most_channels = channels if 0 < channels < 7 else 8
     largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2
-    frames = (end - start) // largest - _INCOMPLETE_FRAMES
+    frames = (end - start) // largest - INCOMPLETE_FRAMES
     # HE-AAC doubles the rate.
     rate = _AAC_RATES[rate_index]
     return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from audioproxy.media.mpeg_frame import FrameHeader, bitrates, frame_length
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import (
+    INCOMPLETE_FRAMES,
     Malformed,
     Reader,
     SourceLength,
@@ -25,8 +26,6 @@ _DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
 # The decoder's own delay (LAME, "encoder delays").
 _DECODER_DELAY = 529
 
-# Frames at both ends of a stream that a decoder may drop.
-_INCOMPLETE_FRAMES = 2
 # Bytes of a header frame up to the delays.
 _LONGEST_TAG = 192
 
@@ -73,7 +72,7 @@ def read_mp3(size: int, probe: Probe) -> Reader:
 
     yield from check_tail(start, end, frame_length_at)
     longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
-    frames = (end - start) // longest - _INCOMPLETE_FRAMES
+    frames = (end - start) // longest - INCOMPLETE_FRAMES
     return SourceLength(frames * frame.samples, exact=False)
 
 

@@ -15,6 +15,9 @@ _MOST_TAGS = 8
 # Bytes at the end of a stream of frames in which two frames follow each other.
 _TAIL = 8 * 1024
 
+#: Frames at both ends of a stream that a decoder may drop.
+INCOMPLETE_FRAMES = 2
+
 #: Requests ``(offset, count)`` and is sent the bytes; fewer than ``count`` only at the end.
 Reader: TypeAlias = Generator[tuple[int, int], bytes, "SourceLength"]
 
