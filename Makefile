@@ -37,7 +37,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers radosgw run demo \
     check lint format types docs coverage test quick test-deploy test-ceph \
-    test-ffmpeg soak guards bench wrk fuzz container screenshots clean
+    test-ffmpeg soak guards bench quality wrk fuzz container screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -82,6 +82,9 @@ guards: system-ffmpeg dev ## check that soak detects known bugs, each injected i
 
 bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## compare the service with other programs, and write docs/performance.md; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
+
+quality: system-ffmpeg readers $(VENV)/.bench ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
+	$(BIN)/python -m bench.quality
 
 lint: dev ## run ruff (lint, format) and import-linter (layers)
 	$(BIN)/ruff check .

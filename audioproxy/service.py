@@ -134,7 +134,14 @@ class AudioProxy(Service):
         encoder = Encoder(reporting)
         sources = self._backends.sources
         prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
-        self._preparer = Preparer(sources, prober, encoder, ffmpeg, config.max_src_bytes)
+        self._preparer = Preparer(
+            sources,
+            prober,
+            encoder,
+            ffmpeg,
+            self.programs.find_resampler,
+            config.max_src_bytes,
+        )
         self._limits = RenderLimits(reactor, config.render_timeout, config.max_variant_bytes)
         self._renders = RenderRegistry(
             RenderContext(

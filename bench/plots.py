@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("svg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
 
 from bench.figures import Curve, Figure, Panel, Spread
 
 _INK = "#7a828c"
+# Level of a full-scale sine in a spectrogram of magnitudes, in dB.
+_SCALE = -6.02
 _LINES = ("#2f81f7", "#d9730d", "#3fa45b")
 _STYLE = {
     "axes.edgecolor": _INK,
@@ -106,6 +110,60 @@ def overview(figures: Sequence[Figure], path: Path) -> None:
 def _margin(figure: Figure, value: float) -> float:
     assert figure.target is not None
     return value / figure.target if figure.at_least else figure.target / value
+
+
+def spectrograms(panels: Mapping[str, NDArray[np.float64]], rate: int, path: Path) -> None:
+    """Draw the spectrogram of each signal; the colors range from -150 dBFS to full scale."""
+    with pyplot.rc_context(_STYLE):
+        size = (3.0 * len(panels), 3.0)
+        sheet, row = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+        for (name, samples), axes in zip(panels.items(), row[0], strict=True):
+            axes.specgram(
+                samples,
+                NFFT=1024,
+                Fs=rate,
+                noverlap=512,
+                window=np.kaiser(1024, 20),
+                scale="dB",
+                mode="magnitude",
+                vmin=-150 + _SCALE,
+                vmax=_SCALE,
+            )
+            axes.set_title(name.replace("`", ""), fontsize=9)
+            axes.set_xlabel("s")
+            axes.yaxis.set_major_formatter(FuncFormatter(_number))
+        row[0][0].set_ylabel("Hz")
+        _save(sheet, path)
+
+
+def spectra(
+    lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]], path: Path
+) -> None:
+    """Draw spectra, each by its frequencies in Hz and its levels in dBFS.
+
+    Each line is the highest level of groups of neighboring bins.
+    """
+    with pyplot.rc_context(_STYLE):
+        sheet, row = pyplot.subplots(
+            1, len(lines), figsize=(3.4 * len(lines), 3.0), squeeze=False, sharey=True
+        )
+        for (name, (hertz, levels)), colour, axes in zip(
+            lines.items(), _LINES, row[0], strict=False
+        ):
+            count = len(levels) // 600
+            whole = 600 * count
+            axes.plot(
+                hertz[:whole:count],
+                levels[:whole].reshape(-1, count).max(axis=1),
+                color=colour,
+                linewidth=0.8,
+            )
+            axes.set_title(name.replace("`", ""), fontsize=9)
+            axes.set_xlabel("Hz")
+            axes.xaxis.set_major_formatter(FuncFormatter(_number))
+            axes.grid(True)
+        row[0][0].set_ylabel("dBFS")
+        _save(sheet, path)
 
 
 def _save(figure: object, path: Path) -> None:

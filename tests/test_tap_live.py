@@ -16,9 +16,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
+from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
 from audioproxy.web.health import Readiness
+from tests.support.audio import render_all
 from tests.support.http import KEY, SALT
+from tests.support.programs import write_ffmpeg_without_soxr
 from tests.support.service import (
     PATIENCE,
     ServiceCase,
@@ -288,6 +291,21 @@ class RunTests(TapCase):
         self.assertEqual(503, response.status)
         self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, response.document)
         self.assertEqual((b"no-store", None), (response["cache-control"], response["retry-after"]))
+
+    async def test_ffmpeg_without_libsoxr(self) -> None:
+        """An ffmpeg without libsoxr causes one warning at boot, and renders still work (D60)."""
+        programs = self.root / "programs"
+        programs.mkdir()
+        write_ffmpeg_without_soxr(programs)
+        process = self.twistd(PATH=f"{programs}:{os.environ['PATH']}")
+        port = await process.port()
+        self.add("short.flac", short_flac())
+        response = await fetch(port, signed("/f:wav/sr:8000/plain/local://short.flac"))
+        expected = render_all(short_flac().read_bytes(), ["f:wav/sr:8000"], resampler=SWRESAMPLE)
+        self.assertEqual((200, *expected.values()), (response.status, response.body))
+        await until(lambda: "libsoxr" in process.stdout, "the warning")
+        warnings = [each["text"] for each in self.lines(process.stdout) if "soxr" in each["text"]]
+        self.assertEqual(1, len(warnings), warnings)
 
     async def test_ffmpeg_that_goes_and_comes(self) -> None:
         """A node is ready only while both ffmpeg and ffprobe can run (D34)."""

@@ -10,6 +10,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
+from audioproxy.media.conversion import SOXR, output_depth, output_sample_format
 from audioproxy.media.filters import filter_chain, output_channels, output_rate, output_samples
 from audioproxy.media.inputs import Input
 from audioproxy.media.length_headers import LENGTH_HEADERS, LengthHeader, OutputForm
@@ -100,7 +101,6 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 # larger than the default does.
 _PAGE_DURATION = ("-page_duration", "500000")
 
-_FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
 _WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
 
 ENCODERS = {
@@ -132,7 +132,7 @@ ENCODERS = {
         800,
     ),
     "flac": FormatEncoding(
-        lambda depth: ["-c:a", "flac", *_FLAC_DEPTHS[depth]],
+        lambda depth: ["-c:a", "flac"],
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
         64,
@@ -146,18 +146,6 @@ ENCODERS = {
         lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0
     ),
 }
-
-
-def output_depth(options: VariantOptions, probe: Probe) -> str:
-    """Return the output's bit depth as a value of ``bd``, for a lossless format.
-
-    Without ``bd`` it is the format's smallest depth that holds the source's depth, else its
-    largest.
-    """
-    depths = options.format.depths
-    if options.bd is not None or not depths:
-        return options.bd or ""
-    return next((d for d in depths if int(d.rstrip("f")) >= probe.bit_depth), depths[-1])
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
@@ -220,10 +208,15 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
 
 def encoder_arguments(
-    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe
+    ffmpeg: str,
+    source: Input,
+    options: VariantOptions,
+    probe: Probe,
+    resampler: tuple[str, ...] = SOXR,
 ) -> list[str]:
     """Return the command line of a render, which writes to stdout and never seeks there.
 
+    :param resampler: the arguments that select the resampler.
     :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)
@@ -239,8 +232,11 @@ def encoder_arguments(
         *_AUDIO_ONLY,
         *_BIT_EXACT,
         *(["-af", chain] if chain else []),
+        *resampler,
         *encoder.codec(output_depth(options, probe)),
         *encoder.quality(options),
+        "-sample_fmt",
+        output_sample_format(options, probe),
         "-ar",
         str(output_rate(options, probe)),
         "-ac",

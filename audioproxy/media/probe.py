@@ -21,6 +21,9 @@ _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
 _FALLBACK_CHANNELS = 2
 
+# Bits of the integer formats of decoded samples, as ffprobe names them.
+_DECODED_BITS = {"u8": 8, "s16": 16, "s32": 32}
+
 # Limits of channels and of the sample rate. ffmpeg mixes no more channels than this. It does not
 # resample rates far above the limit, which is the rate of DSD1024. Only a broken header states
 # more.
@@ -41,6 +44,7 @@ class Probe:
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored.
+    :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar description: the fields of the info document, as ffprobe reports them.
     """
@@ -52,6 +56,7 @@ class Probe:
     sample_rate: int = _FALLBACK_RATE
     channels: int = _FALLBACK_CHANNELS
     bit_depth: int = _FALLBACK_DEPTH
+    decoded_bits: int = _FALLBACK_DEPTH
     layout: str | None = None
     measured: bool = False
     length: SourceLength | None = None
@@ -90,8 +95,8 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
         "-of",
         "json",
         "-show_entries",
-        "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_rate,"
-        "channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+        "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_fmt,"
+        "sample_rate,channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
         ":stream_disposition=attached_pic:format_tags",
         *source.probe_arguments(),
     ]
@@ -145,9 +150,19 @@ def read_probe(
         sample_rate=rate,
         channels=channels,
         bit_depth=description.bit_depth or _FALLBACK_DEPTH,
+        decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
         description=description,
     )
+
+
+def _decoded_bits(sample_format: object, stated: int | None) -> int:
+    """Return the bits of the samples that a decoder outputs.
+
+    Decoders output 20 and 24 bits as 32. Floating point has more bits than any integer output.
+    """
+    bits = _DECODED_BITS.get(str(sample_format).removesuffix("p"), 64)
+    return stated if bits == 32 and stated in (20, 24) else bits
 
 
 def _close_brackets(text: str) -> str:

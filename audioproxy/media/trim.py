@@ -33,9 +33,9 @@ _PREROLL = 1
 # Seconds between a fade-out and a stated end that may be wrong.
 _FADE_MARGIN = 1
 
-# Seconds. For a shorter input, `norm` needs the exact length. loudnorm shortens inputs of up to 100
-# samples, which are 0.1 s at its lowest accepted rate, 1000 Hz.
-_SHORT_INPUT = Decimal("0.1")
+# Seconds. For a shorter input, `norm` and `enhance` need the exact length. Without libsoxr, their
+# resamplers shorten inputs of up to 170 samples, which are 0.17 s at the lowest accepted rate.
+_SHORT_INPUT = Decimal("0.2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
     A fade-out or a refusal may depend on the source's end. Many containers state the end only
-    roughly, or not at all, and nothing confirms it. ``norm`` needs the length where it may have
-    only a few samples to work on.
+    roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
+    they may have only a few samples to work on.
     """
     if probe.measured:
         return False
     start, end = _bounds(options)
-    if options.norm is not None and any(
+    if (options.norm or options.enhance) and any(
         stop is not None and stop - start < _SHORT_INPUT for stop in (end, probe.duration)
     ):
         return True

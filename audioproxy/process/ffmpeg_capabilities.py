@@ -1,17 +1,19 @@
-"""Checks that ffmpeg and ffprobe can be run, and that ffmpeg has what the formats need (D34)."""
+"""Checks of ffmpeg and ffprobe: they can be run, and ffmpeg has what the formats need (D34)."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import redact
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
@@ -38,7 +40,8 @@ _RUN_TIMEOUT = 20.0
 # Seconds between two checks of programs that cannot be run.
 _RETRY = 10.0
 _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
-
+# In the build configuration, which follows the version.
+_WITH_SOXR = b"--enable-libsoxr"
 
 _log = Logger()
 
@@ -50,6 +53,10 @@ class Programs:
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
+    # The resampler of the ffmpeg that was examined last.
+    _resamplers: dict[_FileIdentity | None, tuple[str, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     async def find_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -80,6 +87,30 @@ class Programs:
             versions[program] = match[1].decode("ascii") if match else ""
         return versions
 
+    async def find_resampler(self) -> tuple[str, ...]:
+        """Return the arguments that select the best resampler of ffmpeg (D60).
+
+        ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
+        the arguments reports that.
+        """
+        identity = _identify(self.ffmpeg)
+        if identity not in self._resamplers:
+            run = await self._run_for_version(self.ffmpeg)
+            if run.failure:
+                return SOXR
+            self._resamplers.clear()
+            self._resamplers[identity] = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
+        return next(iter(self._resamplers.values()))
+
+    async def find_shortcoming(self) -> str | None:
+        """Return which library ffmpeg lacks that has a replacement, as text."""
+        if await self.find_resampler() == SOXR:
+            return None
+        return (
+            f"{self.ffmpeg} lacks libsoxr, so sample rates are converted by libswresample, and"
+            " variants differ from those of nodes with libsoxr"
+        )
+
     async def _run_for_version(self, program: str) -> _Run:
         return await self._run([program, "-hide_banner", "-version"])
 
@@ -96,6 +127,22 @@ class Programs:
             words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")
         return _Run(ended.stdout)
+
+
+class _FileIdentity(NamedTuple):
+    """What changes if a program is replaced."""
+
+    device: int
+    inode: int
+    modified: int
+
+
+def _identify(path: str) -> _FileIdentity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return _FileIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 class _Run(NamedTuple):
@@ -163,6 +210,8 @@ class ProgramsMonitor:
         self._report(True)
         if lacking := await self._programs.find_missing_features():
             _log_missing(lacking)
+        elif shortcoming := await self._programs.find_shortcoming():
+            _log.warn("{shortcoming}; Debian's ffmpeg has it", shortcoming=shortcoming)
 
     async def _pause(self) -> None:
         await deferLater(self._programs.launcher.clock, _RETRY)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from audioproxy.errors import (
     NothingDecoded,
@@ -27,7 +28,7 @@ from audioproxy.media.encoding import (
     uses_length,
 )
 from audioproxy.media.exact_length import length_warning
-from audioproxy.media.filters import is_too_short_to_resample, may_need_length
+from audioproxy.media.filters import is_too_short, may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
@@ -46,6 +47,7 @@ class Preparer:
 
     :ivar encoder: measures sources whose headers do not state their exact length.
     :ivar ffmpeg: path of the program.
+    :ivar find_resampler: returns the arguments that select ffmpeg's resampler.
     :ivar max_source: bytes; larger sources are refused.
     """
 
@@ -53,6 +55,7 @@ class Preparer:
     prober: Prober
     encoder: Encoder
     ffmpeg: str
+    find_resampler: Callable[[], Coroutine[Any, Any, tuple[str, ...]]]
     max_source: int
 
     async def open(self, source: Source) -> OpenSource:
@@ -119,7 +122,10 @@ class Preparation:
         if needs_measuring(self._options, self.probe):
             await self._measure(opened, deadline)
             opened = await self.input(deadline)
-        return encoder_arguments(self._preparer.ffmpeg, opened, self._options, self.probe)
+        resampler = await deadline.limit(self._preparer.find_resampler())
+        return encoder_arguments(
+            self._preparer.ffmpeg, opened, self._options, self.probe, resampler
+        )
 
     async def retry_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line of a second attempt, for a source whose render gave no audio.
@@ -137,7 +143,7 @@ class Preparation:
             return None
         await self.check_unchanged()
         command = await self.command(deadline)
-        return command if is_too_short_to_resample(self._options, self.probe) else None
+        return command if is_too_short(self._options, self.probe) else None
 
     async def measure_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line that measures the source; None where that is not needed."""

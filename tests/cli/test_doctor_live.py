@@ -129,6 +129,8 @@ class ProgramsTests(DoctorCase):
                 script.chmod(0o755)
             results = await self.run_checks(ffmpeg=True, PATH=str(folder))
             self.assert_result(results, "ffmpeg", verdict, words)
+            if verdict == GOOD:
+                self.assert_result(results, "libsoxr", NOTE, "lacks libsoxr, .* install ffmpeg")
 
 
 class PortsTests(DoctorCase):

@@ -12,12 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
+from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.encoding import (
     ENCODERS,
     check_bitrate,
     encoder_arguments,
     measure_arguments,
-    output_depth,
     output_rate,
 )
 from audioproxy.media.inputs import Input, local_input
@@ -32,6 +32,7 @@ SOURCE = local_input()
 OPEN_SOURCE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_arguments()]
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
 BIT_EXACT = "-fflags +bitexact -flags:a +bitexact"
+RESAMPLER = "-resampler soxr -precision 28"
 ABORT_IF_EMPTY = "-abort_on empty_output"
 FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
@@ -55,6 +56,7 @@ def probes(draw: st.DrawFn) -> Probe:
         sample_rate=draw(st.integers(1, 6_144_000) | st.sampled_from((8000, 44100, 48000))),
         channels=draw(st.integers(1, 64)),
         bit_depth=draw(st.integers(1, 64)),
+        decoded_bits=draw(st.sampled_from((8, 16, 20, 24, 32, 64))),
         layout=draw(st.sampled_from((None, "mono", "stereo", "2.1", "5.1", "7.1"))),
         measured=draw(st.booleans()),
     )
@@ -67,38 +69,48 @@ class CommandTests(SynchronousTestCase):
         """Each audio format has exactly this command line, in which every setting is explicit (D9).
 
         These are all audio formats of the contract. All metadata is removed, and nothing random is
-        added (D44). The default format is mp3.
+        added (D44). libsoxr resamples (D60). The default format is mp3.
         """
         opus = "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
         vorbis = "-c:a libvorbis -flags:a +qscale -global_quality:a 590"
-        flac = "-c:a flac -sample_fmt s16 -compression_level 5"
-        for text, encoder, rate, muxer in (
-            ("f:mp3", "-c:a libmp3lame -b:a 192k", 44100, "-write_xing 0 -id3v2_version 0 -f mp3"),
-            ("f:opus", opus, 48000, "-page_duration 500000 -f opus"),
-            ("f:ogg", vorbis, 44100, "-page_duration 500000 -f ogg"),
-            ("f:aac", "-c:a aac -b:a 160k", 44100, "-f adts"),
-            ("f:m4a", "-c:a aac -b:a 160k", 44100, f"{FRAGMENTED} -f mp4"),
-            ("f:flac", flac, 44100, "-metadata_header_padding 0 -f flac"),
-            ("f:wav", "-c:a pcm_s16le", 44100, "-f wav"),
+        flac = "-c:a flac -compression_level 5"
+        mp3 = "-write_xing 0 -id3v2_version 0 -f mp3"
+        for text, encoder, samples, rate, muxer in (
+            ("f:mp3", "-c:a libmp3lame -b:a 192k", "fltp", 44100, mp3),
+            ("f:opus", opus, "flt", 48000, "-page_duration 500000 -f opus"),
+            ("f:ogg", vorbis, "fltp", 44100, "-page_duration 500000 -f ogg"),
+            ("f:aac", "-c:a aac -b:a 160k", "fltp", 44100, "-f adts"),
+            ("f:m4a", "-c:a aac -b:a 160k", "fltp", 44100, f"{FRAGMENTED} -f mp4"),
+            ("f:flac", flac, "s16", 44100, "-metadata_header_padding 0 -f flac"),
+            ("f:wav", "-c:a pcm_s16le", "s16", 44100, "-f wav"),
         ):
-            encoder += f" -ar {rate} -ac 2"
-            words = f"{STREAMS} {BIT_EXACT} {encoder} {ABORT_IF_EMPTY} {muxer} pipe:1".split()
+            encoder += f" -sample_fmt {samples} -ar {rate} -ac 2 {ABORT_IF_EMPTY} {muxer} pipe:1"
+            words = f"{STREAMS} {BIT_EXACT} {RESAMPLER} {encoder}".split()
             self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
         self.assertEqual(command("br:192"), command("f:mp3"))
 
     def test_filters_and_seek(self) -> None:
         """The filter chain and the seek position are at the right place in the command line."""
+        working = "aformat=sample_fmts=dblp:sample_rates=44100"
         words = (
             f"{STREAMS} {BIT_EXACT} -af aformat=sample_rates=44100"
             ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
-            ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
+            f",aformat=sample_rates=44100,{working},pan=mono|c0=0.500000000*c0+0.500000000*c1"
             ",volume=volume=-3dB:precision=double:eval=once"
-            ",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100"
-            f" -c:a pcm_f32le -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
+            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working} {RESAMPLER}"
+            f" -c:a pcm_f32le -sample_fmt flt -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
         opened = [*OPEN_SOURCE[:5], *SOURCE.encoder_arguments("4")]
         found = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
         self.assertEqual(found, [*opened, *words.split()])
+
+    def test_resampler(self) -> None:
+        """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""
+        words = encoder_arguments("ffmpeg", SOURCE, parse_options("f:opus"), CD, SWRESAMPLE)
+        replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12"
+        expected = " ".join(command("f:opus")).replace(RESAMPLER, replaced)
+        self.assertEqual(" ".join(words), expected)
+        self.assertIn(f" {replaced} -c:a ", expected)
 
     def test_remote(self) -> None:
         """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
@@ -127,9 +139,9 @@ class CommandTests(SynchronousTestCase):
         before, after = words[: words.index("-i")], words[words.index("-i") + 2 :]
         self.assertIn("-nostdin", before)
         self.assertIn(" ".join(SOURCE.encoder_arguments()[:4]), " ".join(before))
-        for flags in (STREAMS, BIT_EXACT, ABORT_IF_EMPTY):
+        for flags in (STREAMS, BIT_EXACT, RESAMPLER, ABORT_IF_EMPTY):
             self.assertIn(flags, " ".join(after))
-        for flag in ("-map", "-c:a", "-ar", "-ac", "-f"):
+        for flag in ("-map", "-resampler", "-c:a", "-sample_fmt", "-ar", "-ac", "-f"):
             self.assertEqual(after.count(flag), 1, flag)
         self.assertEqual(after[-1], "pipe:1")
         rate, channels = (int(after[after.index(flag) + 1]) for flag in ("-ar", "-ac"))
@@ -155,11 +167,11 @@ class QualityTests(SynchronousTestCase):
             ("f:m4a/q:2.0", "-q:a 2"),
             *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("-1", -118), ("-0.5", -59))),
             *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("0", 0), ("7.5", 885))),
-            ("f:flac/q:12", "-sample_fmt s16 -compression_level 12"),
+            ("f:flac/q:12", "-compression_level 12"),
             ("f:opus/q:0", opus.format(128, 0)),
         ):
             line = command(text)
-            found = line[line.index("-c:a") + 2 : line.index("-ar")]
+            found = line[line.index("-c:a") + 2 : line.index("-sample_fmt")]
             self.assertEqual(" ".join(found), words, text)
 
     def test_bounds(self) -> None:
@@ -203,32 +215,16 @@ class RateAndDepthTests(SynchronousTestCase):
                 found = output_rate(parse_options(text), replace(CD, sample_rate=source))
                 self.assertEqual(found, rate, (text, source))
 
-    def test_depth(self) -> None:
-        """The default depth is the lowest that is not below the source's, or the highest.
-
-        ``bd`` replaces the default, and lossy formats have no depth (Format and encoding options).
-        """
-        for text, depths in (
-            ("f:flac", {8: "16", 16: "16", 20: "24", 24: "24", 32: "24"}),
-            ("f:wav", {1: "16", 24: "24", 32: "32f", 64: "32f"}),
-            ("f:wav/bd:16", {32: "16"}),
-            ("f:flac/bd:24", {16: "24"}),
-            ("f:mp3", {24: ""}),
-        ):
-            for source, depth in depths.items():
-                found = output_depth(parse_options(text), replace(CD, bit_depth=source))
-                self.assertEqual(found, depth, (text, source))
-
     def test_depth_arguments(self) -> None:
         """Each depth is requested explicitly (D9)."""
-        for text, words in (
-            ("f:flac/bd:16", "flac -sample_fmt s16"),
-            ("f:flac/bd:24", "flac -sample_fmt s32"),
-            ("f:wav/bd:16", "pcm_s16le"),
-            ("f:wav/bd:24", "pcm_s24le"),
-            ("f:wav/bd:32f", "pcm_f32le"),
+        for text, codec, samples in (
+            ("f:flac/bd:16", "flac -compression_level 5", "s16"),
+            ("f:flac/bd:24", "flac -compression_level 5", "s32"),
+            ("f:wav/bd:16", "pcm_s16le", "s16"),
+            ("f:wav/bd:24", "pcm_s24le", "s32"),
+            ("f:wav/bd:32f", "pcm_f32le", "flt"),
         ):
-            self.assertIn(f" -c:a {words} ", " ".join(command(text)))
+            self.assertIn(f" -c:a {codec} -sample_fmt {samples} ", " ".join(command(text)))
 
 
 class EncodersTests(SynchronousTestCase):

@@ -23,7 +23,7 @@ VIDEO = {"codec_type": "video", "codec_name": "h264"}
 COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
 FIELDS = (
     *("sample_rate", "channels", "channel_layout", "bits_per_sample", "bits_per_raw_sample"),
-    "duration",
+    *("sample_fmt", "duration"),
 )
 ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurate\n"
 
@@ -51,7 +51,7 @@ class ProbeArgumentsTests(SynchronousTestCase):
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 "-show_entries",
                 "format=format_name,duration,bit_rate,size"
-                ":stream=codec_type,codec_name,sample_rate,channels,channel_layout,"
+                ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,"
                 "bits_per_sample,bits_per_raw_sample,duration,bit_rate"
                 ":stream_disposition=attached_pic:format_tags",
                 *source.probe_arguments(),
@@ -185,7 +185,7 @@ class FieldTests(SynchronousTestCase):
             values = found.sample_rate, found.channels, found.bit_depth, found.layout
             self.assertEqual(values, (48000, 2, 16, None), missing)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
-        self.assertEqual(bare, Probe("", "mp3", None, False))
+        self.assertEqual(bare, Probe("", "mp3", None, False, decoded_bits=64))
 
     def test_depth_and_layout(self) -> None:
         """The raw depth comes first, since a 24-bit stream may be stored in 32 bits.
@@ -196,6 +196,26 @@ class FieldTests(SynchronousTestCase):
             found = parse_audio(bits_per_raw_sample=raw, bits_per_sample=stored)
             self.assertEqual(found.bit_depth, depth)
         self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
+
+    def test_decoded_bits(self) -> None:
+        """Decoded samples have the bits of their format; 32 may hold the 20 or 24 stated (D60).
+
+        Floats have more bits than any integer output. So have samples whose format is unknown.
+        """
+        for name, stated, bits in (
+            *(("u8", 8, 8), ("u8p", 0, 8), ("s16", 16, 16), ("s16p", "N/A", 16)),
+            # The decoder's format counts, also where the source states more bits or fewer.
+            *(("s16", 24, 16), ("s16", 8, 16), ("s32", 16, 32)),
+            *(("s32", 20, 20), ("s32", 24, 24), ("s32p", 24, 24)),
+            *(("s32", 32, 32), ("s32", 0, 32), ("s32p", None, 32), ("s32p", 32, 32)),
+            *((name, stated, 64) for name in ("flt", "fltp", "dbl", "dblp") for stated in (0, 24)),
+            *(("s64", 64, 64), ("N/A", 16, 64), ("", 16, 64), (None, 24, 64)),
+        ):
+            found = parse_audio(sample_fmt=name, bits_per_raw_sample=stated)
+            self.assertEqual(found.decoded_bits, bits, (name, stated))
+        # The stored bits are used if the raw bits are unknown.
+        self.assertEqual(parse_audio(sample_fmt="s32", bits_per_sample=24).decoded_bits, 24)
+        self.assertEqual(parse_audio(bits_per_raw_sample=16).decoded_bits, 64)
 
     def test_duration(self) -> None:
         """The container's duration comes first, then the stream's (Info document)."""
@@ -267,4 +287,5 @@ class FieldTests(SynchronousTestCase):
         self.assertTrue(0 < found.sample_rate <= 6_144_000)
         self.assertTrue(0 < found.channels <= 64)
         self.assertTrue(found.bit_depth > 0)
+        self.assertIn(found.decoded_bits, (8, 16, 20, 24, 32, 64))
         self.assertTrue(found.duration is None or 0 < found.duration < Decimal("Infinity"))

@@ -191,11 +191,12 @@ class MeasuringTests(SynchronousTestCase):
             # A refusal must not depend on an estimate.
             ("t:10", [estimated]),
             ("t:50:1", [estimated]),
-            # norm needs the number of samples if there are few.
-            ("norm:ebu/t:9.9", []),
-            ("norm:ebu/t:9.901", [confirmed, bounded, claimed, stated, estimated]),
-            ("norm:ebu/t:5:0.099", [confirmed, bounded, claimed, *unconfirmed]),
-            ("norm:ebu/t:5:0.1", []),
+            # norm and enhance need the number of samples if there are few.
+            ("norm:ebu/t:9.8", []),
+            ("norm:ebu/t:9.801", [confirmed, bounded, claimed, stated, estimated]),
+            ("norm:ebu/t:5:0.199", [confirmed, bounded, claimed, *unconfirmed]),
+            ("enhance:voice/t:5:0.199", [confirmed, bounded, claimed, *unconfirmed]),
+            ("norm:ebu/t:5:0.2", []),
         ):
             for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
                 self.assertIs(

@@ -88,7 +88,7 @@ class WaveformSpecTests(SynchronousTestCase):
     def test_where_channels_are_mixed(self) -> None:
         """`Reduction` mixes stereo that is at most trimmed, and ffmpeg all else (Peaks options)."""
         for text, channels, decoded in (
-            *(("ch:1", 1, 1), ("ch:1", 2, 2), ("ch:1/t:1:2", 2, 2), ("ch:1/gain:0", 2, 1)),
+            *(("ch:1", 1, 1), ("ch:1", 2, 2), ("ch:1/t:1:2", 2, 2), ("ch:1/gain:1", 2, 1)),
             *(("ch:1", 6, 1), ("ch:2", 1, 2), ("ch:2", 6, 2)),
         ):
             probe = replace(STEREO, channels=channels)

@@ -42,10 +42,10 @@ from tests.support.waveforms import (
     WaveformDocument,
     bounds,
     decode_frames,
-    frames_of_wav,
     mean,
     parse_waveform,
     render_waveform,
+    round_frames,
 )
 
 
@@ -263,10 +263,11 @@ class OptionTests(SourceCase):
     """Waveforms show the audio after all options are applied (Peaks options, 1)."""
 
     async def test_as_heard(self) -> None:
-        """Each waveform matches the wav variant with the same options.
+        """Each waveform matches the wav variant with the same options, without dither (D60).
 
         It shows the effect of t, fade, gain, norm and enhance, also for an MP3. With ``ch:2`` it
-        shows mono on both channels; downmixes of 5.1 are exactly those of audio variants.
+        shows mono on both channels; downmixes of 5.1 are those of audio variants. Floats of the
+        variant are rounded twice, so a value may differ by one step.
         """
         mp3 = convert(write_wav(noise(44100, 110_250)), "-c:a libmp3lame -f mp3")
         checks = []
@@ -286,24 +287,27 @@ class OptionTests(SourceCase):
             ("faded.mp3", mp3, "fade:0.5:0.5/ch:1"),
         ):
             self.add(name, source)
-            outputs = render_all(source, [f"f:wav/bd:16/{text}" for text in texts])
+            outputs = render_all(source, [f"f:wav/bd:32f/{text}" for text in texts])
             checks += [
-                (name, text, frames_of_wav(output, 2 if "ch:2" in text else 1))
+                (name, text, round_frames(output))
                 for text, output in zip(texts, outputs.values(), strict=True)
             ]
 
         async def check(name: str, text: str, frames: Frames) -> None:
             waveform = await self.request_waveform(name, f"/{text}/pts:200")
-            self.assert_exact(waveform, frames, 200, (name, text))
+            expected = render_waveform(frames, waveform.pixel, 200)
+            differences = np.abs(np.subtract(waveform.values, expected))
+            self.assertLessEqual(differences.max(), 1, (name, text))
+            self.assertLess(np.count_nonzero(differences), 10, (name, text))
 
         await gatherResults([Deferred.fromCoroutine(check(*each)) for each in checks])
 
     async def test_mean_as_heard(self) -> None:
-        """A mono waveform of stereo differs from ffmpeg's rounded downmix by one step at most."""
+        """A mono waveform of stereo differs from the rounded downmix by one step at most."""
         source = write_wav(noise(22050, 20_000, 2, 1.0))
         self.add("a.wav", source)
         waveform = await self.request_waveform("a.wav", "/pts:200")
-        heard = frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1)
+        heard = round_frames(render(source, "f:wav/bd:32f/ch:1"))
         mixed = render_waveform(heard, waveform.pixel, 200)
         self.assertLessEqual(np.abs(np.subtract(waveform.values, mixed)).max(), 1)
 

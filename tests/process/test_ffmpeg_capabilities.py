@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from pathlib import Path
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import local_input
 from audioproxy.media.presets import PRESETS
@@ -70,10 +74,18 @@ class CapabilitiesCase(SynchronousTestCase):
                     self.spawner.last.write_stdout(f" A....D {name}  what it does\n".encode())
             self.spawner.last.exit_and_end()
 
+    def answer_configuration(self, *flags: str) -> None:
+        """Make ffmpeg print its build configuration."""
+        self.assertEqual(self.spawner.last.arguments, [PROGRAMS[0], "-hide_banner", "-version"])
+        text = f"ffmpeg version 7\n  configuration: --enable-gpl {' '.join(flags)}\n"
+        self.spawner.last.exit_and_end(stdout=text.encode())
+
     def answer_all(self) -> None:
         """Make both programs print their version, and ffmpeg all lists."""
         self.answer_versions()
         self.answer_lists()
+        if self.spawner.alive:
+            self.answer_configuration("--enable-libsoxr")
 
 
 class FindMissingTests(CapabilitiesCase):
@@ -143,6 +155,52 @@ class FindMissingTests(CapabilitiesCase):
             self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
 
 
+class ResamplerTests(CapabilitiesCase):
+    """`Programs.find_resampler`"""
+
+    def find(self, programs: Programs) -> Deferred[tuple[str, ...]]:
+        """Start to look for the resampler."""
+        return Deferred.fromCoroutine(programs.find_resampler())
+
+    def test_found_once(self) -> None:
+        """libsoxr is used if ffmpeg has it, else libswresample (D60). ffmpeg is asked once."""
+        for flags, resampler in (("--enable-libsoxr",), SOXR), ((), SWRESAMPLE):
+            programs = self.programs()
+            finding = self.find(programs)
+            self.answer_configuration(*flags)
+            self.assertEqual(self.successResultOf(finding), resampler)
+            self.assertEqual(self.successResultOf(self.find(programs)), resampler)
+
+    def test_replaced(self) -> None:
+        """ffmpeg is asked again after its file was replaced."""
+        path = self.mktemp()
+        self.patch(sys.modules[__name__], "PROGRAMS", (path, "/x/ffprobe"))
+        programs = self.programs()
+        for flag, resampler in (("", SWRESAMPLE), ("--enable-libsoxr", SOXR)):
+            Path(f"{path}.new").write_text(flag)
+            os.replace(f"{path}.new", path)
+            finding = self.find(programs)
+            self.answer_configuration(flag)
+            self.assertEqual(self.successResultOf(finding), resampler)
+
+    def test_failure(self) -> None:
+        """If ffmpeg cannot be run, libsoxr is assumed, and ffmpeg is asked again next time."""
+        programs = self.programs()
+        for _ in range(2):
+            finding = self.find(programs)
+            self.spawner.last.exit_and_end(127)
+            self.assertEqual(self.successResultOf(finding), SOXR)
+
+    def test_shortcoming(self) -> None:
+        """The lack of libsoxr is stated in one line."""
+        for flags, text in (((), "/x/ffmpeg lacks libsoxr, so "), (("--enable-libsoxr",), "")):
+            finding = Deferred.fromCoroutine(self.programs().find_shortcoming())
+            self.answer_configuration(*flags)
+            found = self.successResultOf(finding) or ""
+            self.assertEqual((found[: len(text)], "\n" in found), (text, False))
+            self.assertEqual(bool(found), bool(text))
+
+
 class ProgramsMonitorTests(CapabilitiesCase):
     """`ProgramsMonitor`: checks that are repeated until both programs can be run"""
 
@@ -172,9 +230,21 @@ class ProgramsMonitorTests(CapabilitiesCase):
             self.answer_versions()
             self.assertEqual([True], self.reports)
             self.answer_lists(without=without)
+            if not error:
+                self.answer_configuration("--enable-libsoxr")
             self.assertEqual([], self.spawner.alive)
             self.assertEqual(error, self.errors())
             self.reports.clear()
+
+    def test_without_libsoxr(self) -> None:
+        """An ffmpeg without libsoxr causes one warning (D60)."""
+        self.watch()
+        self.answer_versions()
+        self.answer_lists()
+        self.answer_configuration()
+        self.assertEqual(1, len(self.log.events))
+        self.assertIn("/x/ffmpeg lacks libsoxr", str(self.log.events[0]["shortcoming"]))
+        self.assertEqual([True], self.reports)
 
     def test_bad(self) -> None:
         """A program that does not run is reported at once, and checked until it runs (D34)."""
@@ -191,6 +261,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
             self.spawner.last.exit_and_end()
             self.assertEqual(reports, self.reports)
         self.answer_lists()
+        self.answer_configuration("--enable-libsoxr")
         self.assertEqual(1, len(self.errors()))
         self.assertEqual([], self.clock.getDelayedCalls())
         monitor.check()

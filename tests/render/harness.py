@@ -26,7 +26,7 @@ from audioproxy.render.write_back import RenderStorage
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
-from tests.support.processes import FakeChild, FakeSpawner
+from tests.support.processes import FakeChild, FakeSpawner, find_soxr
 from tests.support.stores import FakeSources, FakeStore
 from tests.support.threads import FakeThreads
 
@@ -98,7 +98,7 @@ class RenderHarness:
         encoder = Encoder(launcher)
         self.clients: list[Client] = []
         prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
-        self.preparer = Preparer(self.sources, prober, encoder, "ffmpeg", 100_000)
+        self.preparer = Preparer(self.sources, prober, encoder, "ffmpeg", find_soxr, 100_000)
         self.context = RenderContext(
             self.preparer,
             self.slots,

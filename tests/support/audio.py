@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import (
     ENCODERS,
@@ -173,7 +174,12 @@ def render(source: bytes, text: str) -> bytes:
     return render_all(source, [text])[text]
 
 
-def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> dict[str, bytes]:
+def render_all(
+    source: bytes,
+    texts: Iterable[str],
+    ffmpeg: str = "ffmpeg",
+    resampler: tuple[str, ...] = SOXR,
+) -> dict[str, bytes]:
     """Render a source in several ways with one process, or raise the refusal of one of them."""
     probes = {}
     for text in texts:
@@ -181,21 +187,23 @@ def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> d
         found = probe_length(source) if uses_length(options) else probe(source)
         probes[text] = measure(source) if needs_measuring(options, found) else found
     try:
-        return _encode(source, probes, ffmpeg)
+        return _encode(source, probes, ffmpeg, resampler)
     except NothingDecoded:
         if len(probes) > 1:
-            return {text: render_all(source, [text], ffmpeg)[text] for text in probes}
+            return {text: render_all(source, [text], ffmpeg, resampler)[text] for text in probes}
         # The service, too, renders again once it knows the length of the source.
         if probes[text].measured:
             raise
-        return _encode(source, {text: measure(source)}, ffmpeg)
+        return _encode(source, {text: measure(source)}, ffmpeg, resampler)
 
 
-def _encode(source: bytes, probes: Mapping[str, Probe], ffmpeg: str) -> dict[str, bytes]:
+def _encode(
+    source: bytes, probes: Mapping[str, Probe], ffmpeg: str, resampler: tuple[str, ...]
+) -> dict[str, bytes]:
     """Render with one process; raise NothingDecoded if any output has no audio."""
     words: list[str] = []
     commands = {
-        text: encoder_arguments(ffmpeg, local_input(), parse_options(text), found)
+        text: encoder_arguments(ffmpeg, local_input(), parse_options(text), found, resampler)
         for text, found in probes.items()
     }
     with ExitStack() as stack:

@@ -27,6 +27,7 @@ async def run_checks(
     if not ffmpeg:
         case.patch(Programs, "find_missing", _miss_nothing)
         case.patch(Programs, "find_versions", _no_versions)
+        case.patch(Programs, "find_shortcoming", _lack_nothing)
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append, [])
     return results
@@ -41,6 +42,10 @@ def single_result(results: list[CheckResult], check: str) -> CheckResult:
 
 async def _miss_nothing(*arguments: Any) -> list[str]:
     return []
+
+
+async def _lack_nothing(programs: Programs) -> None:
+    """Replace `Programs.find_shortcoming`."""
 
 
 async def _no_versions(programs: Programs) -> dict[str, str]:

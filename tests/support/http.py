@@ -54,7 +54,7 @@ from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.root import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
-from tests.support.processes import FakeSpawner
+from tests.support.processes import FakeSpawner, find_soxr
 
 KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
@@ -602,7 +602,7 @@ class ResourceHarness:
         variants = VariantHandler(
             self.metrics,
             self,
-            Preparer(self, prober, Encoder(launcher), "ffmpeg", 1_000_000),
+            Preparer(self, prober, Encoder(launcher), "ffmpeg", find_soxr, 1_000_000),
             self if with_store else None,
             lambda: self.now,
             presign_ttl,

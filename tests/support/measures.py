@@ -1,9 +1,16 @@
-"""Measures of audio: level, peak, strength of a frequency, and correlation."""
+"""Measures of audio: levels, spectra, purity of a tone, and correlation."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from tests.support.audio import Sound
+
+# The side lobes of this Kaiser window are below -280 dB.
+_BETA = 38
+# Bins around a tone that the window spreads it over.
+_LOBE = 16
 
 
 def level(samples: ArrayLike) -> float:
@@ -30,3 +37,35 @@ def correlation(samples: ArrayLike, others: ArrayLike) -> float:
     one, other = np.asarray(samples, float), np.asarray(others, float)
     power = float(one @ one * (other @ other))
     return float(one @ other / np.sqrt(power)) if power else 0.0
+
+
+def middle(sound: Sound, channel: int = 0) -> NDArray[np.float64]:
+    """Return the middle half of a channel, without the edges of a tone."""
+    samples = sound.channels[channel].astype(float)
+    return samples[len(samples) // 4 : len(samples) * 3 // 4]
+
+
+def spectrum(samples: ArrayLike, rate: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return frequencies in Hz, and the level at each in dB of a full-scale sine."""
+    values = np.asarray(samples, float)
+    window = np.kaiser(len(values), _BETA)
+    bins = np.abs(np.fft.rfft(values * window)) / (window.sum() / 2)
+    return np.fft.rfftfreq(len(values), 1 / rate), 20 * np.log10(bins + 1e-15)
+
+
+def worst_spur(samples: ArrayLike, rate: int, *hertz: float) -> float:
+    """Return the highest level in a spectrum, in dB of a full-scale sine, except at some tones."""
+    frequencies, levels = spectrum(samples, rate)
+    width = _LOBE * frequencies[1]
+    others = np.all([np.abs(frequencies - tone) > width for tone in (0, *hertz)], axis=0)
+    return float(levels[others].max())
+
+
+def residual(samples: ArrayLike, hertz: float, rate: int) -> float:
+    """Return the level of everything but one tone, in dB relative to the tone."""
+    values = np.asarray(samples, float)
+    turns = 2 * np.pi * hertz / rate * np.arange(len(values))
+    basis = np.stack((np.sin(turns), np.cos(turns), np.ones(len(values))), axis=1)
+    weights = np.linalg.lstsq(basis, values, rcond=None)[0]
+    fitted = basis[:, :2] @ weights[:2]
+    return level(values - basis @ weights) - level(fitted)

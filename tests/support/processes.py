@@ -12,6 +12,8 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from audioproxy.media.conversion import SOXR
+
 
 def open_descriptors() -> set[str]:
     """Return the open descriptors of this process, each with its target."""
@@ -21,6 +23,11 @@ def open_descriptors() -> set[str]:
         with suppress(FileNotFoundError):
             found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
     return found
+
+
+async def find_soxr() -> tuple[str, ...]:
+    """Return the resampler of a complete ffmpeg."""
+    return SOXR
 
 
 @implementer(IProcessTransport)

@@ -23,3 +23,18 @@ def _complete(program: str) -> str:
 
 #: Programs with all features.
 FFMPEG, FFPROBE = _complete("ffmpeg"), _complete("ffprobe")
+
+
+def write_ffmpeg_without_soxr(folder: Path, ffmpeg: str = FFMPEG) -> None:
+    """Write a program ``ffmpeg`` into a folder that does all that ffmpeg does without libsoxr."""
+    program = folder / "ffmpeg"
+    program.write_text(
+        f"""#!/bin/sh
+case " $* " in
+    *' -version '*) {ffmpeg} "$@" | sed 's/--enable-libsoxr//' ;;
+    *soxr*) echo 'Requested resampling engine is unavailable' >&2; exit 1 ;;
+    *) exec {ffmpeg} "$@" ;;
+esac
+"""
+    )
+    program.chmod(0o755)

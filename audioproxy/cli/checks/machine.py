@@ -53,6 +53,8 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with everything that renders need")
+        if shortcoming := await proxy.programs.find_shortcoming():
+            yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
     # The parent-death signal kills encoders when this process ends for any reason (D40).
     if proxy.programs.launcher.parent_death_prefix:
         yield good("setpriv", "encoders end with the service, even if it is killed")

@@ -1,0 +1,64 @@
+"""Conversions of sample rates and sample formats: resamplers, the working format, dither (D60)."""
+
+from __future__ import annotations
+
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.probe import Probe
+
+#: ffmpeg's options of an output, which every resampler of its filter graph uses. At precision 28,
+#: aliases and images are below -180 dB (docs/quality.md has the measurements).
+SOXR = ("-resampler", "soxr", "-precision", "28")
+#: The same for an ffmpeg without libsoxr. The defaults of libswresample leave aliases at -20 dB.
+SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12")
+
+#: The sample format of all stages that compute samples.
+WORKING_FORMAT = "dblp"
+
+# The sample formats of the encoders, by output format and by depth. The encoders of mp3 and opus
+# also take 16-bit samples; resampled or mixed audio would be rounded to 16 bits for them.
+_FORMATS = {"mp3": "fltp", "opus": "flt", "ogg": "fltp", "aac": "fltp", "m4a": "fltp"}
+_DEPTHS = {"16": "s16", "24": "s32", "32f": "flt"}
+# Waveforms have 16 bits, of which dither would be visible in silence.
+_WAVEFORM_FORMAT = "s16"
+
+# Arguments of aresample for the depths that are dithered. The noise of triangular_hp has two thirds
+# of the power of plain triangular noise below 4 kHz, where hearing is sensitive.
+_DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
+
+
+def output_depth(options: VariantOptions, probe: Probe) -> str:
+    """Return the output's bit depth as a value of ``bd``; empty for formats without a depth.
+
+    Without ``bd`` it is the format's smallest depth that holds the source's depth, else its
+    largest.
+    """
+    depths = options.format.depths
+    if options.bd is not None or not depths:
+        return options.bd or ""
+    return next((d for d in depths if int(d.rstrip("f")) >= probe.bit_depth), depths[-1])
+
+
+def output_sample_format(options: VariantOptions, probe: Probe) -> str:
+    """Return the sample format of the output's encoder, as ffmpeg names it."""
+    if depth := output_depth(options, probe):
+        return _DEPTHS[depth]
+    return _FORMATS.get(options.f, _WAVEFORM_FORMAT)
+
+
+def working_format(rate: int) -> str:
+    """Return the filter that converts samples to the working format, at a rate in Hz."""
+    return f"aformat=sample_fmts={WORKING_FORMAT}:sample_rates={rate}"
+
+
+def dither_filter(options: VariantOptions, probe: Probe, *, computed: bool) -> str | None:
+    """Return the filter that reduces samples to the output's depth; None where nothing is lost.
+
+    Its noise is the same on every run. Samples must arrive in the working format: libswresample
+    would let the sum of 32-bit integers and noise overflow.
+
+    :param computed: a stage has computed samples, which have all bits of the working format.
+    """
+    depth = output_depth(options, probe)
+    if depth not in _DITHERED or not (computed or probe.decoded_bits > int(depth)):
+        return None
+    return f"aresample={_DITHERED[depth]}:dither_method=triangular_hp"

@@ -1,0 +1,157 @@
+"""Downmixes to stereo and mono by the coefficients of Recommendation ITU-R BS.775 (D60).
+
+The recommendation has equations for 3/2 sources. In stereo, the center and the surrounds are 3 dB
+lower than the front. In mono, the front is 3 dB lower than the center, and the surrounds are 6 dB
+lower. All other speakers have the gain of the nearest speaker of a 3/2 layout. A speaker above or
+behind the middle is split between both surrounds at equal power. Low-frequency channels are left
+out.
+
+The sums of the equations can exceed full scale, so both sides are scaled by the same factor.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import sqrt
+
+_OUTPUTS = {1: "mono", 2: "stereo"}
+_LOWER = sqrt(0.5)
+
+_LEFT, _SURROUND_LEFT = (1.0, 0.0), (_LOWER, 0.0)
+_RIGHT, _SURROUND_RIGHT = (0.0, 1.0), (0.0, _LOWER)
+_CENTER, _BEHIND = (_LOWER, _LOWER), (0.5, 0.5)
+_LEFT_OUT = (0.0, 0.0)
+
+# The gains of a speaker in the left and in the right output, by ffmpeg's name of the speaker.
+_GAINS = {
+    speaker: gains
+    for gains, speakers in {
+        _LEFT: "FL FLC WL DL",
+        _SURROUND_LEFT: "BL SL SDL TFL TBL TSL BFL SSL TTL",
+        _RIGHT: "FR FRC WR DR",
+        _SURROUND_RIGHT: "BR SR SDR TFR TBR TSR BFR SSR TTR",
+        _CENTER: "FC",
+        _BEHIND: "BC TC TFC TBC BFC",
+        _LEFT_OUT: "LFE LFE2",
+    }.items()
+    for speaker in speakers.split()
+}
+
+#: The speakers of the layouts that have a name in ffmpeg 5.1 to 7.1.
+NAMED_LAYOUTS = {
+    "stereo": "FL+FR",
+    "2.1": "FL+FR+LFE",
+    "3.0": "FL+FR+FC",
+    "3.0(back)": "FL+FR+BC",
+    "4.0": "FL+FR+FC+BC",
+    "quad": "FL+FR+BL+BR",
+    "quad(side)": "FL+FR+SL+SR",
+    "3.1": "FL+FR+FC+LFE",
+    "5.0": "FL+FR+FC+BL+BR",
+    "5.0(side)": "FL+FR+FC+SL+SR",
+    "4.1": "FL+FR+FC+LFE+BC",
+    "5.1": "FL+FR+FC+LFE+BL+BR",
+    "5.1(side)": "FL+FR+FC+LFE+SL+SR",
+    "6.0": "FL+FR+FC+BC+SL+SR",
+    "6.0(front)": "FL+FR+FLC+FRC+SL+SR",
+    "3.1.2": "FL+FR+FC+LFE+TFL+TFR",
+    "hexagonal": "FL+FR+FC+BL+BR+BC",
+    "6.1": "FL+FR+FC+LFE+BC+SL+SR",
+    "6.1(back)": "FL+FR+FC+LFE+BL+BR+BC",
+    "6.1(front)": "FL+FR+LFE+FLC+FRC+SL+SR",
+    "7.0": "FL+FR+FC+BL+BR+SL+SR",
+    "7.0(front)": "FL+FR+FC+FLC+FRC+SL+SR",
+    "7.1": "FL+FR+FC+LFE+BL+BR+SL+SR",
+    "7.1(wide)": "FL+FR+FC+LFE+BL+BR+FLC+FRC",
+    "7.1(wide-side)": "FL+FR+FC+LFE+FLC+FRC+SL+SR",
+    "5.1.2": "FL+FR+FC+LFE+BL+BR+TFL+TFR",
+    "octagonal": "FL+FR+FC+BL+BR+BC+SL+SR",
+    "cube": "FL+FR+BL+BR+TFL+TFR+TBL+TBR",
+    "5.1.4": "FL+FR+FC+LFE+BL+BR+TFL+TFR+TBL+TBR",
+    "7.1.2": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR",
+    "7.1.4": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR+TBL+TBR",
+    "7.2.3": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR+TBC+LFE2",
+    "9.1.4": "FL+FR+FC+LFE+BL+BR+FLC+FRC+SL+SR+TFL+TFR+TBL+TBR",
+    "hexadecagonal": "FL+FR+FC+BL+BR+BC+SL+SR+TFL+TFC+TFR+TBL+TBC+TBR+WL+WR",
+    "downmix": "DL+DR",
+    "22.2": "FL+FR+FC+LFE+BL+BR+FLC+FRC+BC+SL+SR+TC+TFL+TFC+TFR+TBL+TBC+TBR+LFE2+TSL+TSR+BFC+BFL"
+    "+BFR",
+}
+
+# The layouts that ffmpeg assumes for unlabeled channels. For three channels it assumes 2.1, whose
+# third channel would be left out.
+_ASSUMED = {2: "stereo", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
+
+# How ffprobe spells a layout without a name, such as `2 channels (BL+BR)`. A speaker may have a
+# label, such as `FL@a`.
+_LISTED = re.compile(r"\d+ channels \((.+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A filter that changes the number of channels or their labels.
+
+    :ivar computed: the filter adds or scales samples.
+    """
+
+    filter: str
+    computed: bool
+
+
+def find_speakers(channels: int, layout: str | None) -> list[str] | None:
+    """Return ffmpeg's names of the speakers of a source.
+
+    They are None where channels are unlabeled, and where the labels leave one side silent: labels
+    such as FL+LFE are more likely wrong than meant.
+
+    :param layout: as ffprobe spells it; None where the source has no labels.
+    """
+    if channels == 1:
+        return ["FC"]
+    name = layout or _ASSUMED.get(channels, "")
+    listed = _LISTED.fullmatch(name)
+    text = listed[1] if listed else NAMED_LAYOUTS.get(name, "")
+    speakers = [speaker.partition("@")[0] for speaker in text.split("+")]
+    if len(speakers) != channels or not all(speaker in _GAINS for speaker in speakers):
+        return None
+    sides = zip(*(_GAINS[speaker] for speaker in speakers), strict=True)
+    return speakers if all(any(side) for side in sides) else None
+
+
+def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
+    """Return the change from a source's channels to one or two channels; None for no change."""
+    if source == channels and (source == 1 or layout in (None, "stereo")):
+        return None
+    speakers = find_speakers(source, layout)
+    rows = _alternate(source, channels) if speakers is None else _downmix(speakers, channels)
+    sources = [[number for number, gain in enumerate(row) if gain] for row in rows]
+    if all(len(numbers) == 1 for numbers in sources):
+        # BS.775 would lower mono by 3 dB on both sides. A channel without others keeps its level.
+        copied = "|".join(str(numbers[0]) for numbers in sources)
+        return Mix(f"channelmap=map={copied}:channel_layout={_OUTPUTS[channels]}", computed=False)
+    sums = (
+        "+".join(f"{gain:.9f}*c{number}" for number, gain in enumerate(row) if gain) for row in rows
+    )
+    outputs = "|".join(f"c{number}={mixed}" for number, mixed in enumerate(sums))
+    return Mix(f"pan={_OUTPUTS[channels]}|{outputs}", computed=True)
+
+
+def _downmix(speakers: list[str], channels: int) -> list[list[float]]:
+    """Return the gains of all speakers for each output; none has a sum above 1."""
+    left, right = zip(*(_GAINS[speaker] for speaker in speakers), strict=True)
+    if channels == 1:
+        rows = [[_LOWER * (one + other) for one, other in zip(left, right, strict=True)]]
+    else:
+        rows = [list(left), list(right)]
+    highest = max(1, *map(sum, rows))
+    return [[gain / highest for gain in row] for row in rows]
+
+
+def _alternate(source: int, channels: int) -> list[list[float]]:
+    """Return gains for channels without labels, which go alternately to the left and the right.
+
+    All channels of an output have the same gain.
+    """
+    members = [range(first, source, channels) for first in range(channels)]
+    return [[(channel in each) / len(each) for channel in range(source)] for each in members]

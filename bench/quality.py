@@ -1,0 +1,245 @@
+"""`python -m bench.quality`: measure the quality of conversions, and write docs/quality.md.
+
+The service, SoX and ffmpeg with its defaults convert the same signals. All measures are computed
+here from the decoded samples.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+
+from audioproxy.media.downmix import NAMED_LAYOUTS, find_mix
+from bench import plots, voice
+from bench.machine import today
+from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
+from tests.support.audio import Sound, read_wav, tone, write_wav
+from tests.support.measures import level, middle, residual, spectrum, strength, worst_spur
+from tests.support.programs import write_ffmpeg_without_soxr
+
+_PAGE = PROJECT / "docs" / "quality.md"
+_IMAGES = PROJECT / "docs" / "images" / "quality"
+_BLANK = re.compile(r"\{\{ *(.+?) *\}\}")
+
+# Amplitude of full-scale tones. SoX would clip what its filter adds to a tone of 1.
+_AMPLITUDE = 0.98
+
+#: A converter returns the wav file of a sound as 24-bit wav at another rate, or as 16-bit wav.
+Convert = Callable[[bytes, int, str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Converters:
+    """The programs that are compared, by their names on the page."""
+
+    rows: Mapping[str, Convert]
+    ours: Service
+    root: Path
+
+    def render(self, source: bytes, options: str) -> Sound:
+        """Render a source through the service, and return the decoded wav file."""
+        return read_wav(_fetch(self.ours, self.root, source, options))
+
+
+def _fetch(proxy: Service, root: Path, source: bytes, options: str) -> bytes:
+    with tempfile.NamedTemporaryFile(dir=root, suffix=".wav") as file:
+        file.write(source)
+        file.flush()
+        path = proxy.path(options, Path(file.name).name)
+        with urlopen(f"http://127.0.0.1:{proxy.port}{path}") as response:
+            content: bytes = response.read()
+            return content
+
+
+def _run(source: bytes, *words: str) -> bytes:
+    """Run a program that converts the file IN to the file OUT."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"IN": f"{folder}/in.wav", "OUT": f"{folder}/out.wav"}
+        Path(files["IN"]).write_bytes(source)
+        subprocess.run([files.get(word, word) for word in words], check=True)
+        return Path(files["OUT"]).read_bytes()
+
+
+def _sox(source: bytes, rate: int, depth: str) -> bytes:
+    return _run(source, "sox", "-V1", "IN", "-b", depth, "OUT", "rate", "-v", str(rate))
+
+
+def _ffmpeg(source: bytes, rate: int, depth: str) -> bytes:
+    codec = f"pcm_s{depth}le"
+    return _run(source, FFMPEG, "-v", "error", "-i", "IN", "-ar", str(rate), "-c:a", codec, "OUT")
+
+
+@contextmanager
+def _converters() -> Iterator[Converters]:
+    work = FOLDER / "work" / "quality"
+    programs, root = work / "bin", work / "root"
+    for folder in (programs, root):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_ffmpeg_without_soxr(programs, FFMPEG)
+    settings = {"AP_LOCAL_ROOT": str(root)}
+    with (
+        service(work, settings) as ours,
+        service(work, settings, path=f"{programs}:{SYSTEM}") as without,
+    ):
+
+        def through(proxy: Service) -> Convert:
+            return lambda source, rate, depth: _fetch(
+                proxy, root, source, f"f:wav/bd:{depth}/sr:{rate}"
+            )
+
+        rows = {
+            "audioproxy": through(ours),
+            "SoX `rate -v`": _sox,
+            "ffmpeg's defaults": _ffmpeg,
+            "audioproxy without libsoxr": through(without),
+        }
+        yield Converters(rows, ours, root)
+
+
+# Sample rates
+
+_RATES = ((96000, 44100), (44100, 48000), (48000, 44100), (44100, 96000), (192000, 48000))
+
+
+def _rates(converters: Converters) -> Iterator[str]:
+    """Yield the rows of the table: the worst of all tones for each pair of rates."""
+    yield "| Hz | | aliases, images | loss | residual |"
+    yield "|---|---|---|---|---|"
+    for rate, output in _RATES:
+        for name, convert in converters.rows.items():
+            figures = " | ".join(_rate_figures(convert, rate, output))
+            yield f"| {rate} to {output} | {name} | {figures} |"
+
+
+def _rate_figures(convert: Convert, rate: int, output: int) -> Iterator[str]:
+    nyquist = min(rate, output) / 2
+    passed = [997, 0.5 * nyquist, 0.8 * nyquist, 0.9 * nyquist]
+    stopped = [x * nyquist for x in (1.05, 1.1, 1.2, 1.4, 1.8) if 2 * x * nyquist < rate]
+    spurs, losses = [], []
+    for hertz in (*passed, *stopped):
+        source = write_wav(tone(rate, rate, hertz, amplitude=_AMPLITUDE), "24")
+        heard = middle(read_wav(convert(source, output, "24")))
+        spurs.append(worst_spur(heard, output, *([hertz] if hertz in passed else [])))
+        if hertz in passed:
+            losses.append(20 * np.log10(_AMPLITUDE) - strength(heard, hertz, output))
+        if hertz == passed[0]:
+            rest = residual(heard, hertz, output)
+    yield f"{max(spurs):.0f} dBFS"
+    yield f"{abs(max(losses)):.2f} dB"
+    yield f"{rest:.0f} dB"
+
+
+def _sweeps(converters: Converters) -> None:
+    """Plot what remains of a sweep from 0 to 48 kHz at 44.1 kHz."""
+    rate, output, seconds = 96000, 44100, 4
+    times = np.arange(rate * seconds) / rate
+    turns = rate / 4 / seconds * times**2
+    sweep = Sound(rate, (0.9 * np.sin(2 * np.pi * turns)).astype(np.float32)[None])
+    source = write_wav(sweep, "24")
+    panels = {
+        name: read_wav(convert(source, output, "24")).channels[0].astype(float)
+        for name, convert in converters.rows.items()
+    }
+    plots.spectrograms(panels, output, _IMAGES / "sweep.svg")
+
+
+# Bit depths
+
+
+def _dither(converters: Converters) -> Iterator[str]:
+    """Yield the table of a tone of -90 dBFS in 16 bits, and plot its spectra."""
+    rate, hertz = 44100, 997
+    source = write_wav(tone(rate, 12 * rate, hertz, amplitude=10 ** (-90 / 20)), "24")
+    yield "| | the tone | highest harmonic | noise | noise below 4 kHz |"
+    yield "|---|---|---|---|---|"
+    lines = {}
+    for name, convert in list(converters.rows.items())[:3]:
+        heard = middle(read_wav(convert(source, rate, "16")))
+        frequencies, levels = spectrum(heard, rate)
+        lines[name] = frequencies, levels
+        harmonics = [
+            levels[np.abs(frequencies - number * hertz) < 3].max() for number in range(2, 20)
+        ]
+        rest = heard - _fitted(heard, hertz, rate)
+        power = np.abs(np.fft.rfft(rest)) ** 2
+        low = power[np.fft.rfftfreq(len(rest), 1 / rate) < 4000].sum() / power.sum()
+        figures = (strength(heard, hertz, rate), max(harmonics), level(rest))
+        shown = " | ".join(f"{figure:.1f} dBFS" for figure in figures)
+        yield f"| {name} | {shown} | {level(rest) + 10 * np.log10(low):.1f} dBFS |"
+    plots.spectra(lines, _IMAGES / "dither.svg")
+
+
+def _fitted(samples: np.ndarray, hertz: float, rate: int) -> np.ndarray:
+    turns = 2 * np.pi * hertz / rate * np.arange(len(samples))
+    sine, cosine = np.sin(turns), np.cos(turns)
+    fitted: np.ndarray = 2 * (np.mean(samples * sine) * sine + np.mean(samples * cosine) * cosine)
+    return fitted
+
+
+# Channels
+
+_LAYOUTS = ("quad", "4.0", "5.1", "5.1(side)", "6.1", "7.1")
+
+
+def _downmix() -> Iterator[str]:
+    """Yield the table of the gains of the downmixes."""
+    yield "| Layout | | " + " | ".join(_COLUMNS) + " |"
+    yield "|---|---|" + "---|" * len(_COLUMNS)
+    for layout in _LAYOUTS:
+        speakers = NAMED_LAYOUTS[layout].split("+")
+        for channels, output in ((2, "left of stereo"), (1, "mono")):
+            mix = find_mix(len(speakers), layout, channels)
+            assert mix is not None
+            first = mix.filter.split("|")[1]
+            gains = {
+                speakers[int(number)]: float(gain)
+                for gain, number in re.findall(r"([\d.]+)\*c(\d+)", first)
+            }
+            cells = " | ".join(
+                f"{gains.get(name, 0):.3f}" if name in speakers else "" for name in _COLUMNS
+            )
+            yield f"| {layout} | {output} | {cells} |"
+
+
+_COLUMNS = ("FL", "FR", "FC", "LFE", "BL", "BR", "SL", "SR", "BC")
+
+
+def main() -> int:
+    """Measure everything, and write the page and its plots."""
+    with _converters() as converters:
+        parts = {
+            "rates": _rates(converters),
+            "dither": _dither(converters),
+            "downmix": _downmix(),
+            **voice.tables(converters.render),
+        }
+        _sweeps(converters)
+        filled = {name: "\n".join(lines) for name, lines in parts.items()}
+    filled["date"] = today()
+    filled["ffmpeg"] = _version(FFMPEG, "-version")
+    filled["SoX"] = _version("sox", "--version")
+    template = Path(__file__).with_name("quality.md").read_text()
+    _PAGE.write_text(_BLANK.sub(lambda match: filled[match[1]], template))
+    print(f"{_PAGE.relative_to(PROJECT)} is written")
+    return 0
+
+
+def _version(*command: str) -> str:
+    """Return the word after "version" or "SoX" in what a program prints."""
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(?:version|SoX) v?(\S+)", printed)
+    assert found is not None, printed
+    return found[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

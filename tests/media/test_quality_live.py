@@ -1,0 +1,265 @@
+"""Quality of conversions, measured on real renders: sample rates, bit depths, channels (D60)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
+from tests.support.audio import (
+    Sound,
+    constant,
+    convert,
+    decode_all,
+    join,
+    noise,
+    read_wav,
+    render,
+    render_all,
+    render_and_decode,
+    render_and_decode_all,
+    silence,
+    tone,
+    write_wav,
+)
+from tests.support.measures import level, middle, peak, residual, spectrum, strength, worst_spur
+
+#: What resampling promises: the level of aliases and images in dB of full scale, the loss in dB up
+#: to a share of the lower Nyquist frequency, and the residual of a tone in dB.
+SPURS, LOSS, PASSED, RESIDUAL = -120, 0.1, 0.9, -130
+
+#: Levels of a step of 16 bits, and of the rounding and dither of 16 bits, in dB of full scale.
+STEP, DITHERED = 20 * np.log10(1 / 32768), 10 * np.log10(0.25) + 20 * np.log10(1 / 32768)
+
+
+class RateTests(SynchronousTestCase):
+    """Conversions of sample rates (D60)."""
+
+    def test_purity(self) -> None:
+        """Tones have no aliases, no images and no loss, at any pair of rates.
+
+        The loss is measured up to 0.9 of the lower Nyquist frequency, and at 20 kHz for 44.1 kHz.
+        Tones above the lower Nyquist frequency leave nothing.
+        """
+        for source, output in (
+            (96000, 44100),
+            (96000, 48000),
+            (48000, 44100),
+            (44100, 48000),
+            (44100, 96000),
+            (192000, 48000),
+            (48000, 16000),
+            (8000, 48000),
+        ):
+            nyquist = min(source, output) / 2
+            passed = [997.0, PASSED * nyquist] + [20000.0] * (nyquist == 22050)
+            stopped = [hertz for hertz in (1.05 * nyquist, 1.4 * nyquist) if 2 * hertz < source]
+            for hertz in (*passed, *stopped):
+                wav = write_wav(tone(source, source // 2, hertz, amplitude=0.999), "24")
+                self.assert_pure(wav, hertz, f"f:wav/bd:24/sr:{output}")
+
+    def test_without_libsoxr(self) -> None:
+        """The resampler that replaces libsoxr is as pure, and takes the shortest sources (D13)."""
+        for source, output in ((96000, 44100), (44100, 48000)):
+            for hertz in (997.0, 19845.0, 23200.0, 40000.0):
+                if 2 * hertz < source:
+                    wav = write_wav(tone(source, source // 2, hertz, amplitude=0.999), "24")
+                    self.assert_pure(wav, hertz, f"f:wav/bd:24/sr:{output}", SWRESAMPLE)
+        for length, text in ((1, "f:wav/sr:8000"), (2, "f:opus"), (3, "f:wav/norm:ebu/sr:48000")):
+            short = write_wav(noise(44100, length))
+            outputs = render_all(short, [f"{text}/enhance:voice", text], resampler=SWRESAMPLE)
+            for heard in decode_all(outputs).values():
+                self.assertGreaterEqual(len(heard), 1)
+
+    def assert_pure(
+        self, wav: bytes, hertz: float, text: str, resampler: tuple[str, ...] = SOXR
+    ) -> None:
+        """Require that a render of a tone keeps the tone alone, or nothing if it has no room."""
+        sound = decode_all(render_all(wav, [text], resampler=resampler))[text]
+        heard, rate = middle(sound), sound.rate
+        nyquist = min(rate, read_wav(wav).rate) / 2
+        self.assertLess(worst_spur(heard, rate, *[hertz] * (hertz < nyquist)), SPURS, (text, hertz))
+        if hertz < nyquist:
+            change = strength(heard, hertz, rate) - 20 * np.log10(0.999)
+            self.assertApproximates(change, 0, LOSS, (text, hertz))
+        if hertz == 997:
+            self.assertLess(residual(heard, hertz, rate), RESIDUAL, text)
+
+    def test_unrequested(self) -> None:
+        """Rates that a codec lacks are converted as well as requested ones.
+
+        An ultrasonic tone leaves nothing in mp3 and opus of 96 kHz, and in m4a of 192 kHz.
+        """
+        for text, rate, hertz, alias in (
+            ("f:mp3", 96000, 30000, 18000),
+            ("f:opus", 96000, 30000, 18000),
+            ("f:m4a", 192000, 60000, 36000),
+            ("f:ogg", 384000, 190000, 10000),
+        ):
+            wav = write_wav(tone(rate, rate // 2, hertz, amplitude=0.99), "24")
+            heard = render_and_decode(wav, text)
+            self.assertLess(heard.rate, rate, text)
+            self.assertLess(strength(middle(heard), alias, heard.rate), SPURS, text)
+            self.assertLess(peak(middle(heard)), -90, text)
+
+    def test_of_norm(self) -> None:
+        """The resampling of ``norm`` loses nothing up to 20 kHz at 44.1 kHz."""
+        wav = write_wav(tone(44100, 4 * 44100, 997, 20000, amplitude=0.2), "24")
+        heard = render_and_decode(wav, "f:wav/bd:32f/norm:ebu")
+        low, high = (middle(heard, channel)[20000:60000] for channel in (0, 1))
+        change = strength(high, 20000, 44100) - strength(low, 997, 44100)
+        self.assertApproximates(change, 0, LOSS)
+
+
+class DepthTests(SynchronousTestCase):
+    """Reductions of the bit depth (D60)."""
+
+    def test_dither(self) -> None:
+        """Every reduction to 16 bits is dithered: a tone of half a step has no harmonics."""
+        rate = 44100
+        quiet = tone(rate, 4 * rate, 997, amplitude=10 ** (-90 / 20))
+        louder = tone(rate, 4 * rate, 997, amplitude=10 ** (-84 / 20))
+        stereo = join(quiet, quiet)
+        high = tone(2 * rate, 8 * rate, 997, amplitude=10 ** (-90 / 20))
+        for sound, depth, text in (
+            (quiet, "24", "f:wav/bd:16"),
+            (quiet, "24", "f:flac/bd:16"),
+            (quiet, "32", "f:flac/bd:16"),
+            (quiet, "32f", "f:wav/bd:16"),
+            (louder, "24", "f:wav/bd:16/gain:-6"),
+            (quiet, "24", "f:wav/bd:16/fade:0.1:0.1"),
+            (stereo, "24", "f:wav/bd:16/ch:1"),
+            (high, "24", f"f:wav/bd:16/sr:{rate}"),
+        ):
+            heard = middle(render_and_decode(write_wav(sound, depth), text))
+            self.assertApproximates(strength(heard, 997, rate), -90, 0.1, text)
+            frequencies, levels = spectrum(heard, rate)
+            for harmonic in range(2, 12):
+                near = np.abs(frequencies - harmonic * 997) < 3
+                self.assertLess(levels[near].max(), -122, (text, harmonic))
+
+    def test_once(self) -> None:
+        """Any number of stages is dithered once; the noise is that of one dither.
+
+        Sources of more bits, floating point and lossy sources alike.
+        """
+        rate, steps = 48000, Sound(48000, np.full((1, 48000), 0.3 / 32768, np.float32))
+        lossy = convert(write_wav(silence(rate, rate)), *"-c:a libmp3lame -f mp3".split())
+        for source, text in (
+            (write_wav(steps, "24"), "f:wav/bd:16"),
+            (write_wav(steps, "32f"), "f:flac/bd:16"),
+            (write_wav(steps, "24"), "f:wav/bd:16/gain:-1/fade:0.1/sr:44100"),
+            (write_wav(silence(rate, rate)), "f:wav/gain:-1/fade:0.1"),
+            (write_wav(silence(rate, rate)), "f:wav/sr:44100"),
+            (lossy, "f:wav"),
+            (lossy, "f:flac"),
+        ):
+            samples = middle(render_and_decode(source, text))
+            self.assertApproximates(level(samples - samples.mean()), DITHERED, 0.6, text)
+            # Renders are repeatable.
+            self.assertEqual(render(source, text), render(source, text), text)
+
+    def test_not_needed(self) -> None:
+        """What loses no bits has no dither: samples are unchanged, and silence stays silence."""
+        for sound, (depth, texts) in product(
+            (noise(44100, 22050, 2), silence(44100, 22050, 2)),
+            (
+                ("16", ("f:wav", "f:flac", "f:wav/t:0.1:0.2", "f:wav/gain:0", "f:wav/bd:24")),
+                ("24", ("f:wav", "f:flac", "f:wav/bd:32f", "f:flac/t:0.1")),
+                ("8", ("f:wav", "f:flac")),
+            ),
+        ):
+            source = write_wav(sound, depth)
+            original = render_and_decode(source, "f:wav/bd:32f")
+            for text, heard in render_and_decode_all(source, texts).items():
+                start = 4410 if "t:0.1" in text else 0
+                part = original.part(start, start + len(heard))
+                self.assertEqual(heard, part, (depth, text))
+
+    def test_waveforms(self) -> None:
+        """Waveforms show samples without dither: silence is zero."""
+        document = render(write_wav(silence(48000, 4800), "24"), "f:peaks/gain:3")
+        self.assertEqual(document, bytes(9600))
+
+    def test_full_scale(self) -> None:
+        """Dither never makes full scale overflow."""
+        source = write_wav(constant(44100, 44100, 1.0, -1.0), "24")
+        high, low = render_and_decode(source, "f:wav/bd:16").channels
+        self.assertGreater(high.min(), 0.9999)
+        self.assertLess(low.max(), -0.9999)
+
+    def test_24_bits(self) -> None:
+        """Reductions to 24 bits are dithered too: a tone below a step has no harmonics."""
+        rate = 48000
+        source = write_wav(tone(rate, 4 * rate, 997, amplitude=10 ** (-138 / 20)), "32f")
+        heard = middle(render_and_decode(source, "f:wav/bd:24"))
+        self.assertLess(worst_spur(heard, rate, 997), -165)
+
+
+class ChannelTests(SynchronousTestCase):
+    """Downmixes by ITU-R BS.775 (D60)."""
+
+    def test_coefficients(self) -> None:
+        """Each channel of 5.1, 7.1 and quad has the gain of BS.775; LFE has none.
+
+        The gains are scaled so that full scale in all channels does not clip.
+        """
+        half, lower = 0.5, np.sqrt(0.5)
+        for mask, left, right in (
+            # FL FR FC LFE BL BR, and with SL SR.
+            (0x3F, [1, 0, lower, 0, lower, 0], [0, 1, lower, 0, 0, lower]),
+            (0x60F, [1, 0, lower, 0, lower, 0], [0, 1, lower, 0, 0, lower]),
+            (0x63F, [1, 0, lower, 0, *[lower, 0] * 2], [0, 1, lower, 0, *[0, lower] * 2]),
+            (0x33, [1, 0, lower, 0], [0, 1, 0, lower]),
+            (0x107, [1, 0, lower, half], [0, 1, lower, half]),
+        ):
+            rows = np.array([left, right])
+            mono = [np.sqrt(0.5) * rows.sum(axis=0)]
+            count, rate = len(left), 8000
+            hertz = [500 + 250 * number for number in range(count)]
+            source = write_wav(tone(rate, rate, *hertz, amplitude=0.9), "24", mask)
+            texts = {"f:wav/bd:32f/ch:2": rows, "f:wav/bd:32f/ch:1": np.array(mono)}
+            for text, heard in render_and_decode_all(source, texts).items():
+                expected = texts[text] / texts[text].sum(axis=1).max()
+                for channel, gains in enumerate(expected):
+                    found = [
+                        10 ** (strength(heard.channels[channel], each, rate) / 20) / 0.9
+                        for each in hertz
+                    ]
+                    np.testing.assert_allclose(found, gains, atol=1e-5, err_msg=f"{mask} {text}")
+            loud = write_wav(constant(rate, rate, *[1.0] * count), "24", mask)
+            for text in texts:
+                self.assertLessEqual(peak(render_and_decode(loud, text).channels), 0.0001)
+
+    def test_stereo_to_mono(self) -> None:
+        """Mono of stereo is the mean, exactly."""
+        source = write_wav(noise(44100, 22050, 2), "24")
+        whole = render_and_decode(source, "f:wav/bd:32f").channels.astype(float)
+        mixed = render_and_decode(source, "f:wav/bd:32f/ch:1").channels[0]
+        np.testing.assert_allclose(mixed, whole.mean(axis=0), atol=2**-25)
+
+
+class VoiceTests(SynchronousTestCase):
+    """``enhance:voice`` (D60)."""
+
+    def test_alike_at_every_rate(self) -> None:
+        """``enhance:voice`` changes a voice alike at every sample rate of the source.
+
+        Its de-esser lowers sibilants by more than 3 dB.
+        """
+        changes = []
+        for rate in (22050, 32000, 44100, 48000, 88200, 96000, 192000):
+            vowel, sibilant = (
+                Sound(rate, 0.03 * tone(rate, 3 * rate, *hertz).channels.sum(0, keepdims=True))
+                for hertz in (range(150, 3600, 173), range(5000, 9500, 231))
+            )
+            for sound in (vowel, sibilant):
+                source = write_wav(sound, "32f")
+                heard = render_and_decode(source, "f:wav/bd:32f/enhance:voice")
+                changes.append(level(middle(heard)) - level(middle(sound)))
+        vowels, sibilants = changes[::2], changes[1::2]
+        for found in (vowels, sibilants):
+            self.assertLess(max(found) - min(found), 0.1, found)
+        self.assertGreater(min(vowels) - max(sibilants), 3)
