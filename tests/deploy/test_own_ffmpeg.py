@@ -62,6 +62,7 @@ COMPARED_OPTIONS = [
     "f:flac/q:12/bd:24",
     "f:wav/bd:32f/sr:96000",
     "f:wav/bd:24/sr:11025/ch:1",
+    "f:wav/sr:48000",
     "f:wav/norm:ebu",
     "f:mp3/norm:ebu:-23:-2:7/enhance:voice",
     "f:opus/enhance:voice/gain:-3",
