@@ -25,6 +25,7 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "starts": misses.starts,
     "encoded": renders.encoded,
     "uncompressed": renders.uncompressed,
+    "converted": renders.converted,
     "previews": misses.previews,
     "large-hits": hits.large,
     "small-hits": hits.small,

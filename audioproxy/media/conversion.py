@@ -5,11 +5,14 @@ from __future__ import annotations
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.probe import Probe
 
-#: ffmpeg's options of an output, which every resampler of its filter graph uses. At precision 28,
-#: aliases and images are below -180 dB (docs/quality.md has the measurements).
-SOXR = ("-resampler", "soxr", "-precision", "28")
-#: The same for an ffmpeg without libsoxr. The defaults of libswresample leave aliases at -20 dB.
-SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12")
+# Resamplers compute in double precision. If they converted 16 bits to 16 bits, libsoxr would add
+# random dither of its own.
+_INTERNAL = ("-internal_sample_fmt", "dblp")
+#: ffmpeg's options of an output, which every resampler of its filter graph uses. docs/quality.md
+#: has the measurements.
+SOXR = ("-resampler", "soxr", "-precision", "28", *_INTERNAL)
+#: The same for an ffmpeg without libsoxr. The defaults of libswresample leave aliases at -20 dBFS.
+SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12", *_INTERNAL)
 
 #: The sample format of all stages that compute samples.
 WORKING_FORMAT = "dblp"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,35 @@ def uncompressed(bench: Bench) -> Results:
             took.add(fetched.last, alone)
             used.add((after - before) / size * 1e9)
     return results
+
+
+def converted(bench: Bench) -> Results:
+    """Measure what clean conversions of sample rates and formats cost a whole render."""
+    results = Results()
+    with rooted(bench, "converted") as ours:
+        for name in ("mp3", "opus", "aac"):
+            figure = results.figure(
+                f"MISS, whole render, 3-minute FLAC to {name}",
+                "over the same with ffmpeg's default conversions",
+                "s",
+                target=1.03,
+                peer="ffmpeg",
+                remark="stereo, 44.1 kHz; both sides are bare `ffmpeg`, one after the other",
+                reason="opus needs another sample rate, which libsoxr converts without aliases",
+            )
+            command = commands(bench.sounds, ours.path(f"f:{name}", "three.flac")).ffmpeg
+            for _ in range(bench.rounds):
+                figure.add(whole(command)[0], whole(_with_defaults(command))[0])
+    return results
+
+
+def _with_defaults(command: Sequence[str]) -> list[str]:
+    """Return a command of ffmpeg without the options that select how samples are converted."""
+    words = list(command)
+    for option in ("-resampler", "-precision", "-internal_sample_fmt", "-sample_fmt"):
+        at = words.index(option)
+        del words[at : at + 2]
+    return [re.sub(r"aformat=sample_fmts=\w+:sample_rates=\d+,", "", word) for word in words]
 
 
 def speeds(bench: Bench) -> Results:

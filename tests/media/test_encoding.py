@@ -32,7 +32,7 @@ SOURCE = local_input()
 OPEN_SOURCE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_arguments()]
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
 BIT_EXACT = "-fflags +bitexact -flags:a +bitexact"
-RESAMPLER = "-resampler soxr -precision 28"
+RESAMPLER = "-resampler soxr -precision 28 -internal_sample_fmt dblp"
 ABORT_IF_EMPTY = "-abort_on empty_output"
 FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
@@ -107,7 +107,7 @@ class CommandTests(SynchronousTestCase):
     def test_resampler(self) -> None:
         """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""
         words = encoder_arguments("ffmpeg", SOURCE, parse_options("f:opus"), CD, SWRESAMPLE)
-        replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12"
+        replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
         expected = " ".join(command("f:opus")).replace(RESAMPLER, replaced)
         self.assertEqual(" ".join(words), expected)
         self.assertIn(f" {replaced} -c:a ", expected)
