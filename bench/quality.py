@@ -23,7 +23,15 @@ from bench import plots, voice
 from bench.machine import today
 from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
 from tests.support.audio import Sound, read_wav, tone, write_wav
-from tests.support.measures import level, middle, residual, spectrum, strength, worst_spur
+from tests.support.measures import (
+    level,
+    middle,
+    residual,
+    spectrum,
+    strength,
+    without_tone,
+    worst_spur,
+)
 from tests.support.programs import write_ffmpeg_without_soxr
 
 _PAGE = PROJECT / "docs" / "quality.md"
@@ -169,20 +177,13 @@ def _dither(converters: Converters) -> Iterator[str]:
         harmonics = [
             levels[np.abs(frequencies - number * hertz) < 3].max() for number in range(2, 20)
         ]
-        rest = heard - _fitted(heard, hertz, rate)
+        rest = without_tone(heard, hertz, rate)
         power = np.abs(np.fft.rfft(rest)) ** 2
         low = power[np.fft.rfftfreq(len(rest), 1 / rate) < 4000].sum() / power.sum()
         figures = (strength(heard, hertz, rate), max(harmonics), level(rest))
         shown = " | ".join(f"{figure:.1f} dBFS" for figure in figures)
         yield f"| {name} | {shown} | {level(rest) + 10 * np.log10(low):.1f} dBFS |"
     plots.spectra(lines, _IMAGES / "dither.svg")
-
-
-def _fitted(samples: np.ndarray, hertz: float, rate: int) -> np.ndarray:
-    turns = 2 * np.pi * hertz / rate * np.arange(len(samples))
-    sine, cosine = np.sin(turns), np.cos(turns)
-    fitted: np.ndarray = 2 * (np.mean(samples * sine) * sine + np.mean(samples * cosine) * cosine)
-    return fitted
 
 
 # Channels

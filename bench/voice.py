@@ -38,7 +38,12 @@ def _row(label: str, values: Sequence[int], measure: Callable[[int], float]) -> 
     """Yield a table of the change of a level, in one row."""
     yield f"| {label} | {' | '.join(map(str, values))} |"
     yield "|---" * (len(values) + 1) + "|"
-    yield f"| change, dB | {' | '.join(f'{measure(value):+.1f}' for value in values)} |"
+    yield f"| change, dB | {' | '.join(_decibels(measure(value)) for value in values)} |"
+
+
+def _decibels(change: float) -> str:
+    """Return a change with its sign; the sign of a change that is rounded to zero is positive."""
+    return f"{round(change, 1) + 0.0:+.1f}"
 
 
 def _stage(sound: Sound, which: slice) -> Sound:
@@ -98,7 +103,7 @@ def _rates(render: Render) -> Iterator[str]:
             for sound in sounds
         ]
         for label, changes in (("the de-esser alone, at this rate", alone), ("the preset", whole)):
-            yield f"| {name}, {label} | {' | '.join(f'{x:+.1f}' for x in changes)} |"
+            yield f"| {name}, {label} | {' | '.join(map(_decibels, changes))} |"
 
 
 def _ceilings(render: Render) -> Iterator[str]:

@@ -61,11 +61,15 @@ def worst_spur(samples: ArrayLike, rate: int, *hertz: float) -> float:
     return float(levels[others].max())
 
 
-def residual(samples: ArrayLike, hertz: float, rate: int) -> float:
-    """Return the level of everything but one tone, in dB relative to the tone."""
+def without_tone(samples: ArrayLike, hertz: float, rate: int) -> NDArray[np.float64]:
+    """Return what is left of a signal without a tone and without its mean."""
     values = np.asarray(samples, float)
     turns = 2 * np.pi * hertz / rate * np.arange(len(values))
     basis = np.stack((np.sin(turns), np.cos(turns), np.ones(len(values))), axis=1)
-    weights = np.linalg.lstsq(basis, values, rcond=None)[0]
-    fitted = basis[:, :2] @ weights[:2]
-    return level(values - basis @ weights) - level(fitted)
+    rest: NDArray[np.float64] = values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
+    return rest
+
+
+def residual(samples: ArrayLike, hertz: float, rate: int) -> float:
+    """Return the level of everything but one tone, in dB relative to a full-scale tone."""
+    return level(without_tone(samples, hertz, rate)) - level([0.5**0.5])
