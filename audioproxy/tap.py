@@ -92,7 +92,7 @@ class _TwistdService(ProxyService):
     def startService(self) -> Deferred[None]:
         """Start, or print the reason in one line and exit with status 1."""
         for warning in self._options.warnings:
-            _log.warn("{warning}", warning=warning)
+            _log.warn("{text}", text=warning)
         # The reactor installs its own handlers after the port is open, and a signal may arrive
         # earlier.
         _set_handlers(self._signal_received)

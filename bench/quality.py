@@ -142,7 +142,7 @@ def _rate_figures(convert: Convert, rate: int, output: int) -> Iterator[str]:
         if hertz == passed[0]:
             rest = residual(heard, hertz, output)
     yield f"{max(spurs):.0f} dBFS"
-    yield f"{abs(max(losses)):.2f} dB"
+    yield f"{max(map(abs, losses)):.2f} dB"
     yield f"{rest:.0f} dB"
 
 

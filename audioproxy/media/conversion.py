@@ -24,8 +24,8 @@ _DEPTHS = {"16": "s16", "24": "s32", "32f": "flt"}
 # Waveforms have 16 bits, of which dither would be visible in silence.
 _WAVEFORM_FORMAT = "s16"
 
-# Arguments of aresample for the depths that are dithered. The noise of triangular_hp has two thirds
-# of the power of plain triangular noise below 4 kHz, where hearing is sensitive.
+# Arguments of aresample for the depths that are dithered. Below 4 kHz, where hearing is sensitive,
+# the noise of triangular_hp is 5 dB lower than plain triangular noise.
 _DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
 
 
@@ -48,9 +48,22 @@ def output_sample_format(options: VariantOptions, probe: Probe) -> str:
     return _FORMATS.get(options.f, _WAVEFORM_FORMAT)
 
 
-def working_format(rate: int) -> str:
-    """Return the filter that converts samples to the working format, at a rate in Hz."""
-    return f"aformat=sample_fmts={WORKING_FORMAT}:sample_rates={rate}"
+def working_format(rate: int, layout: str | None = None) -> str:
+    """Return the filter that converts samples to the working format, at a rate in Hz.
+
+    :param layout: the channel layout, where it is known.
+    """
+    return convert_to(WORKING_FORMAT, rate, layout)
+
+
+def convert_to(sample_format: str, rate: int, layout: str | None) -> str:
+    """Return the filter that converts samples, at a rate in Hz.
+
+    ffmpeg 5.1 cannot choose a channel layout between two conversions of a source in which it seeks
+    (measured with loudnorm). So the layout is stated where it is known.
+    """
+    words = f"aformat=sample_fmts={sample_format}:sample_rates={rate}"
+    return words if layout is None else f"{words}:channel_layouts={layout}"
 
 
 def dither_filter(options: VariantOptions, probe: Probe, *, computed: bool) -> str | None:

@@ -6,7 +6,8 @@ lower. All other speakers have the gain of the nearest speaker of a 3/2 layout. 
 behind the middle is split between both surrounds at equal power. Low-frequency channels are left
 out.
 
-The sums of the equations can exceed full scale, so both sides are scaled by the same factor.
+The sums of the equations can exceed full scale, so all outputs are scaled by the same factor. In
+mono, this makes stereo its mean.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import re
 from dataclasses import dataclass
 from math import sqrt
 
-_OUTPUTS = {1: "mono", 2: "stereo"}
+OUTPUT_LAYOUTS = {1: "mono", 2: "stereo"}
 _LOWER = sqrt(0.5)
 
 _LEFT, _SURROUND_LEFT = (1.0, 0.0), (_LOWER, 0.0)
 _RIGHT, _SURROUND_RIGHT = (0.0, 1.0), (0.0, _LOWER)
 _CENTER, _BEHIND = (_LOWER, _LOWER), (0.5, 0.5)
-_LEFT_OUT = (0.0, 0.0)
+_OMITTED = (0.0, 0.0)
 
 # The gains of a speaker in the left and in the right output, by ffmpeg's name of the speaker.
 _GAINS = {
@@ -33,7 +34,7 @@ _GAINS = {
         _SURROUND_RIGHT: "BR SR SDR TFR TBR TSR BFR SSR TTR",
         _CENTER: "FC",
         _BEHIND: "BC TC TFC TBC BFC",
-        _LEFT_OUT: "LFE LFE2",
+        _OMITTED: "LFE LFE2",
     }.items()
     for speaker in speakers.split()
 }
@@ -121,7 +122,7 @@ def find_speakers(channels: int, layout: str | None) -> list[str] | None:
 
 def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     """Return the change from a source's channels to one or two channels; None for no change."""
-    if source == channels and (source == 1 or layout in (None, "stereo")):
+    if source == channels and layout in (None, OUTPUT_LAYOUTS[channels]):
         return None
     speakers = find_speakers(source, layout)
     rows = _alternate(source, channels) if speakers is None else _downmix(speakers, channels)
@@ -129,12 +130,14 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     if all(len(numbers) == 1 for numbers in sources):
         # BS.775 would lower mono by 3 dB on both sides. A channel without others keeps its level.
         copied = "|".join(str(numbers[0]) for numbers in sources)
-        return Mix(f"channelmap=map={copied}:channel_layout={_OUTPUTS[channels]}", computed=False)
+        return Mix(
+            f"channelmap=map={copied}:channel_layout={OUTPUT_LAYOUTS[channels]}", computed=False
+        )
     sums = (
         "+".join(f"{gain:.9f}*c{number}" for number, gain in enumerate(row) if gain) for row in rows
     )
     outputs = "|".join(f"c{number}={mixed}" for number, mixed in enumerate(sums))
-    return Mix(f"pan={_OUTPUTS[channels]}|{outputs}", computed=True)
+    return Mix(f"pan={OUTPUT_LAYOUTS[channels]}|{outputs}", computed=True)
 
 
 def _downmix(speakers: list[str], channels: int) -> list[list[float]]:

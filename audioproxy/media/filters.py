@@ -18,16 +18,17 @@ from audioproxy.grammar.options import Fade, Loudness, VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.conversion import (
     WORKING_FORMAT,
+    convert_to,
     dither_filter,
     output_sample_format,
     working_format,
 )
-from audioproxy.media.downmix import Mix, find_mix, find_speakers
+from audioproxy.media.downmix import OUTPUT_LAYOUTS, Mix, find_mix, find_speakers
 from audioproxy.media.exact_length import exact_length_filters, resampled_count
 from audioproxy.media.length_headers import LENGTH_HEADERS
 from audioproxy.media.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import SampleRange, find_sample_range
+from audioproxy.media.trim import FEW_SAMPLES, SampleRange, find_sample_range
 
 # ffmpeg's filters do not accept more channels without labels.
 _MOST_LABELED = 8
@@ -35,10 +36,6 @@ _MOST_LABELED = 8
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
 _LOUDNORM_RATE = 192_000
-# Without libsoxr, libswresample outputs nothing for fewer samples than its filter has taps. The
-# least number that gives an output is 161, counted at the lower of the input's and the output's
-# rate (measured on ffmpeg 5.1). The limit has a margin.
-_SAMPLES_TO_RESAMPLE = 256
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
@@ -98,7 +95,7 @@ def _least_samples(options: VariantOptions, probe: Probe) -> int:
     if options.norm is not None:
         rates.add(_LOUDNORM_RATE)
     rates.discard(probe.sample_rate)
-    return max((_SAMPLES_TO_RESAMPLE * -(-probe.sample_rate // rate) for rate in rates), default=0)
+    return max((FEW_SAMPLES * -(-probe.sample_rate // rate) for rate in rates), default=0)
 
 
 def _computes(options: VariantOptions) -> bool:
@@ -116,27 +113,32 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     :raises InvalidOptions: for a source that a stage does not support.
     """
     rate, output = probe.sample_rate, output_rate(options, probe)
-    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    channels = output_channels(options, probe)
+    mix, layout = find_mix(probe.channels, probe.layout, channels), OUTPUT_LAYOUTS[channels]
     computed = _computes(options) or (mix is not None and mix.computed)
     short = is_too_short(options, probe)
     selection = list(_select(options, probe, sample_range, short=short))
     rate_filter = f"aformat=sample_rates={rate}"
     stages = [rate_filter, *selection, rate_filter] if selection else []
-    changes = _changes(options, probe, sample_range, mix, cut=not short)
-    stages += [working_format(rate), *changes, working_format(rate)] if computed else changes
+    changes = list(_changes(options, probe, sample_range, mix, cut=not short))
+    if computed:
+        before = working_format(rate, layout if mix is None else None)
+        changes = [before, *changes, working_format(rate, layout)]
+    stages += changes
     dither = dither_filter(options, probe, computed=computed or output != rate)
-    ends = [] if dither is None else [dither]
+    final = [] if dither is None else [dither]
     samples = output_samples(options, probe, sample_range)
     if short:
-        ends.append(f"atrim=end_sample={samples}")
+        final.append(f"atrim=end_sample={samples}")
     if options.f in LENGTH_HEADERS and samples is not None:
-        ends.append(exact_length_filters(samples, output))
-    if ends:
+        final.append(exact_length_filters(samples, output))
+    if final:
         # Otherwise ffmpeg may convert the rate and the format in different places, and round
         # resampled audio to the format of the source.
-        into = WORKING_FORMAT if dither else output_sample_format(options, probe)
-        ends.insert(0, f"aformat=sample_fmts={into}:sample_rates={output}")
-    return ",".join(stage for stage, _ in groupby([*stages, *ends]))
+        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
+        final.insert(0, convert_to(sample_format, output, layout))
+    # Neighboring stages may fix the same rate and format; one filter does.
+    return ",".join(stage for stage, _ in groupby([*stages, *final]))
 
 
 def _select(
@@ -164,6 +166,7 @@ def _changes(
     :param cut: restore the number of samples after the stages that have a rate of their own.
     """
     rate = probe.sample_rate
+    layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     speakers = find_speakers(probe.channels, probe.layout)
     labeled = speakers is not None and len(speakers) <= _MOST_LABELED
     if mix is not None and not labeled:
@@ -176,7 +179,7 @@ def _changes(
         yield mix.filter
     if options.norm is not None:
         _check_rate(f"norm:{options.norm}", rate)
-        yield from _normalize(options.norm, rate)
+        yield from _normalize(options.norm, rate, layout)
     if cut and (options.enhance or options.norm):
         yield from _cut(probe, sample_range)
     if options.gain:
@@ -194,14 +197,14 @@ def _check_rate(segment: str, rate: int) -> None:
         )
 
 
-def _normalize(norm: Loudness, rate: int) -> Iterator[str]:
+def _normalize(norm: Loudness, rate: int, layout: str) -> Iterator[str]:
     """Yield the filters that change the loudness and nothing else; loudnorm has its own rate."""
-    yield working_format(rate)
+    yield working_format(rate, layout)
     yield (
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
         f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
     )
-    yield working_format(rate)
+    yield working_format(rate, layout)
 
 
 def _cut(probe: Probe, sample_range: SampleRange) -> Iterator[str]:

@@ -33,9 +33,11 @@ _PREROLL = 1
 # Seconds between a fade-out and a stated end that may be wrong.
 _FADE_MARGIN = 1
 
-# Seconds. For a shorter input, `norm` and `enhance` need the exact length. Without libsoxr, their
-# resamplers shorten inputs of up to 170 samples, which are 0.17 s at the lowest accepted rate.
-_SHORT_INPUT = Decimal("0.2")
+#: Inputs of fewer samples are padded for resamplers, once their exact length is known.
+#: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
+#: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends, and loudnorm of ffmpeg 7.1
+#: aborts if it gets no samples before that. The limit has a margin.
+FEW_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         return False
     start, end = _bounds(options)
     if (options.norm or options.enhance) and any(
-        stop is not None and stop - start < _SHORT_INPUT for stop in (end, probe.duration)
+        stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
+        for stop in (end, probe.duration)
     ):
         return True
     if not probe.exact and probe.duration is not None and start >= probe.duration:

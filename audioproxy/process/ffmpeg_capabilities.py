@@ -46,17 +46,15 @@ _WITH_SOXR = b"--enable-libsoxr"
 _log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Programs:
     """The paths of ffmpeg and ffprobe, and the launcher that starts them."""
 
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    # The resampler of the ffmpeg that was examined last.
-    _resamplers: dict[_FileIdentity | None, tuple[str, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    # The ffmpeg that was examined last, and its resampler.
+    _examined: tuple[_FileIdentity | None, tuple[str, ...]] | None = field(default=None, init=False)
 
     async def find_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -94,13 +92,14 @@ class Programs:
         the arguments reports that.
         """
         identity = _identify(self.ffmpeg)
-        if identity not in self._resamplers:
-            run = await self._run_for_version(self.ffmpeg)
-            if run.failure:
-                return SOXR
-            self._resamplers.clear()
-            self._resamplers[identity] = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
-        return next(iter(self._resamplers.values()))
+        if self._examined is not None and self._examined[0] == identity:
+            return self._examined[1]
+        run = await self._run_for_version(self.ffmpeg)
+        if run.failure:
+            return SOXR
+        resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
+        self._examined = identity, resampler
+        return resampler
 
     async def find_shortcoming(self) -> str | None:
         """Return which library ffmpeg lacks that has a replacement, as text."""

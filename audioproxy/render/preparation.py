@@ -164,9 +164,9 @@ class Preparation:
         :param stderr: what the encoder printed.
         """
         if (stated := self.stated_length) is not None:
-            warning = length_warning(stderr, stated.form.samples, stated.form.rate)
-            if warning is not None:
-                _log.warn("the length of {key}: {warning}", key=self._key, warning=warning)
+            difference = length_warning(stderr, stated.form.samples, stated.form.rate)
+            if difference is not None:
+                _log.warn("the length of {key}: {difference}", key=self._key, difference=difference)
 
     async def input(self, deadline: Deadline) -> Input:
         """Return the input with which ffmpeg opens the source."""

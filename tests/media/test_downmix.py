@@ -189,10 +189,12 @@ class CopyTests(MixTestCase):
 
     def test_no_change(self) -> None:
         """Mono stays mono and stereo stays stereo, whether labeled or not."""
-        for channels, layout in ((1, None), (1, "mono"), (1, "1 channels (BL)")):
-            self.assertIsNone(find_mix(channels, layout, 1))
+        for layout in (None, "mono"):
+            self.assertIsNone(find_mix(1, layout, 1))
         for layout in (None, "stereo"):
             self.assertIsNone(find_mix(2, layout, 2))
+        relabeled = Mix("channelmap=map=0:channel_layout=mono", computed=False)
+        self.assertEqual(find_mix(1, "1 channels (BL)", 1), relabeled)
 
     def test_copies(self) -> None:
         """A channel that is alone in an output keeps its level, and no sample is computed (D60)."""

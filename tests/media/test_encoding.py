@@ -97,7 +97,8 @@ class CommandTests(SynchronousTestCase):
             ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
             f",aformat=sample_rates=44100,{working},pan=mono|c0=0.500000000*c0+0.500000000*c1"
             ",volume=volume=-3dB:precision=double:eval=once"
-            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working} {RESAMPLER}"
+            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working}:channel_layouts=mono"
+            f" {RESAMPLER}"
             f" -c:a pcm_f32le -sample_fmt flt -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
         opened = [*OPEN_SOURCE[:5], *SOURCE.encoder_arguments("4")]

@@ -20,12 +20,14 @@ from audioproxy.media.filters import (
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import SourceLength
-from audioproxy.media.trim import find_sample_range
+from audioproxy.media.trim import FEW_SAMPLES, find_sample_range
 from tests.support.audio import parse_options
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 RATE_FILTER = "aformat=sample_rates=44100"
-WORKING = "aformat=sample_fmts=dblp:sample_rates=44100"
+# The layout is stated where it is that of the output.
+UNMIXED = "aformat=sample_fmts=dblp:sample_rates=44100"
+WORKING, MONO = (f"{UNMIXED}:channel_layouts={layout}" for layout in ("stereo", "mono"))
 VOICE = ",".join(PRESETS["voice"](44100))
 COUNTED = "asetpts=N"
 TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
@@ -45,9 +47,9 @@ def trim(bounds: str) -> str:
     return f"{RATE_FILTER},atrim={bounds},asetpts=PTS-STARTPTS,{RATE_FILTER}"
 
 
-def into(samples: str, rate: int = 44100) -> str:
-    """Return the filter that fixes the sample format and the rate of the output."""
-    return f"aformat=sample_fmts={samples}:sample_rates={rate}"
+def into(samples: str, rate: int = 44100, layout: str = "stereo") -> str:
+    """Return the filter that fixes the sample format, rate and layout of the output."""
+    return f"aformat=sample_fmts={samples}:sample_rates={rate}:channel_layouts={layout}"
 
 
 EXACT = STEREO.with_length(SourceLength(441000))
@@ -82,12 +84,12 @@ class ChainTests(SynchronousTestCase):
         The sample rate is kept up to the last of them. Then rate, depth and length change.
         """
         stages = (
-            f"{trim('start_sample=44100:end_sample=220500')},{WORKING},{VOICE},{TO_MONO}",
-            f"{WORKING},{EBU},{WORKING},atrim=end_sample=176400,{volume(-3)}",
+            f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{VOICE},{TO_MONO}",
+            f"{MONO},{EBU},{MONO},atrim=end_sample=176400,{volume(-3)}",
             f"{COUNTED},afade=t=in:ss=0:ns=22050:curve=tri",
-            f"afade=t=out:ss=132300:ns=44100:curve=tri,{WORKING}",
+            f"afade=t=out:ss=132300:ns=44100:curve=tri,{MONO}",
         )
-        ends = f"{into('dblp', 8000)},{DITHER},{exact_length_filters(32000, 8000)}"
+        ends = f"{into('dblp', 8000, 'mono')},{DITHER},{exact_length_filters(32000, 8000)}"
         text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/sr:8000/t:1:4"
         backwards = "/".join(reversed(text.split("/")))
         for form, last in (("f:aac", ()), ("f:wav", (ends,))):
@@ -101,11 +103,11 @@ class ChainTests(SynchronousTestCase):
         No two adjacent stages are equal.
         """
         working = into("dblp", 22050)
-        for text in "gain:3 fade:1 norm:ebu enhance:voice norm:ebu/enhance:voice ch:1".split():
+        for text in "gain:3 fade:1 norm:ebu enhance:voice norm:ebu/enhance:voice".split():
             stages = chain(text, sample_rate=22050).split(",")
             self.assertEqual((stages[0], stages[-1]), (working, working), text)
             self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
-        self.assertEqual(chain("gain:3/ch:1"), f"{WORKING},{TO_MONO},{volume(3)},{WORKING}")
+        self.assertEqual(chain("gain:3/ch:1"), f"{UNMIXED},{TO_MONO},{volume(3)},{MONO}")
         # Stages that only select or copy samples leave them as they are.
         copied = chain("t:1/ch:2", channels=1)
         self.assertEqual(copied, f"{trim('start_sample=44100')},{TO_STEREO}")
@@ -127,7 +129,7 @@ class ChainTests(SynchronousTestCase):
             ("f:flac/bd:24/sr:8000", 16, f"{into('dblp', 8000)},{dither_24}"),
             ("f:flac/gain:3", 16, f"{louder},{DITHER}"),
             ("f:flac/bd:24/gain:3/sr:8000", 16, f"{louder},{into('dblp', 8000)},{dither_24}"),
-            ("f:wav/ch:1", 16, f"{WORKING},{TO_MONO},{WORKING},{DITHER}"),
+            ("f:wav/ch:1", 16, f"{UNMIXED},{TO_MONO},{MONO},{DITHER}"),
             ("f:wav/t:1", 24, f"{trim('start_sample=44100')},{WORKING},{DITHER}"),
             ("f:wav/bd:32f/gain:3/sr:8000", 64, louder),
             ("f:mp3/gain:3/sr:8000", 64, louder),
@@ -179,8 +181,8 @@ class ChainTests(SynchronousTestCase):
             ends = "" if stages.endswith(WORKING) else f",{WORKING}"
             for probe in (STEREO, EXACT):
                 self.assertEqual(chain(f"f:aac/{text}", probe), f"{stages}{ends}", text)
-            measured = chain(f"f:aac/{text}", counted(1000))
-            self.assertEqual(measured, f"{stages},atrim=end_sample=1000,{WORKING}", text)
+            measured = chain(f"f:aac/{text}", counted(5000))
+            self.assertEqual(measured, f"{stages},atrim=end_sample=5000,{WORKING}", text)
             for probe in (STEREO, EXACT, counted(441000)):
                 selected = trim("start_sample=44100:end_sample=88200")
                 self.assertEqual(
@@ -192,21 +194,21 @@ class ChainTests(SynchronousTestCase):
     def test_few_samples(self) -> None:
         """Audio too short for a resampler is padded at the start, and cut at the end (D13).
 
-        256 samples are enough, counted at the lower of the rates on both sides of a resampler.
+        4096 samples are enough, counted at the lower of the rates on both sides of a resampler.
         """
         for text, rate, enough, changes in (
             # The output has another rate.
-            ("f:ogg/sr:8000", 44100, 6 * 256, ""),
-            ("f:opus", 44100, 256, ""),
-            ("f:opus", 96000, 2 * 256, ""),
+            ("f:ogg/sr:8000", 44100, 6 * FEW_SAMPLES, ""),
+            ("f:opus", 44100, FEW_SAMPLES, ""),
+            ("f:opus", 96000, 2 * FEW_SAMPLES, ""),
             # A stage has another rate.
-            ("f:aac/norm:ebu", 44100, 256, f"{WORKING},{EBU},{WORKING}"),
-            ("f:aac/enhance:voice", 44100, 256, f"{WORKING},{VOICE},{WORKING}"),
+            ("f:aac/norm:ebu", 44100, FEW_SAMPLES, f"{WORKING},{EBU},{WORKING}"),
+            ("f:aac/enhance:voice", 44100, FEW_SAMPLES, f"{WORKING},{VOICE},{WORKING}"),
             # The larger number counts.
             (
                 "f:ogg/sr:8000/enhance:voice/norm:ebu",
                 44100,
-                6 * 256,
+                6 * FEW_SAMPLES,
                 f"{WORKING},{VOICE},{WORKING},{EBU},{WORKING}",
             ),
         ):
@@ -228,8 +230,8 @@ class ChainTests(SynchronousTestCase):
             self.assertNotIn("apad=whole_len", chain(text, counted(enough, rate)), text)
         # 384 kHz is twice the rate of loudnorm, and 8 times that of a preset.
         fast = counted(1, 384_000)
-        self.assertIn(",apad=whole_len=1024,", chain("f:wav/norm:ebu", fast))
-        self.assertIn(",apad=whole_len=4096,", chain("f:wav/enhance:voice", fast))
+        self.assertIn(",apad=whole_len=16384,", chain("f:wav/norm:ebu", fast))
+        self.assertIn(",apad=whole_len=65536,", chain("f:wav/enhance:voice", fast))
         for text, rate in (("f:wav/norm:ebu", 192_000), ("f:wav/enhance:voice", 48_000)):
             self.assertFalse(is_too_short(parse_options(text), counted(1, rate)))
 
@@ -240,7 +242,7 @@ class ChainTests(SynchronousTestCase):
         """
         selected = (
             f"{RATE_FILTER},atrim=start_sample=44100:end_sample=44188,asetpts=PTS-STARTPTS"
-            f",apad=whole_len=3072,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
+            f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
         )
         for form, ends in (
             ("f:ogg", f"{into('fltp', 8000)},atrim=end_sample=16"),
@@ -252,7 +254,7 @@ class ChainTests(SynchronousTestCase):
         ):
             text = f"{form}/sr:8000/t:1:0.002/gain:3"
             self.assertEqual(chain(text, counted(441000)), f"{selected},{ends}")
-            self.assertNotIn("apad=whole_len=3072", chain(text, EXACT))
+            self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
         for probe in (
             replace(STEREO, duration=Decimal("0.001")),
             STEREO.with_length(SourceLength(44)),
@@ -376,10 +378,12 @@ class ChannelTests(SynchronousTestCase):
         ):
             mix = find_mix(channels, layout, outputs)
             assert mix is not None
-            stages = f"{WORKING},{mix.filter},{WORKING}"
+            last = {1: MONO, 2: WORKING}[outputs]
+            stages = f"{UNMIXED},{mix.filter},{last}"
             self.assertEqual(chain(text, channels=channels, layout=layout), stages)
         for layout in (None, "mono", "1 channels (BL)", "ambisonic 0"):
-            self.assertEqual(chain("ch:1", channels=1, layout=layout), "")
+            relabeled = "" if layout in (None, "mono") else "channelmap=map=0:channel_layout=mono"
+            self.assertEqual(chain("ch:1", channels=1, layout=layout), relabeled)
             self.assertEqual(chain("ch:2", channels=1, layout=layout), TO_STEREO)
 
     def test_enhance_comes_first(self) -> None:
@@ -393,9 +397,10 @@ class ChannelTests(SynchronousTestCase):
             ("f:peaks", 6, "5.1", 1),
         ):
             mix = find_mix(channels, layout, outputs)
-            mixed = "" if mix is None else f",{mix.filter}"
+            last = {1: MONO, 2: WORKING}[outputs]
+            stages = f"{last},{VOICE}" if mix is None else f"{UNMIXED},{VOICE},{mix.filter}"
             found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
-            self.assertEqual(found, f"{WORKING},{VOICE}{mixed},{WORKING}", (text, channels))
+            self.assertEqual(found, f"{stages},{last}", (text, channels))
 
     def test_enhance_without_a_layout(self) -> None:
         """Channels without a layout are mixed before ``enhance``, whose filters need one (D51).
@@ -410,4 +415,4 @@ class ChannelTests(SynchronousTestCase):
             mix = find_mix(channels, layout, 2)
             assert mix is not None
             found = chain("ch:2/enhance:voice", channels=channels, layout=layout)
-            self.assertEqual(found, f"{WORKING},{mix.filter},{VOICE},{WORKING}", layout)
+            self.assertEqual(found, f"{UNMIXED},{mix.filter},{VOICE},{WORKING}", layout)

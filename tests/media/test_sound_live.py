@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
@@ -187,6 +188,15 @@ class LevelTests(SynchronousTestCase):
             for at in (100, 55_000, 105_000):
                 stretch = (sound.channels[1][at : at + 4000] for sound in (sounds[text], whole))
                 self.assertGreater(correlation(*stretch), 0.95)
+
+    def test_after_a_seek(self) -> None:
+        """``norm`` and other stages work where ffmpeg seeks to the start of ``t`` (D13)."""
+        stages = ("norm:ebu", "norm:ebu/sr:48000/fade:0.1", "enhance:voice", "ch:1/gain:2")
+        for channels, name in product((1, 2), ("a.wav", "a.flac")):
+            source = convert(write_wav(noise(44100, 4 * 44100, channels), "24"), name=name)
+            texts = [f"f:wav/{stage}/t:3:0.5" for stage in stages]
+            for text, heard in render_and_decode_all(source, texts).items():
+                self.assertEqual(len(heard), heard.rate // 2, (channels, name, text))
 
     def test_short_sources(self) -> None:
         """``norm`` keeps the length of the shortest sources; a trim without samples is refused."""

@@ -192,11 +192,11 @@ class MeasuringTests(SynchronousTestCase):
             ("t:10", [estimated]),
             ("t:50:1", [estimated]),
             # norm and enhance need the number of samples if there are few.
-            ("norm:ebu/t:9.8", []),
-            ("norm:ebu/t:9.801", [confirmed, bounded, claimed, stated, estimated]),
-            ("norm:ebu/t:5:0.199", [confirmed, bounded, claimed, *unconfirmed]),
-            ("enhance:voice/t:5:0.199", [confirmed, bounded, claimed, *unconfirmed]),
-            ("norm:ebu/t:5:0.2", []),
+            ("norm:ebu/t:9.9", []),
+            ("norm:ebu/t:9.908", [confirmed, bounded, claimed, stated, estimated]),
+            ("norm:ebu/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
+            ("enhance:voice/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
+            ("norm:ebu/t:5:0.093", []),
         ):
             for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
                 self.assertIs(

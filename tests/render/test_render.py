@@ -488,10 +488,13 @@ class RefusalTests(RenderCase):
         encoder = self.harness.encoder()
         self.assertIsNot(encoder, measuring)
         chain = encoder.arguments[encoder.arguments.index("-af") + 1]
-        self.assertIn("apad=whole_len=3072,", chain)
+        self.assertIn("apad=whole_len=49152,", chain)
         # The trim of 0.002 s has 88 samples at 44100 Hz, which are 16 samples at 8000 Hz.
         self.assertTrue(
-            chain.endswith("aformat=sample_fmts=fltp:sample_rates=8000,atrim=end_sample=16"), chain
+            chain.endswith(
+                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,atrim=end_sample=16"
+            ),
+            chain,
         )
         encoder.exit_and_end(stdout=b"x" * 100)
         self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))

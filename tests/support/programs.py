@@ -32,7 +32,7 @@ def write_ffmpeg_without_soxr(folder: Path, ffmpeg: str = FFMPEG) -> None:
         f"""#!/bin/sh
 case " $* " in
     *' -version '*) {ffmpeg} "$@" | sed 's/--enable-libsoxr//' ;;
-    *soxr*) echo 'Requested resampling engine is unavailable' >&2; exit 1 ;;
+    *' soxr '*) echo 'Requested resampling engine is unavailable' >&2; exit 1 ;;
     *) exec {ffmpeg} "$@" ;;
 esac
 """
