@@ -112,33 +112,27 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
 
     :raises InvalidOptions: for a source that a stage does not support.
     """
-    rate, output = probe.sample_rate, output_rate(options, probe)
-    channels = output_channels(options, probe)
-    mix, layout = find_mix(probe.channels, probe.layout, channels), OUTPUT_LAYOUTS[channels]
+    rate, layout = probe.sample_rate, _output_layout(options, probe)
+    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
     computed = _computes(options) or (mix is not None and mix.computed)
     short = is_too_short(options, probe)
-    selection = list(_select(options, probe, sample_range, short=short))
-    rate_filter = f"aformat=sample_rates={rate}"
-    stages = [rate_filter, *selection, rate_filter] if selection else []
-    changes = list(_changes(options, probe, sample_range, mix, cut=not short))
+    stages = list(_select(options, probe, sample_range, short=short))
+    if stages:
+        rate_filter = f"aformat=sample_rates={rate}"
+        stages = [rate_filter, *stages, rate_filter]
     if computed:
-        before = working_format(rate, layout if mix is None else None)
-        changes = [before, *changes, working_format(rate, layout)]
-    stages += changes
-    dither = dither_filter(options, probe, computed=computed or output != rate)
-    final = [] if dither is None else [dither]
+        stages.append(working_format(rate, layout if mix is None else None))
+    stages += _changes(options, probe, sample_range, mix, cut=not short)
+    if computed:
+        stages.append(working_format(rate, layout))
     samples = output_samples(options, probe, sample_range)
-    if short:
-        final.append(f"atrim=end_sample={samples}")
-    if options.f in LENGTH_HEADERS and samples is not None:
-        final.append(exact_length_filters(samples, output))
-    if final:
-        # Otherwise ffmpeg may convert the rate and the format in different places, and round
-        # resampled audio to the format of the source.
-        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
-        final.insert(0, convert_to(sample_format, output, layout))
+    stages += _finish(options, probe, samples, computed=computed, short=short)
     # Neighboring stages may fix the same rate and format; one filter does.
-    return ",".join(stage for stage, _ in groupby([*stages, *final]))
+    return ",".join(stage for stage, _ in groupby(stages))
+
+
+def _output_layout(options: VariantOptions, probe: Probe) -> str:
+    return OUTPUT_LAYOUTS[output_channels(options, probe)]
 
 
 def _select(
@@ -166,7 +160,6 @@ def _changes(
     :param cut: restore the number of samples after the stages that have a rate of their own.
     """
     rate = probe.sample_rate
-    layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     speakers = find_speakers(probe.channels, probe.layout)
     labeled = speakers is not None and len(speakers) <= _MOST_LABELED
     if mix is not None and not labeled:
@@ -179,13 +172,35 @@ def _changes(
         yield mix.filter
     if options.norm is not None:
         _check_rate(f"norm:{options.norm}", rate)
-        yield from _normalize(options.norm, rate, layout)
+        yield from _normalize(options.norm, rate, _output_layout(options, probe))
     if cut and (options.enhance or options.norm):
         yield from _cut(probe, sample_range)
     if options.gain:
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
     if options.fade is not None:
         yield from _fades(options.fade, sample_range, rate)
+
+
+def _finish(
+    options: VariantOptions, probe: Probe, samples: int | None, *, computed: bool, short: bool
+) -> Iterator[str]:
+    """Yield the stages that give the output its rate, its bit depth and its exact length.
+
+    :param samples: the number of samples of the output, where it is known.
+    """
+    output = output_rate(options, probe)
+    dither = dither_filter(options, probe, computed=computed or output != probe.sample_rate)
+    stages = [] if dither is None else [dither]
+    if short:
+        stages.append(f"atrim=end_sample={samples}")
+    if options.f in LENGTH_HEADERS and samples is not None:
+        stages.append(exact_length_filters(samples, output))
+    if stages:
+        # Otherwise ffmpeg may convert the rate and the format in different places, and round
+        # resampled audio to the format of the source.
+        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
+        yield convert_to(sample_format, output, _output_layout(options, probe))
+    yield from stages
 
 
 def _check_rate(segment: str, rate: int) -> None:
