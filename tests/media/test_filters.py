@@ -31,7 +31,7 @@ WORKING, MONO = (f"{UNMIXED}:channel_layouts={layout}" for layout in ("stereo", 
 VOICE = ",".join(PRESETS["voice"](44100))
 COUNTED = "asetpts=N"
 TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
-TO_STEREO = "channelmap=map=0|0:channel_layout=stereo"
+TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
 DITHER = "aresample=osf=s16:dither_method=triangular_hp"
 LOUDNESS = "linear=false:dual_mono=false"
 EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}"

@@ -308,6 +308,18 @@ class ChannelTests(SynchronousTestCase):
                 fall = level(whole.channels[0][9000:13410]) - level(side[9000:13410])
                 self.assertApproximates(fall, 0, 0.3, text)
 
+    def test_mono_with_other_stages(self) -> None:
+        """With ``ch:2``, ``gain`` and ``fade`` apply once to each channel of mono."""
+        source = write_wav(tone(44100, 22050, 440), "24")
+        whole = decode(source).channels[0]
+        expected = {
+            f"{PLAIN}/ch:2/gain:-6": whole * 10 ** (-6 / 20),
+            f"{PLAIN}/ch:2/fade:0.25:0.25": faded(decode(source), 11025, 11025)[0],
+        }
+        for text, heard in render_and_decode_all(source, expected).items():
+            for side in heard.channels:
+                np.testing.assert_allclose(side, expected[text], atol=1e-6, err_msg=text)
+
     def test_stereo(self) -> None:
         """Stereo stays stereo; ``ch:1`` is the mean, for several depths and formats."""
         forms = [f"f:{form}/ch:1" for form in ("flac", "m4a", "opus", "mp3")]
