@@ -91,15 +91,12 @@ class Programs:
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
         the arguments reports that.
         """
-        identity = _identify(self.ffmpeg)
-        if self._examined is not None and self._examined[0] == identity:
-            return self._examined[1]
-        run = await self._run_for_version(self.ffmpeg)
-        if run.failure:
-            return SOXR
-        resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
-        self._examined = identity, resampler
-        return resampler
+        if self._examined is None or self._examined[0] != _identify(self.ffmpeg):
+            run = await self._run_for_version(self.ffmpeg)
+            if run.failure:
+                return SOXR
+        assert self._examined is not None
+        return self._examined[1]
 
     async def find_shortcoming(self) -> str | None:
         """Return which library ffmpeg lacks that has a replacement, as text."""
@@ -111,7 +108,11 @@ class Programs:
         )
 
     async def _run_for_version(self, program: str) -> _Run:
-        return await self._run([program, "-hide_banner", "-version"])
+        identity = _identify(program)
+        run = await self._run([program, "-hide_banner", "-version"])
+        if program == self.ffmpeg and not run.failure:
+            self._examined = identity, SOXR if _WITH_SOXR in run.output else SWRESAMPLE
+        return run
 
     async def _run(self, arguments: list[str]) -> _Run:
         program = arguments[0]
