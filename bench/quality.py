@@ -22,7 +22,7 @@ from audioproxy.media.downmix import NAMED_LAYOUTS, find_mix
 from bench import plots, voice
 from bench.machine import today
 from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
-from tests.support.audio import Sound, read_wav, tone, write_wav
+from tests.support.audio import Sound, convert, read_wav, tone, write_wav
 from tests.support.measures import (
     level,
     middle,
@@ -68,22 +68,17 @@ def _fetch(proxy: Service, root: Path, source: bytes, options: str) -> bytes:
             return content
 
 
-def _run(source: bytes, *words: str) -> bytes:
-    """Run a program that converts the file IN to the file OUT."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = {"IN": f"{folder}/in.wav", "OUT": f"{folder}/out.wav"}
-        Path(files["IN"]).write_bytes(source)
-        subprocess.run([files.get(word, word) for word in words], check=True)
-        return Path(files["OUT"]).read_bytes()
-
-
 def _sox(source: bytes, rate: int, depth: str) -> bytes:
-    return _run(source, "sox", "-V1", "IN", "-b", depth, "OUT", "rate", "-v", str(rate))
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder, "in.wav"), Path(folder, "out.wav")
+        before.write_bytes(source)
+        words = ["sox", "-V1", before, "-b", depth, after, "rate", "-v", str(rate)]
+        subprocess.run(words, check=True)
+        return after.read_bytes()
 
 
 def _ffmpeg(source: bytes, rate: int, depth: str) -> bytes:
-    codec = f"pcm_s{depth}le"
-    return _run(source, FFMPEG, "-v", "error", "-i", "IN", "-ar", str(rate), "-c:a", codec, "OUT")
+    return convert(source, f"-ar {rate} -c:a pcm_s{depth}le -f wav")
 
 
 @contextmanager
@@ -123,19 +118,19 @@ def _rates(converters: Converters) -> Iterator[str]:
     yield "| Hz | | aliases, images | loss | residual |"
     yield "|---|---|---|---|---|"
     for rate, output in _RATES:
-        for name, convert in converters.rows.items():
-            figures = " | ".join(_rate_figures(convert, rate, output))
+        for name, converter in converters.rows.items():
+            figures = " | ".join(_rate_figures(converter, rate, output))
             yield f"| {rate} to {output} | {name} | {figures} |"
 
 
-def _rate_figures(convert: Convert, rate: int, output: int) -> Iterator[str]:
+def _rate_figures(converter: Convert, rate: int, output: int) -> Iterator[str]:
     nyquist = min(rate, output) / 2
     passed = [997, 0.5 * nyquist, 0.8 * nyquist, 0.9 * nyquist]
     stopped = [x * nyquist for x in (1.05, 1.1, 1.2, 1.4, 1.8) if 2 * x * nyquist < rate]
     spurs, losses = [], []
     for hertz in (*passed, *stopped):
         source = write_wav(tone(rate, rate, hertz, amplitude=_AMPLITUDE), "24")
-        heard = middle(read_wav(convert(source, output, "24")))
+        heard = middle(read_wav(converter(source, output, "24")))
         spurs.append(worst_spur(heard, output, *([hertz] if hertz in passed else [])))
         if hertz in passed:
             losses.append(20 * np.log10(_AMPLITUDE) - strength(heard, hertz, output))
@@ -154,8 +149,8 @@ def _sweeps(converters: Converters) -> None:
     sweep = Sound(rate, (0.9 * np.sin(2 * np.pi * turns)).astype(np.float32)[None])
     source = write_wav(sweep, "24")
     panels = {
-        name: read_wav(convert(source, output, "24")).channels[0].astype(float)
-        for name, convert in converters.rows.items()
+        name: read_wav(converter(source, output, "24")).channels[0].astype(float)
+        for name, converter in converters.rows.items()
     }
     plots.spectrograms(panels, output, _IMAGES / "sweep.svg")
 
@@ -170,8 +165,8 @@ def _dither(converters: Converters) -> Iterator[str]:
     yield "| | the tone | highest harmonic | noise | noise below 4 kHz |"
     yield "|---|---|---|---|---|"
     lines = {}
-    for name, convert in list(converters.rows.items())[:3]:
-        heard = middle(read_wav(convert(source, rate, "16")))
+    for name, converter in list(converters.rows.items())[:3]:
+        heard = middle(read_wav(converter(source, rate, "16")))
         frequencies, levels = spectrum(heard, rate)
         lines[name] = frequencies, levels
         harmonics = [

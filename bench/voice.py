@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from audioproxy.media.presets import PRESET_RATE, PRESETS
-from bench.programs import FFMPEG
-from tests.support.audio import Sound, mix, noise, read_wav, tone, write_wav
+from tests.support.audio import Sound, chord, convert, mix, noise, read_wav, tone, write_wav
 from tests.support.measures import level, middle, peak, strength
 
 # The stages of the preset, by their positions in its chain.
@@ -49,11 +47,7 @@ def _decibels(change: float) -> str:
 def _stage(sound: Sound, which: slice) -> Sound:
     """Return a sound after one stage of the preset."""
     chain = ",".join(PRESETS["voice"](PRESET_RATE)[which])
-    words = f"{FFMPEG} -v error -f wav -i pipe:0 -af {chain} -c:a pcm_f32le -f wav pipe:1"
-    ended = subprocess.run(
-        words.split(), input=write_wav(sound, "32f"), capture_output=True, check=True
-    )
-    return read_wav(ended.stdout)
+    return read_wav(convert(write_wav(sound, "32f"), f"-af {chain} -c:a pcm_f32le -f wav"))
 
 
 def _change(before: Sound, after: Sound) -> float:
@@ -93,10 +87,7 @@ def _rates(render: Render) -> Iterator[str]:
     yield "| | " + " | ".join(map(str, _RATES)) + " |"
     yield "|---" * (len(_RATES) + 1) + "|"
     for name, hertz in (("vowels", range(150, 3600, 173)), ("sibilants", range(5000, 9500, 231))):
-        sounds = [
-            Sound(rate, 0.03 * tone(rate, 3 * rate, *hertz).channels.sum(0, keepdims=True))
-            for rate in _RATES
-        ]
+        sounds = [chord(rate, 3 * rate, hertz, 0.015) for rate in _RATES]
         alone = [_change(sound, _stage(sound, _DE_ESS)) for sound in sounds]
         whole = [
             _change(sound, render(write_wav(sound, "32f"), "f:wav/bd:32f/enhance:voice"))

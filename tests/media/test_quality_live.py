@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from tests.support.audio import (
     Sound,
+    chord,
     constant,
     convert,
     convert_all,
@@ -288,7 +289,7 @@ class VoiceTests(SynchronousTestCase):
         changes = []
         for rate in (22050, 32000, 44100, 48000, 88200, 96000, 192000):
             vowel, sibilant = (
-                Sound(rate, 0.03 * tone(rate, 3 * rate, *hertz).channels.sum(0, keepdims=True))
+                chord(rate, 3 * rate, hertz, 0.015)
                 for hertz in (range(150, 3600, 173), range(5000, 9500, 231))
             )
             for sound in (vowel, sibilant):

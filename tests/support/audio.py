@@ -418,6 +418,12 @@ def tone(rate: int, length: int, *hertz: float, amplitude: float = 0.5) -> Sound
     return Sound(rate, (amplitude * np.sin(2 * np.pi * turns)).astype(np.float32))
 
 
+def chord(rate: int, length: int, hertz: Iterable[float], amplitude: float) -> Sound:
+    """Return the sum of sines of one amplitude, as one channel."""
+    sines = tone(rate, length, *hertz, amplitude=amplitude).channels
+    return Sound(rate, sines.sum(axis=0, keepdims=True))
+
+
 def noise(
     rate: int, length: int, channels: int = 1, amplitude: float = 0.25, seed: int = 1
 ) -> Sound:
