@@ -28,7 +28,7 @@ from urllib.parse import quote
 from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.expiry import expired
-from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
+from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
@@ -324,7 +324,7 @@ def _numbers(value: Any) -> Any:
         return (value.start,) if value.duration is None else (value.start, value.duration)
     if isinstance(value, Fade):
         return (value.fade_in, value.fade_out)
-    if isinstance(value, Loudness):
+    if isinstance(value, LoudnessTargets):
         return (value.integrated, value.true_peak, value.loudness_range)
     return value
 

@@ -39,7 +39,7 @@ class Fade:
 
 
 @dataclass(frozen=True, slots=True)
-class Loudness:
+class LoudnessTargets:
     """Targets of EBU R 128 normalization: LUFS, dBTP and LU."""
 
     integrated: Decimal = Decimal(-16)
@@ -67,7 +67,7 @@ class VariantOptions:
     t: Trim | None = None
     fade: Fade | None = None
     gain: Decimal | None = None
-    norm: Loudness | None = None
+    norm: LoudnessTargets | None = None
     enhance: str | None = None
     pts: int | None = None
     pk_fmt: str | None = None
@@ -114,7 +114,7 @@ def _show(value: object) -> str:
     if isinstance(value, bytes):
         return percent_encode(value)
     # Of the text options only `dl` can contain a character that must be escaped. A Trim, Fade or
-    # Loudness formats itself.
+    # LoudnessTargets formats itself.
     return percent_encode(value.encode()) if isinstance(value, str) else str(value)
 
 

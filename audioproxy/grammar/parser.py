@@ -12,7 +12,7 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import (
     PEAKS_DEFAULTS,
     Fade,
-    Loudness,
+    LoudnessTargets,
     Trim,
     VariantOptions,
     refusals,
@@ -133,11 +133,11 @@ def _fade(text: bytes) -> Fade:
 _LOUDNESS_BOUNDS = ((-70, -5), (-9, 0), (1, 50))
 
 
-def _norm(text: bytes) -> Loudness:
+def _norm(text: bytes) -> LoudnessTargets:
     name, *targets = _parts(text, "ebu[:I[:TP[:LRA]]]", 1, 4)
     if name != b"ebu":
         raise ValueError("ebu is expected")
-    return Loudness(
+    return LoudnessTargets(
         *(
             read_decimal(target, low, high)
             for target, (low, high) in zip(targets, _LOUDNESS_BOUNDS, strict=False)

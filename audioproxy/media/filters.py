@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.options import Fade, Loudness, VariantOptions
+from audioproxy.grammar.options import Fade, LoudnessTargets, VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.conversion import (
     WORKING_FORMAT,
@@ -212,7 +212,7 @@ def _check_rate(segment: str, rate: int) -> None:
         )
 
 
-def _normalize(norm: Loudness, rate: int, layout: str) -> Iterator[str]:
+def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
     """Yield the filters that change the loudness and nothing else; loudnorm has its own rate."""
     yield working_format(rate, layout)
     yield (

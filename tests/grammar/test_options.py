@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions, refusals
+from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions, refusals
 from audioproxy.grammar.parser import read_options
 from tests.support.strategies import DETERMINISTIC, option_segments
 
@@ -21,7 +21,9 @@ class CanonicalTests(SynchronousTestCase):
     def test_order(self) -> None:
         """Keys are in ascending order; the format is present, but no omitted option (D4)."""
         self.assertEqual(VariantOptions().canonical(), "f:mp3")
-        options = VariantOptions(f="wav", t=Trim(Decimal(1), Decimal(9)), norm=Loudness(), cb=b"1")
+        options = VariantOptions(
+            f="wav", t=Trim(Decimal(1), Decimal(9)), norm=LoudnessTargets(), cb=b"1"
+        )
         self.assertEqual(options.canonical(), "cb:1/f:wav/norm:ebu:-16:-1.5:11/t:1:9")
         peaks = VariantOptions(f="peaks", pts=1, pk_fmt="dat", pk_bits=8, ch=2)
         self.assertEqual(peaks.canonical(), "ch:2/f:peaks/pk_bits:8/pk_fmt:dat/pts:1")

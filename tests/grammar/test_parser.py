@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
+from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
@@ -449,7 +449,7 @@ class ProcessingTests(OptionsCase):
                 "enhance:voice/f:mp3/norm:ebu:-16:-1.5:11": "norm:ebu/enhance:voice",
             }
         )
-        self.assertEqual(read_options([b"norm:ebu"])[0].norm, Loudness())
+        self.assertEqual(read_options([b"norm:ebu"])[0].norm, LoudnessTargets())
         self.assert_refused("ebu is expected", "norm:EBU", "norm:-16", "norm::-16")
         self.assert_refused("from -70 to -5", "norm:ebu:", "norm:ebu::-2")
         self.assert_refused("ebu[:I[:TP[:LRA]]] is expected", "norm:ebu:-16:-2:7:1")
