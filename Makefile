@@ -99,9 +99,9 @@ format: dev ## fix what ruff can fix: lint and format
 types: dev ## run mypy --strict
 	$(BIN)/mypy
 
-docs: dev ## build the API documentation in build/docs and the pages in build/site
+docs: dev ## build the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 	$(BIN)/pydoctor
-	$(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
 coverage: dev ## run the tests of grammar and media, and require full branch coverage of both
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media

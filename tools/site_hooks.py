@@ -1,0 +1,84 @@
+"""MkDocs hooks: what the site of the documentation needs beyond the Markdown that GitHub shows."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
+from mkdocs.structure.files import File
+
+# A link out of docs/ to a file or folder of the project.
+_OUTWARD = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)[^)]*\)")
+
+# A picture with a version for dark mode. GitHub chooses by the system's preference. The site has a
+# switch, whose state the theme's style sheet follows.
+_PICTURE = re.compile(
+    r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)">\s*'
+    r'<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
+)
+
+# Characters after which a long word of code may be broken.
+_BREAK = re.compile(r"(?<=[_/.:,=?-])(?=\w)")
+
+_ICON = Path(__file__).parent.parent / "examples/player/page/icon.svg"
+
+
+def on_config(config: Any) -> Any:
+    """Add the changes of tables and code to the Markdown extensions."""
+    config.markdown_extensions.append(_NarrowScreens())
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the player's icon, which is the logo of the site."""
+    files.append(File.generated(config, "icon.svg", abs_src_path=str(_ICON)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace links out of docs/, which the site cannot serve, and pictures for dark mode.
+
+    Each link becomes its text and path. `tests.test_docs` checks the path.
+    """
+    pictures = r"![\g<alt>](\g<light>#only-light)![\g<alt>](\g<dark>#only-dark)"
+    return _PICTURE.sub(pictures, _OUTWARD.sub(r"\1 (`\2`)", markdown))
+
+
+class _NarrowScreens(Extension):
+    """Markup that lets tables and code fit on narrow screens."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        # After inline Markdown has been parsed.
+        md.treeprocessors.register(_Tables(md), "tables", 0)
+
+
+class _Tables(Treeprocessor):
+    """Changes of the parsed page; `tools/site/style.css` uses them."""
+
+    def run(self, root: ET.Element) -> None:
+        """Label each cell with the heading of its column, and let long words of code break."""
+        for table in root.iter("table"):
+            headings = ["".join(cell.itertext()) for cell in table.iter("th")]
+            table.set("data-columns", "2" if len(headings) < 3 else "many")
+            for row in table.findall("tbody/tr"):
+                for heading, cell in zip(headings, row, strict=True):
+                    cell.set("data-label", heading)
+                    self._wrap(cell)
+        blocks = {code for block in root.iter("pre") for code in block.iter("code")}
+        for code in root.iter("code"):
+            if code not in blocks:
+                self._split(code)
+
+    def _wrap(self, cell: ET.Element) -> None:
+        """Put the content of a cell into one element, beside which the style sheet puts the label."""
+        content = ET.Element("div")
+        content.text, cell.text = cell.text, None
+        content[:], cell[:] = cell[:], [content]
+
+    def _split(self, code: ET.Element) -> None:
+        first, *rest = _BREAK.split(code.text or "")
+        code.text = first
+        for part in rest:
+            ET.SubElement(code, "wbr").tail = part
