@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import errors
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
+from audioproxy.config.environment import load
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
@@ -22,6 +25,9 @@ from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
 from audioproxy.media.inputs import DEMUXERS
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.find import READERS
+from audioproxy.media.trim import find_sample_range
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
@@ -124,6 +130,21 @@ class ReferenceTests(SynchronousTestCase):
         for container in DEMUXERS.split(","):
             self.assertRegex(sources, rf"\b{names.get(container, container)}\b")
 
+    def test_every_container_in_sources(self) -> None:
+        """The page on sources has every container, and says where `t` seeks (D43)."""
+        table = rows("sources", "Container")
+        self.assertEqual(set(DEMUXERS.split(",")), {row[1].strip("`") for row in table})
+        trim, _ = read_options((b"t:100",))
+        for _, name, codecs, start, length in table:
+            container, codec = name.strip("`"), codecs.split(",")[0].lower()
+            codec = {"all": "?", "others": "?", "pcm": "pcm_s16le"}.get(codec, codec)
+            probe = Probe(container, codec, Decimal(1000), exact=True)
+            seeks = find_sample_range(trim, probe).seek > 0
+            self.assertEqual("seeks" if seeks else "decodes", start, (container, codec))
+            kind = codec.partition("_")[0]
+            reader = READERS.get((container, kind)) or READERS.get((container, None))
+            self.assertEqual(reader is not None, length != "unknown", (container, codec))
+
     def test_every_format_in_browsers(self) -> None:
         """The page on browsers lists every audio format."""
         sounding = [token for token, form in FORMATS.items() if form.content_type]
@@ -156,9 +177,9 @@ class ExampleTests(SynchronousTestCase):
     """Validity of the examples."""
 
     def test_urls(self) -> None:
-        """The service accepts every example URL of the URL reference (D1)."""
-        examples = re.findall(f"{SERVICE}(/\\S+)", PAGES["urls"])
-        self.assertGreater(len(examples), 20)
+        """The service accepts every example URL of the URL reference and the cookbook (D1)."""
+        examples = re.findall(f"{SERVICE}(/\\S+)", PAGES["urls"] + PAGES["cookbook"])
+        self.assertGreater(len(examples), 30)
         for example in examples:
             target = split_target(example.encode())
             assert target is not None, example
@@ -167,6 +188,18 @@ class ExampleTests(SynchronousTestCase):
                 self.assertEqual((), target.options)
             elif target.options:
                 read_options(target.options)
+
+    def test_providers(self) -> None:
+        """The service accepts the settings of each provider, and every policy and rule is JSON."""
+        secrets = {"AP_KEY": "00" * 32, "AP_SALT": "01"}
+        settings = code(PAGES["providers"], "ini")
+        self.assertEqual(7, len(settings))
+        for text in settings:
+            lines = dict(line.split("=", 1) for line in text.splitlines())
+            self.assertEqual((), load(secrets | lines)[1], text)
+        policy = (ROOT / "deploy/compose/policy.json").read_text()
+        documents = [json.loads(text) for text in code(PAGES["providers"], "json")]
+        self.assertIn(json.loads(policy), documents)
 
     def test_same_source(self) -> None:
         """The three example spellings of one source name the same source."""

@@ -72,7 +72,7 @@ class _Tables(Treeprocessor):
                 self._split(code)
 
     def _wrap(self, cell: ET.Element) -> None:
-        """Put the content of a cell into one element, beside which the style sheet puts the label."""
+        """Put the content of a cell into one element; the style sheet puts the label beside it."""
         content = ET.Element("div")
         content.text, cell.text = cell.text, None
         content[:], cell[:] = cell[:], [content]
