@@ -18,7 +18,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,9 +30,13 @@ from twisted.logger import Logger
 from audioproxy.backends import Backends, BootError
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest
+from audioproxy.grammar.sources import Source
 from audioproxy.http_client.ca_bundles import ClientsByBundle
+from audioproxy.media.loudness import Measurement
 from audioproxy.metrics import Metrics
+from audioproxy.process.decoder import Decoder
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
 from audioproxy.process.prober import Prober
@@ -41,6 +45,7 @@ from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_se
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import RenderLimits
+from audioproxy.render.loudness import RenderLoudnessMeter
 from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
@@ -132,6 +137,7 @@ class AudioProxy(Service):
         metrics.watch(slots)
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
         encoder = Encoder(reporting)
+        decoder = Decoder(encoder, threads)
         sources = self._backends.sources
         prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
         self._preparer = Preparer(
@@ -149,10 +155,11 @@ class AudioProxy(Service):
                 slots,
                 self._limits,
                 RenderStorage(self.store, space),
-                OutputEncoder(encoder, Waveforms(encoder, threads)),
+                OutputEncoder(encoder, Waveforms(decoder, threads)),
                 metrics,
             )
         )
+        self._loudness_meter = RenderLoudnessMeter(self._preparer, decoder, slots, self._limits)
         # A file store has no URLs for redirects, so `serve_mode` has no effect on it.
         in_bucket = isinstance(config.variant_store, BucketStore)
         variants = VariantHandler(
@@ -206,6 +213,21 @@ class AudioProxy(Service):
         """
         self._backends.open()
         return await find_commands(self._preparer, request, self._limits)
+
+    async def measure_loudness(
+        self,
+        source: Source,
+        options: VariantOptions | None = None,
+        on_progress: Callable[[float], object] = lambda seconds: None,
+    ) -> Measurement:
+        """Measure the loudness of a render, or of a source. It works without a start.
+
+        :param options: None for the source itself, with all its channels.
+        :param on_progress: called with the seconds of audio that were measured so far, in a thread.
+        :raises Refusal: as a request would be refused.
+        """
+        self._backends.open()
+        return await self._loudness_meter.measure(source, options, on_progress)
 
     def close_store_now(self) -> None:
         """Remove everything from the store that a failed start left there."""

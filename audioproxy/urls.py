@@ -172,6 +172,11 @@ class Variant:
         return cls(**{name: _numbers(value) for name, value in values.items()})
 
     @property
+    def options(self) -> VariantOptions:
+        """The parsed options."""
+        return self._options
+
+    @property
     def canonical(self) -> str:
         """The canonical options string, which the URLs contain."""
         return self._options.canonical()

@@ -72,6 +72,12 @@ class VariantRequest:
     key: str
     tag: bytes
 
+    @classmethod
+    def of(cls, options: VariantOptions, source: Source, exp: int | None = None) -> VariantRequest:
+        """Return the request for a variant of a source."""
+        key = cache_key(options, source.canonical)
+        return cls(options, source, exp, options.canonical(), key, etag(key))
+
     def is_expired(self, now: float) -> bool:
         """Return whether ``exp`` has passed.
 
@@ -115,6 +121,4 @@ def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequ
     if now is not None and expired(read_expiry(target.options), now):
         raise Expired
     options, exp = read_options(target.options)
-    source = read_source(target.form, target.source)
-    key = cache_key(options, source.canonical)
-    return VariantRequest(options, source, exp, options.canonical(), key, etag(key))
+    return VariantRequest.of(options, read_source(target.form, target.source), exp)

@@ -11,9 +11,11 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
 from audioproxy.media.conversion import SOXR, output_depth, output_sample_format
+from audioproxy.media.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.filters import filter_chain, output_channels, output_rate, output_samples
 from audioproxy.media.inputs import Input
 from audioproxy.media.length_headers import LENGTH_HEADERS, LengthHeader, OutputForm
+from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import fades_out, find_sample_range
 
@@ -28,6 +30,11 @@ _LAMBDA = 118
 
 # The default bit rate of mp3 (D9).
 _MP3_KBPS = 192
+
+
+#: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
+#: arguments that select the resampler.
+CommandBuilder = Callable[[str, Input, VariantOptions, Probe, tuple[str, ...]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +253,54 @@ def encoder_arguments(
         *([] if stated is None else stated.muxer),
         *encoder.muxer,
         "pipe:1",
+    ]
+
+
+def loudness_arguments(
+    ffmpeg: str,
+    source: Input,
+    options: VariantOptions,
+    probe: Probe,
+    resampler: tuple[str, ...] = SOXR,
+) -> list[str]:
+    """Return the command line that measures the loudness of what a render would encode.
+
+    :raises InvalidOptions: for options that do not fit this source.
+    """
+    sample_range = find_sample_range(options, probe)
+    chain = filter_chain(options, probe, sample_range)
+    layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
+    filters = [*filter(None, [chain]), *loudness_filters(output_rate(options, probe), layout)]
+    return _loudness_arguments(ffmpeg, source, sample_range.seek, filters, resampler)
+
+
+def source_loudness_arguments(
+    ffmpeg: str,
+    source: Input,
+    options: VariantOptions,
+    probe: Probe,
+    resampler: tuple[str, ...] = SOXR,
+) -> list[str]:
+    """Return the command line that measures the loudness of a source, with all its channels.
+
+    :param options: without effect.
+    """
+    filters = loudness_filters(probe.sample_rate, None)
+    return _loudness_arguments(ffmpeg, source, 0, filters, resampler)
+
+
+def _loudness_arguments(
+    ffmpeg: str, source: Input, seek: int, filters: list[str], resampler: tuple[str, ...]
+) -> list[str]:
+    return [
+        ffmpeg,
+        *_QUIET,
+        source.verbosity,
+        *source.encoder_arguments(str(seek) if seek else None),
+        *_AUDIO_ONLY,
+        *("-af", ",".join(filters)),
+        *resampler,
+        *("-f", "null", "-"),
     ]
 
 

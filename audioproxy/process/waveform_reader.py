@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import select
-from io import RawIOBase
-from threading import Event
 from typing import IO
 
 import numpy as np
@@ -12,11 +9,10 @@ import numpy as np
 from audioproxy.errors import OutputTooLarge
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.process.decoder import DecoderPipe
 
 # Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
 _CHUNK = 256 * 1024
-# Milliseconds without a sample after which `read` checks whether the child has ended.
-_POLL_TIMEOUT = 500
 
 
 class WaveformReader:
@@ -30,27 +26,13 @@ class WaveformReader:
         self._spec = spec
         self._reduction = Reduction(spec, spool)
 
-    def read(self, pipe: RawIOBase, ended: Event) -> None:
-        """Read and reduce samples from a pipe until its end.
-
-        :param ended: set when the child is dead. A process that the child left behind may hold the
-            pipe open forever.
-        """
+    def read(self, pipe: DecoderPipe) -> None:
+        """Read and reduce samples from a pipe until its end."""
         reduction = self._reduction
         buffer = bytearray(_CHUNK)
         room = memoryview(buffer)
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
         filled = 0
-        while True:
-            over = ended.is_set()
-            if not poll.poll(_POLL_TIMEOUT):
-                if over:
-                    break
-                continue
-            count = pipe.readinto(room[filled:])
-            if not count:
-                break
+        while count := pipe.readinto(room[filled:]):
             filled += count
             if filled == _CHUNK:
                 reduction.add(np.frombuffer(buffer, SAMPLE))

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from audioproxy.errors import (
     NothingDecoded,
     RenderFailed,
     RenderTimeout,
     SourceTooLarge,
+    UndecodableSource,
 )
 from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.log_context import Logger
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.encoding import (
+    CommandBuilder,
     StatedLength,
     encoder_arguments,
     measure_arguments,
@@ -37,6 +40,8 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
 from audioproxy.sources.interfaces import OpenSource, SourceStore
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -71,12 +76,15 @@ class Preparer:
             raise
         return opened
 
-    async def prepare(self, request: VariantRequest) -> Preparation:
+    async def prepare(
+        self, request: VariantRequest, build_command: CommandBuilder = encoder_arguments
+    ) -> Preparation:
         """Open and probe the source of a request.
 
         A refusal that follows from the probe alone is raised here, before the render takes a slot
         or measures the source.
 
+        :param build_command: builds the command of the preparation.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
         opened = await self.open(request.source)
@@ -84,11 +92,11 @@ class Preparer:
             identity = source_identity(request.source.canonical, opened.validator)
             probe = await self.prober.probe(identity, opened)
             if not needs_measuring(request.options, probe):
-                encoder_arguments(self.ffmpeg, local_input(), request.options, probe)
+                build_command(self.ffmpeg, local_input(), request.options, probe, SOXR)
         except BaseException:
             opened.close()
             raise
-        return Preparation(self, request, opened, probe)
+        return Preparation(self, request, opened, probe, build_command)
 
 
 class Preparation:
@@ -98,9 +106,15 @@ class Preparation:
     """
 
     def __init__(
-        self, preparer: Preparer, request: VariantRequest, opened: OpenSource, probe: Probe
+        self,
+        preparer: Preparer,
+        request: VariantRequest,
+        opened: OpenSource,
+        probe: Probe,
+        build_command: CommandBuilder,
     ) -> None:
         self.probe = probe
+        self._build_command = build_command
         self._preparer = preparer
         self._key = request.key
         self._options = request.options
@@ -123,11 +137,48 @@ class Preparation:
             await self._measure(opened, deadline)
             opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
-        return encoder_arguments(
+        return self._build_command(
             self._preparer.ffmpeg, opened, self._options, self.probe, resampler
         )
 
-    async def retry_command(self, deadline: Deadline) -> list[str] | None:
+    async def run(
+        self,
+        deadline: Deadline,
+        run_command: Callable[[list[str]], Coroutine[Any, Any, T]],
+        may_retry: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """Run the command, and return its result if the source has not changed meanwhile.
+
+        :param may_retry: returns whether a second attempt is possible.
+        :raises Refusal: where both attempts fail.
+        """
+        try:
+            result = await self._run_or_retry(deadline, run_command, may_retry)
+        except UndecodableSource as refusal:
+            if isinstance(refusal, NothingDecoded):
+                _log.warn("the encoder output no audio{why}", why=refusal.diagnostic)
+            # A source that was replaced meanwhile may look broken.
+            await self.check_unchanged()
+            raise
+        await self.check_unchanged()
+        return result
+
+    async def _run_or_retry(
+        self,
+        deadline: Deadline,
+        run_command: Callable[[list[str]], Coroutine[Any, Any, T]],
+        may_retry: Callable[[], bool],
+    ) -> T:
+        command = await self.command(deadline)
+        try:
+            return await run_command(command)
+        except NothingDecoded:
+            other = await self._find_retry_command(deadline)
+            if other is None or not may_retry():
+                raise
+        return await run_command(other)
+
+    async def _find_retry_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line of a second attempt, for a source whose render gave no audio.
 
         The source is measured, unless that cannot change the outcome. None is returned where a

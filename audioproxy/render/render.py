@@ -9,12 +9,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from audioproxy.errors import (
-    NothingDecoded,
     OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
-    UndecodableSource,
 )
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
@@ -176,22 +174,11 @@ class Render:
             deadline.cancel()
 
     async def _encode(self, preparation: Preparation, deadline: Deadline) -> None:
-        try:
-            command = await preparation.command(deadline)
-            try:
-                output = await self._run_encoder(command, preparation, deadline)
-            except NothingDecoded:
-                other = await preparation.retry_command(deadline)
-                if other is None or self.state is State.STREAMING:
-                    raise
-                output = await self._run_encoder(other, preparation, deadline)
-            await preparation.check_unchanged()
-        except UndecodableSource as refusal:
-            if isinstance(refusal, NothingDecoded):
-                _log.warn("the encoder output no audio{why}", why=refusal.diagnostic)
-            # A source that was replaced during the render may look broken.
-            await preparation.check_unchanged()
-            raise
+        output = await preparation.run(
+            deadline,
+            lambda command: self._run_encoder(command, preparation, deadline),
+            lambda: self.state is not State.STREAMING,
+        )
         if self.state is State.FAILED:
             raise RenderTimeout
         # The state changes first: the last subscriber may leave as soon as the output ends.

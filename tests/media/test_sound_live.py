@@ -17,7 +17,7 @@ from tests.support.audio import (
     convert_all,
     decode,
     join,
-    loudness,
+    measure_loudness,
     mix,
     noise,
     render,
@@ -163,7 +163,7 @@ class LevelTests(SynchronousTestCase):
         keeps loudness and rate (Format and encoding options, 3).
         """
         source = write_wav(noise(22050, 5 * 22050, 2, 0.01))
-        self.assertLess(loudness(source), -30)
+        self.assertLess(measure_loudness(source).loudness.integrated, -30)
         rows: dict[str, tuple[float | None, int]] = {
             f"{PLAIN}/norm:ebu": (-16, 22050),
             f"{PLAIN}/norm:ebu:-23:-2:7": (-23, 22050),
@@ -179,7 +179,8 @@ class LevelTests(SynchronousTestCase):
         for text, (target, rate) in rows.items():
             self.assertEqual(sounds[text].rate, rate, text)
             if target is not None:
-                self.assertApproximates(loudness(outputs[text]), target, 0.5, text)
+                found = measure_loudness(outputs[text]).loudness.integrated
+                self.assertApproximates(found, target, 0.5, text)
         self.assertEqual(len(sounds[f"{PLAIN}/norm:ebu/t:1.25:0.5"]), 11025)
         whole = decode(source)
         for text in list(rows)[:2]:

@@ -24,8 +24,9 @@ from audioproxy.errors import (
 )
 from audioproxy.media import waveform as waveform_module
 from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
-from audioproxy.process import waveforms
+from audioproxy.process.decoder import Decoder
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
@@ -77,7 +78,8 @@ class WaveformCase(SynchronousTestCase):
         limit: int = 1_000_000,
     ) -> Deferred[None]:
         """Start to render a waveform."""
-        rendering = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
+        in_thread = in_thread or self.threads.in_thread
+        rendering = Waveforms(Decoder(self.encoder, in_thread), in_thread).render_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
         )
         return Deferred.fromCoroutine(rendering)
@@ -96,7 +98,7 @@ class WaveformCase(SynchronousTestCase):
                     steps.pop(0)()
                 return super().is_set()
 
-        self.patch(waveforms, "Event", ScriptedEvent)
+        self.patch(decoder, "Event", ScriptedEvent)
 
     def read_values(self, rendering: Deferred[None]) -> list[int]:
         """Return the values of a finished waveform, and empty the output."""
@@ -173,7 +175,7 @@ class GoodEndTests(WaveformCase):
 
     def test_pipe_held_open(self) -> None:
         """A grandchild that holds the pipe open delays neither the end nor the last samples."""
-        self.patch(reader_module, "_POLL_TIMEOUT", 1)
+        self.patch(decoder, "_POLL_TIMEOUT", 1)
         for late in (False, True):
             steps: list[Callable[[], object]] = []
             self.script_checks(steps)
@@ -189,7 +191,7 @@ class GoodEndTests(WaveformCase):
 
     def test_slow_child(self) -> None:
         """A child that is silent for longer than the reader's poll interval is awaited."""
-        self.patch(reader_module, "_POLL_TIMEOUT", 1)
+        self.patch(decoder, "_POLL_TIMEOUT", 1)
         frames = noisy_frames(2000, 2)
 
         def write(part: Frames) -> Callable[[], object]:
@@ -278,7 +280,7 @@ class BadEndTests(WaveformCase):
         def refuse() -> tuple[int, int]:
             raise OSError(24, "Too many open files")
 
-        self.patch(waveforms.os, "pipe", refuse)
+        self.patch(decoder.os, "pipe", refuse)
         with capturedLogs() as events:
             rendering = self.start()
         self.assert_write_failed(rendering, events, "Too many open files")

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from audioproxy.errors import Refusal
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.metrics import Metrics
+from audioproxy.process.decoder import Decoder
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
@@ -104,7 +105,9 @@ class RenderHarness:
             self.slots,
             RenderLimits(self.clock, timeout, max_variant),
             RenderStorage(self.store if stored else None, self.fallback_scratch_space),
-            OutputEncoder(encoder, Waveforms(encoder, self.threads.in_thread)),
+            OutputEncoder(
+                encoder, Waveforms(Decoder(encoder, self.threads.in_thread), self.threads.in_thread)
+            ),
             self.metrics,
         )
         self.renders = RenderRegistry(self.context)

@@ -34,11 +34,14 @@ from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import (
     ENCODERS,
     encoder_arguments,
+    loudness_arguments,
     measure_arguments,
+    source_loudness_arguments,
     stated_length,
     uses_length,
 )
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.source_length.find import find_length
 from audioproxy.media.source_length.reading import SourceLength
@@ -53,7 +56,6 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 _PATIENCE = 120
 
 _OUT_TIME = re.compile(rb"^out_time_us=(?:(\d+)|N/A)$", re.MULTILINE)
-_LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 # Floats hold 24 bits exactly.
 _FLOATS = "-c:a pcm_f32le -f wav"
@@ -333,11 +335,20 @@ def describe(source: bytes) -> dict[str, Any]:
     return response
 
 
-def loudness(source: bytes) -> float:
-    """Measure the integrated loudness in LUFS (EBU R 128)."""
-    words = "-hide_banner -nostdin -i file:/dev/fd/3 -af ebur128 -f null -"
-    found = _LOUDNESS.findall(run([FFMPEG, *words.split()], source).stderr)
-    return float(found[-1])
+@cache
+def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
+    """Measure the loudness of a render, or of the source itself."""
+    if text is None:
+        command = source_loudness_arguments(
+            "ffmpeg", local_input(), VariantOptions(), probe(source)
+        )
+    else:
+        options = parse_options(text)
+        found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
+        command = loudness_arguments("ffmpeg", local_input(), options, found)
+    parser = LoudnessParser()
+    parser.add(run(command, source).stdout)
+    return parser.finish()
 
 
 # Files

@@ -1,0 +1,61 @@
+"""Measures loudness: the library for Twisted programs.
+
+It reads sources as the service does, with the same settings::
+
+    from audioproxy.config import load
+    from audioproxy.loudness import LoudnessMeter, find_gain
+    from audioproxy.urls import Variant
+
+    config, _ = load(os.environ)
+    meter = LoudnessMeter(config, reactor)
+    measurement = await meter.measure("s3://masters/piece.wav", Variant(f="flac", t=(30, 15)))
+    print(measurement.loudness.integrated, "LUFS")
+    gain = find_gain(measurement.loudness, target=-16, ceiling=-1)
+    await meter.close()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from audioproxy.config import Config
+from audioproxy.media.loudness import Gain, Loudness, Measurement, find_gain
+from audioproxy.service import make_resource
+from audioproxy.urls import SourceLike, Variant, read_source
+
+__all__ = ["Gain", "Loudness", "LoudnessMeter", "Measurement", "find_gain"]
+
+
+class LoudnessMeter:
+    """Measures the loudness of sources and of their variants."""
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        """Create a meter that reads the sources of a configuration.
+
+        :param config: its limits of renders apply. At most ``max_concurrency`` sources are decoded
+            at the same time.
+        :raises audioproxy.service.BootError: for a configuration that cannot be used.
+        """
+        self._proxy = make_resource(replace(config, variant_store=None), reactor)
+
+    async def measure(
+        self,
+        source: SourceLike,
+        variant: Variant | None = None,
+        on_progress: Callable[[float], object] = lambda seconds: None,
+    ) -> Measurement:
+        """Measure a variant of a source, before its encoder, or the source itself.
+
+        :param variant: its options apply as in a render. None measures all channels of the source,
+            as a broadcaster's meter does; a render has at most two.
+        :param on_progress: called with the seconds of audio that were measured so far, in a thread.
+        :raises Refusal: as a request for the variant would be refused.
+        """
+        options = None if variant is None else variant.options
+        return await self._proxy.measure_loudness(read_source(source), options, on_progress)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._proxy.stopService()

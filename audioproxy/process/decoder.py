@@ -1,0 +1,106 @@
+"""ffmpeg as a decoder: it outputs into a pipe, and a thread reads the pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from io import RawIOBase
+from threading import Event
+from typing import TypeVar
+
+from audioproxy.errors import Refusal
+from audioproxy.process.encoder import Encoder
+from audioproxy.threads import ThreadRunner, await_uncancelled
+
+# Bytes that the pipe can hold: the most that Linux grants to every user by default.
+_PIPE_SIZE = 1024 * 1024
+# Milliseconds without a byte after which a reader checks whether the child has ended.
+_POLL_TIMEOUT = 500
+
+T = TypeVar("T")
+
+
+class DecoderPipe:
+    """The read end of a decoder's stdout."""
+
+    def __init__(self, pipe: RawIOBase, ended: Event) -> None:
+        """Begin at the start of the output.
+
+        :param ended: set when the child is dead. A process that the child left behind may hold the
+            pipe open forever.
+        """
+        self._pipe = pipe
+        self._ended = ended
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
+
+    def readinto(self, room: memoryview) -> int:
+        """Read bytes into ``room`` and return their number; 0 at the end of the output."""
+        while True:
+            ended = self._ended.is_set()
+            if self._poll.poll(_POLL_TIMEOUT):
+                return self._pipe.readinto(room) or 0
+            if ended:
+                return 0
+
+
+class Decoder:
+    """Runs ffmpeg with a pipe as its stdout, and a function that reads the pipe in a thread."""
+
+    def __init__(self, encoder: Encoder, in_thread: ThreadRunner) -> None:
+        """Create a decoder.
+
+        :param encoder: runs ffmpeg.
+        :param in_thread: each run takes one thread for as long as its child runs.
+        """
+        self._encoder = encoder
+        self._in_thread = in_thread
+
+    async def decode(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int],
+        timeout: float,
+        read: Callable[[DecoderPipe], T],
+    ) -> T:
+        """Run ffmpeg, and return the result of ``read`` when both have succeeded.
+
+        :param timeout: seconds.
+        :param read: called in a thread. If it raises, its exception is raised here: ffmpeg reports
+            it only as a broken pipe.
+        :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
+        """
+        readable, writable = os.pipe()
+        # A decoder that often waits for its reader is a fifth slower. The pipe keeps its default
+        # size where all pipes together have reached the user's limit, or where the system has no
+        # such call.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        ended = Event()
+        try:
+            reading = self._in_thread(partial(_read_pipe, readable, ended, read))
+        except OSError:
+            os.close(readable)
+            os.close(writable)
+            raise
+        refusal: Refusal | None = None
+        try:
+            await self._encoder.run_to_pipe(arguments, descriptors, writable, timeout)
+        except Refusal as failed:
+            refusal = failed
+        finally:
+            ended.set()
+            result = await await_uncancelled(reading)
+        if refusal is not None:
+            raise refusal
+        return result
+
+
+def _read_pipe(readable: int, ended: Event, read: Callable[[DecoderPipe], T]) -> T:
+    # Any failure here closes the pipe, which ends the decoder.
+    with open(readable, "rb", buffering=0) as pipe:
+        return read(DecoderPipe(pipe, ended))
