@@ -11,6 +11,7 @@ from pathlib import Path
 import shtab
 
 from audioproxy.cli.exit_status import UsageError
+from audioproxy.config import Config, load
 from audioproxy.urls import Signer
 
 # The syntax that systemd, shells and this module read in the same way. systemd and shells differ on
@@ -61,6 +62,16 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
 def export_process_variables(settings: Mapping[str, str]) -> None:
     """Set the process variables, which a file of settings may contain too, in ``os.environ``."""
     os.environ.update({name: settings[name] for name in _PROCESS_VARIABLES if name in settings})
+
+
+def load_config(environment: Mapping[str, str]) -> Config:
+    """Return the service's configuration, for a command that verifies no signature.
+
+    :raises ConfigError: for settings that the service would refuse.
+    """
+    # Without a key, `load` requires AP_ALLOW_INSECURE.
+    relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
+    return load({**environment, **relaxed})[0]
 
 
 def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = False) -> Signer:

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from audioproxy.cli.env_file import add_env_file, make_signer
+from audioproxy.cli.env_file import add_env_file, load_config, make_signer
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import format_time, printable
 from audioproxy.cli.option_help import describe_defaults, describe_options
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
-from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
+from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.errors import Refusal
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
@@ -217,11 +217,8 @@ def _explain_commands(
 
 def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
     """Return the service's configuration, or the default one and the problems of the settings."""
-    # Without a key, `load` requires AP_ALLOW_INSECURE. Everything except the signature can be
-    # explained without a key.
-    relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
     try:
-        return load({**environment, **relaxed})[0], []
+        return load_config(environment), []
     except ConfigError as error:
         return Config(allow_insecure=True), list(error.problems)
 

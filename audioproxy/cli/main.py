@@ -37,6 +37,7 @@ _COMMANDS = {
     "verify": "check signed URLs",
     "explain": "show what a URL means, and the commands of its render",
     "warm": "fetch URLs, so that they are stored before clients request them",
+    "measure": "print the loudness of sources, and the gain to a target",
     "doctor": "check the settings and the machine",
     "completion": "print a shell completion script",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Mapping
 
 from audioproxy.cli.env_file import add_env_file, make_signer
@@ -43,15 +43,25 @@ def configure(parser: ArgumentParser) -> None:
         " - reads sources from the standard input, one per line",
     )
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
-        "-o", "--options", default="", metavar="OPTIONS", help="such as f:opus/br:96 (f:mp3)"
-    )
+    add_options_option(kind)
     kind.add_argument("--info", action="store_true", help="sign the URL of the info document")
     kind.add_argument(
         "--path",
         action="store_true",
         help="SOURCE is the whole path after the signature; sign it unchanged and unchecked",
     )
+    add_url_options(parser)
+
+
+def add_options_option(parser: _ActionsContainer) -> None:
+    """Add the option ``--options``."""
+    parser.add_argument(
+        "-o", "--options", default="", metavar="OPTIONS", help="such as f:opus/br:96 (f:mp3)"
+    )
+
+
+def add_url_options(parser: ArgumentParser) -> None:
+    """Add the options of signed URLs."""
     parser.add_argument(
         "-e", "--expires-in", type=_duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"
     )

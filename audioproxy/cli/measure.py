@@ -1,0 +1,289 @@
+"""``audioproxy measure``: print the loudness of sources, and the gain to a target."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from tqdm import tqdm
+from twisted.internet.defer import Deferred, DeferredSemaphore
+
+from audioproxy.cli.env_file import add_env_file, load_config, make_signer
+from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
+from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.measure_report import REPORTS, Report, Row
+from audioproxy.cli.reactor import run
+from audioproxy.cli.sign import add_options_option, add_url_options
+from audioproxy.cli.url_input import read_lines
+from audioproxy.errors import Refusal
+from audioproxy.loudness import LoudnessMeter, Measurement, find_gain
+from audioproxy.service import BootError
+from audioproxy.urls import Signer, Variant
+
+_DESCRIPTION = """\
+Print the integrated loudness (LUFS), the loudness range (LU) and the true peak (dBTP) of each
+source, as EBU R 128 and ITU-R BS.1770-4 define them. Sources are read as the service reads them,
+with the same settings.
+
+Without options, all channels of the source are measured. With --options, --target or --sign, the
+render of these options is measured, before its encoder: it has at most two channels.
+
+examples:
+  audioproxy measure local://masters/piece.wav
+  audioproxy measure --options t:30:15/ch:1 local://piece.wav
+  audioproxy measure --target -16 --ceiling -1 local://one.wav local://two.wav
+  audioproxy measure --target -14 --album --format json local://one.wav local://two.wav
+  find . -name '*.wav' -printf 'local://%P\\n' |
+      audioproxy measure --target -16 --sign --options f:opus --base https://audio.example -
+
+exit status:
+  0    all sources were measured
+  1    at least one was not
+  130  stopped by Ctrl-C
+"""
+
+# The bounds of the targets of `norm` (D6).
+_LOWEST_TARGET, _HIGHEST_TARGET = -70, -5
+_LOWEST_CEILING, _HIGHEST_CEILING = -9, 0
+# dBTP; the highest permitted level of EBU R 128.
+_DEFAULT_CEILING = Decimal(-1)
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
+    add_env_file(parser)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="local://PATH, s3://BUCKET/KEY or an https URL; - reads sources from the standard"
+        " input, one per line",
+    )
+    add_options_option(parser)
+    parser.add_argument(
+        "--target",
+        type=_number_between(_LOWEST_TARGET, _HIGHEST_TARGET),
+        metavar="LUFS",
+        help="add the gain that brings each source to this integrated loudness",
+    )
+    parser.add_argument(
+        "--ceiling",
+        type=_number_between(_LOWEST_CEILING, _HIGHEST_CEILING),
+        metavar="DBTP",
+        help=f"the true peak that no gain may exceed ({_DEFAULT_CEILING})",
+    )
+    parser.add_argument(
+        "--album", action="store_true", help="add a row for all sources, and use one gain for all"
+    )
+    parser.add_argument(
+        "--sign", action="store_true", help="add the signed URL of each source, with its gain"
+    )
+    add_url_options(parser)
+    parser.add_argument(
+        "--format", choices=list(REPORTS), default="table", help="of the output (table)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _number_between(low: int, high: int) -> Callable[[str], Decimal]:
+    def read(text: str) -> Decimal:
+        try:
+            value = Decimal(text)
+        except InvalidOperation:
+            value = Decimal("NaN")
+        if not (value.is_finite() and low <= value <= high):
+            raise ArgumentTypeError(f"{text!r}; a number from {low} to {high} is required")
+        return value
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePlan:
+    """What to measure, and what to compute from it.
+
+    :ivar variant: the render to measure; None for the source itself.
+    :ivar target: LUFS, or None.
+    :ivar ceiling: dBTP.
+    :ivar sign: returns the URL of a variant of a source; None for no URLs.
+    """
+
+    variant: Variant | None
+    target: Decimal | None
+    ceiling: Decimal
+    album: bool
+    sign: Callable[[str, Variant], str] | None
+
+    def row(self, source: str, measured: Measurement, of: Measurement | None = None) -> Row:
+        """Return the row of a source.
+
+        :param of: the measurement that the gain is computed from; by default, that of the source.
+        """
+        gain = None
+        if self.target is not None:
+            gain = find_gain((of or measured).loudness, self.target, self.ceiling)
+        return Row(source, measured.loudness, gain)
+
+    def signed(self, row: Row) -> Row:
+        """Return the row with its URL.
+
+        :raises Refusal: for a gain that the service does not accept.
+        """
+        variant = self.variant
+        if variant is None:
+            return row
+        if row.gain is not None:
+            variant = replace(variant, gain=row.gain.decibels)
+        return row if self.sign is None else replace(row, url=self.sign(row.source, variant))
+
+
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    plan = _read_plan(arguments, environment)
+    config = load_config(environment)
+    sources = list(read_lines(arguments.sources))
+    bar = tqdm(
+        total=len(sources),
+        unit=" sources",
+        file=sys.stderr,
+        disable=arguments.quiet or not sys.stderr.isatty(),
+        leave=False,
+    )
+    report = REPORTS[arguments.format](sys.stdout, plan.target is not None, plan.sign is not None)
+
+    async def work(reactor: Any) -> int:
+        try:
+            meter = LoudnessMeter(config, reactor)
+        except BootError as error:
+            raise UsageError(str(error)) from None
+        progress = MeasureProgress(bar, reactor.callFromThread)
+
+        async def measure(source: str) -> Measurement | str:
+            try:
+                return await meter.measure(source, plan.variant, progress.track())
+            except Refusal as refusal:
+                return str(refusal)
+
+        concurrency = min(config.max_concurrency, config.max_probe_concurrency)
+        try:
+            results = measure_all(sources, measure, concurrency)
+            return await write_report(plan, results, report, bar)
+        finally:
+            await meter.close()
+
+    with bar:
+        failures = run(work)
+    return FAILURE if failures else SUCCESS
+
+
+def _read_plan(arguments: Namespace, environment: Mapping[str, str]) -> MeasurePlan:
+    variant = None
+    if arguments.options or arguments.target is not None or arguments.sign:
+        variant = Variant.read(arguments.options)
+        if variant.f == "peaks":
+            raise UsageError("--options: f:peaks is a waveform, which has no loudness")
+    if arguments.target is None and arguments.ceiling is not None:
+        raise UsageError("--ceiling goes with --target")
+    if arguments.target is not None and variant is not None and variant.gain is not None:
+        raise UsageError("--options: gain is what --target computes; omit one of them")
+    sign = None
+    if arguments.sign:
+        signer: Signer = make_signer(environment, arguments.base, arguments.encoded)
+
+        def sign(source: str, signed: Variant) -> str:
+            return signer.url(source, signed, expires_in=arguments.expires_in)
+
+    ceiling = _DEFAULT_CEILING if arguments.ceiling is None else arguments.ceiling
+    return MeasurePlan(variant, arguments.target, ceiling, arguments.album, sign)
+
+
+class MeasureProgress:
+    """The seconds of audio that were measured so far, shown in a progress bar."""
+
+    def __init__(self, bar: Any, call_from_thread: Callable[..., object]) -> None:
+        self._bar = bar
+        self._call_from_thread = call_from_thread
+        self._seconds = 0.0
+
+    def track(self) -> Callable[[float], object]:
+        """Return a function that a thread calls with the seconds of one source so far."""
+        before = 0.0
+
+        def update(seconds: float) -> None:
+            nonlocal before
+            self._seconds += seconds - before
+            before = seconds
+            minutes, rest = divmod(int(self._seconds), 60)
+            self._bar.set_postfix_str(f"{minutes}:{rest:02} of audio")
+
+        return lambda seconds: self._call_from_thread(update, seconds)
+
+
+async def measure_all(
+    sources: Sequence[str],
+    measure: Callable[[str], Coroutine[Any, Any, Measurement | str]],
+    concurrency: int,
+) -> AsyncIterator[tuple[str, Measurement | str]]:
+    """Measure sources, at most ``concurrency`` at a time, and yield each result in their order."""
+    slots = DeferredSemaphore(concurrency)
+    running: list[Deferred[Any]] = [slots.run(measure, source) for source in sources]
+    try:
+        for source, result in zip(sources, running, strict=True):
+            yield source, await result
+    finally:
+        for result in running:
+            result.addErrback(lambda failure: None)
+            result.cancel()
+
+
+async def write_report(
+    plan: MeasurePlan,
+    results: AsyncIterator[tuple[str, Measurement | str]],
+    report: Report,
+    bar: Any,
+) -> int:
+    """Write the rows of all results, and return the number of failures.
+
+    The rows of an album wait for its last source.
+    """
+    failures = 0
+    measured: list[tuple[str, Measurement]] = []
+
+    def add(row: Row) -> None:
+        nonlocal failures
+        try:
+            row = plan.signed(row)
+        except Refusal as refusal:
+            row = replace(row, error=str(refusal))
+        with bar.external_write_mode():
+            if row.error is not None:
+                failures += 1
+                print_errors(f"{row.source}: {row.error}")
+            report.add(row)
+
+    async for source, result in results:
+        bar.update()
+        if isinstance(result, str):
+            add(Row(source, error=result))
+        elif plan.album:
+            measured.append((source, result))
+        else:
+            add(plan.row(source, result))
+    if not plan.album:
+        report.end(None)
+        return failures
+    complete = not failures
+    if not complete:
+        # The loudness of the others would be that of another album.
+        plan = replace(plan, target=None, sign=None)
+        print_errors("the album has no loudness, since not all of its sources were measured")
+    album = Measurement.combine(each for _, each in measured)
+    for source, each in measured:
+        add(plan.row(source, each, album))
+    report.end(plan.row("album", album) if complete else None)
+    return failures

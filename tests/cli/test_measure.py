@@ -1,0 +1,212 @@
+"""`audioproxy measure` without ffmpeg: its plan, its order of results, and its reports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+from tqdm import tqdm
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.cli import measure as measure_module
+from audioproxy.cli.measure import MeasurePlan, MeasureProgress, measure_all, write_report
+from audioproxy.cli.measure_report import REPORTS
+from audioproxy.loudness import Measurement
+from audioproxy.urls import Signer, Variant
+from tests.cli.command import command
+
+LOUD = Measurement((-20.0,) * 10, (-20.0,), 0.5)
+QUIET = Measurement((-30.0,) * 10, (-30.0,), 0.1)
+SILENT = Measurement((-90.0,) * 10, (), 0)
+
+
+class ArgumentTests(SynchronousTestCase):
+    """Command lines that are refused"""
+
+    def test_conflicts(self) -> None:
+        """Options that contradict each other are named."""
+        for words, message in {
+            "--ceiling -1": "--ceiling goes with --target",
+            "--target -16 -o gain:3": "gain is what --target computes",
+            "-o f:peaks": "a waveform, which has no loudness",
+            "--target 3": "a number from -70 to -5 is required",
+            "--target -16 --ceiling x": "a number from -9 to 0 is required",
+            "-o t:x": '"t:x" is not accepted',
+        }.items():
+            ended = command("measure", *words.split(), "local://a.wav")
+            self.assertNotEqual(ended.status, 0)
+            self.assertIn(message, ended.err)
+
+    def test_settings(self) -> None:
+        """URLs need a key; measuring does not, but it needs valid settings."""
+        ended = command("measure", "--sign", "local://a.wav", environment={})
+        self.assertEqual(ended.status, 2)
+        self.assertIn("AP_KEY: not set", ended.err)
+        ended = command("measure", "local://a.wav", environment={"AP_MAX_CONCURRENCY": "x"})
+        self.assertEqual(ended.status, 2)
+        self.assertIn("AP_MAX_CONCURRENCY", ended.err)
+
+
+class MeasureAllTests(SynchronousTestCase):
+    """`measure_all`"""
+
+    def start(self, names: str) -> Deferred[None]:
+        """Start to measure sources, two at a time."""
+        self.running: dict[str, Deferred[Any]] = {}
+        self.cancelled: list[str] = []
+        self.yielded: list[str] = []
+
+        async def measure(source: str) -> Measurement | str:
+            self.running[source] = Deferred(lambda _: self.cancelled.append(source))
+            return await self.running[source]
+
+        async def collect() -> None:
+            async for source, _ in measure_all(list(names), measure, 2):
+                self.yielded.append(source)
+
+        return Deferred.fromCoroutine(collect())
+
+    def test_order(self) -> None:
+        """Results come in the order of the sources, and a source starts when a slot is free."""
+        collecting = self.start("abc")
+        self.assertEqual([*self.running], ["a", "b"])
+        self.running["b"].callback("done")
+        self.assertEqual(([*self.running], self.yielded), (["a", "b", "c"], []))
+        self.running["a"].callback("done")
+        self.assertEqual(self.yielded, ["a", "b"])
+        self.running["c"].callback("done")
+        self.successResultOf(collecting)
+        self.assertEqual(self.yielded, ["a", "b", "c"])
+
+    def test_cancelled(self) -> None:
+        """If the command is stopped, all measurements are stopped."""
+        collecting = self.start("abcd")
+        collecting.cancel()
+        self.failureResultOf(collecting, CancelledError)
+        self.assertEqual(sorted(self.cancelled), sorted(self.running))
+        self.assertEqual(self.yielded, [])
+
+
+class ReportTests(SynchronousTestCase):
+    """`write_report`"""
+
+    def report(
+        self, form: str, results: dict[str, Measurement | str], **settings: Any
+    ) -> tuple[str, int]:
+        """Return a report as text, and the number of failures."""
+        plan = MeasurePlan(
+            settings.get("variant"),
+            settings.get("target"),
+            Decimal(-1),
+            settings.get("album", False),
+            settings.get("sign"),
+        )
+        output = io.StringIO()
+        self.errors: list[str] = []
+        self.patch(measure_module, "print_errors", self.errors.append)
+
+        async def measured() -> AsyncIterator[tuple[str, Measurement | str]]:
+            for item in results.items():
+                yield item
+
+        report = REPORTS[form](output, plan.target is not None, plan.sign is not None)
+        writing = write_report(plan, measured(), report, tqdm(disable=True))
+        failures = self.successResultOf(Deferred.fromCoroutine(writing))
+        return output.getvalue(), failures
+
+    def test_table(self) -> None:
+        """A table has a line for each source; a gain below the target is explained."""
+        text, failures = self.report(
+            "table",
+            {"local://a": LOUD, "local://b": QUIET, "local://c": SILENT, "local://d": "no such"},
+            target=Decimal(-16),
+        )
+        self.assertEqual(
+            text.splitlines(),
+            [
+                "   LUFS     LU   dBTP     gain  source",
+                "  -20.0    0.0   -6.0    +4.00  local://a",
+                "  -30.0    0.0  -20.0   +14.00  local://b",
+                "      -      -      -        -  local://c",
+            ],
+        )
+        self.assertEqual((failures, self.errors), (1, ["local://d: no such"]))
+        text, _ = self.report("table", {"local://a": LOUD}, target=Decimal(-10))
+        self.assertIn("  +5.01  local://a  (the ceiling keeps it 5.0 LU below the target)", text)
+        text, _ = self.report("table", {"local://a": LOUD})
+        self.assertEqual(text.splitlines()[1], "  -20.0    0.0   -6.0  local://a")
+
+    def test_json(self) -> None:
+        """A JSON document has all sources, also those that failed; None is null."""
+        text, _ = self.report("json", {"local://a": SILENT, "local://b": "no"}, target=-16)
+        nothing = dict.fromkeys(("integrated", "range", "true_peak", "gain", "shortfall"))
+        expected = [
+            {"source": "local://a", **nothing, "error": None},
+            {"source": "local://b", **nothing, "error": "no"},
+        ]
+        self.assertEqual(json.loads(text), {"sources": expected})
+
+    def test_csv(self) -> None:
+        """CSV has a line of headings, and quotes what needs it (RFC 4180)."""
+        text, _ = self.report("csv", {'local://a,"b"': LOUD})
+        rows = [*csv.reader(io.StringIO(text))]
+        self.assertEqual(rows[0], ["source", "integrated", "range", "true_peak", "error"])
+        self.assertEqual(rows[1], ['local://a,"b"', "-20.00", "0.00", "-6.02", ""])
+
+    def test_album(self) -> None:
+        """An album has one gain for all its sources, and a row of its own in every format."""
+        sources: dict[str, Measurement | str] = {"local://a": LOUD, "local://b": QUIET}
+        text, _ = self.report("json", sources, target=Decimal(-23), album=True)
+        document = json.loads(text)
+        album = document["album"]
+        self.assertApproximates(album["integrated"], -22.6, 0.05)
+        self.assertEqual([row["gain"] for row in document["sources"]], [album["gain"]] * 2)
+        for form in ("table", "csv"):
+            last = self.report(form, sources, album=True)[0].splitlines()[-1]
+            self.assertIn("album", last)
+
+    def test_incomplete_album(self) -> None:
+        """An album with a source that failed has no loudness and no gain."""
+        sources = {"local://a": LOUD, "local://b": "no"}
+        text, failures = self.report("json", sources, target=Decimal(-23), album=True)
+        document = json.loads(text)
+        self.assertNotIn("album", document)
+        self.assertEqual([row["gain"] for row in document["sources"]], [None, None])
+        self.assertEqual(failures, 1)
+        self.assertIn("the album has no loudness", self.errors[-1])
+
+    def test_urls(self) -> None:
+        """A URL contains the gain; a gain that no URL can have is a failure."""
+        signer = Signer(bytes(32), b"s", "https://audio.example")
+        text, failures = self.report(
+            "table",
+            {"local://a": LOUD, "local://b": Measurement((-69.0,) * 9, (), 0.0001)},
+            variant=Variant(f="opus"),
+            target=Decimal(-5),
+            sign=signer.url,
+        )
+        url = signer.url("local://a", Variant(f="opus", gain="5.01"))
+        self.assertEqual(text.splitlines()[2], f"    {url}")
+        self.assertEqual(failures, 1)
+        self.assertIn('"gain:64.00" is not accepted', self.errors[0])
+
+
+class ProgressTests(SynchronousTestCase):
+    """`MeasureProgress`"""
+
+    def test_progress(self) -> None:
+        """The bar shows the audio of all sources so far."""
+        texts: list[str] = []
+        bar = tqdm(disable=True)
+        bar.set_postfix_str = texts.append
+        progress = MeasureProgress(bar, lambda work, *words: work(*words))
+        one, other = progress.track(), progress.track()
+        one(30)
+        other(45)
+        one(60)
+        self.assertEqual(texts, ["0:30 of audio", "1:15 of audio", "1:45 of audio"])

@@ -1,0 +1,84 @@
+"""`audioproxy.loudness` and `audioproxy measure` with real sources and real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.trial.unittest import TestCase
+
+from audioproxy.config import Config
+from audioproxy.errors import InvalidOptions, NotFound, UndecodableSource
+from audioproxy.loudness import LoudnessMeter
+from audioproxy.urls import Variant
+from tests.support.audio import measure_loudness, noise, write_wav
+from tests.support.service import PROJECT
+
+
+class LoudnessMeterTests(TestCase):
+    """`LoudnessMeter`"""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp())
+        self.folder.mkdir()
+        self.source = write_wav(noise(48000, 5 * 48000, 6, 0.2))
+        (self.folder / "a.wav").write_bytes(self.source)
+        (self.folder / "b.wav").write_bytes(b"no audio")
+        config = Config(allow_insecure=True, local_root=str(self.folder))
+        self.meter = LoudnessMeter(config, reactor)
+        self.addCleanup(lambda: self.meter.close())
+
+    async def test_measured(self) -> None:
+        """The source is measured with all its channels, and a variant as it is rendered."""
+        seconds: list[float] = []
+        whole = await self.meter.measure("local://a.wav", on_progress=seconds.append)
+        self.assertEqual(whole, measure_loudness(self.source))
+        self.assertEqual(seconds[-1], 5.1)
+        part = await self.meter.measure("local://a.wav", Variant(f="wav", t=(1, 2), ch=1))
+        self.assertEqual(part, measure_loudness(self.source, "ch:1/f:wav/t:1:2"))
+
+    async def test_refused(self) -> None:
+        """Sources and options are refused as a render refuses them; a waveform has no loudness."""
+        for source, variant, error in (
+            ("local://missing.wav", None, NotFound),
+            ("local://b.wav", None, UndecodableSource),
+            ("local://a.wav", Variant(t=(9, 1)), InvalidOptions),
+            ("local://a.wav", Variant(f="peaks"), InvalidOptions),
+        ):
+            with self.assertRaises(error):
+                await self.meter.measure(source, variant)
+
+    def command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        """Run ``audioproxy measure``."""
+        root = str(self.folder.resolve())
+        return subprocess.run(
+            [sys.executable, "-m", "audioproxy.cli.main", "measure", *words],
+            env={"AP_LOCAL_ROOT": root, "PATH": os.environ["PATH"], **variables},
+            cwd=PROJECT,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+
+    def test_command(self) -> None:
+        """The command measures sources, and says which ones it could not measure."""
+        words = ["--target", "-16", "--format", "json", "local://a.wav", "local://missing.wav"]
+        ended = self.command(*words)
+        self.assertEqual(ended.returncode, 1, ended.stderr)
+        found, missing = json.loads(ended.stdout)["sources"]
+        expected = measure_loudness(self.source, "f:mp3").loudness.integrated
+        assert expected is not None
+        self.assertApproximates(found["integrated"], expected, 0.006)
+        self.assertApproximates(found["gain"], -16 - expected, 0.006)
+        self.assertIsNone(missing["integrated"])
+        self.assertIn(b"local://missing.wav: ", ended.stderr)
+
+    def test_unusable_settings(self) -> None:
+        """Settings that are refused only when they are used are named too."""
+        ended = self.command("local://a.wav", AP_SOURCE_ALLOWLIST="h", SSL_CERT_FILE="/missing")
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn(b"/missing", ended.stderr)
