@@ -2,13 +2,15 @@
 
 All its files are in one folder: .run/, or the folder that is named on the command line. They are
 the samples, the rendered variants and a key. AP_LOCAL_ROOT replaces the folder of the samples, and
-AP_PORT the port 4001.
+AP_PORT the port 4001. AP_SOURCE_ALLOWLIST allows sources at https addresses, and the credentials of
+an object store allow sources in buckets.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,41 @@ from twisted.logger import globalLogBeginner
 
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
+from audioproxy.loudness import LoudnessMeter
 from audioproxy.service import BootError, make_resource
+from audioproxy.sources.allowlist import Allowlist
 from audioproxy.urls import Signer
 from examples.player.site import LIBRARY, make_site
+from examples.player.sources import Sources
 from examples.samples import Home
 
 ADDRESS = "127.0.0.1"
 
 # Settings that the user may set. This program sets all others.
-KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_LOCAL_ROOT")
+KEPT = (
+    "AP_PORT",
+    "AP_LOG_LEVEL",
+    "AP_LOCAL_ROOT",
+    "AP_SOURCE_ALLOWLIST",
+    "AP_MAX_SRC_BYTES",
+    "AP_RENDER_TIMEOUT",
+    "AP_PROBE_TIMEOUT",
+    "AP_S3_ENDPOINT",
+    "AP_S3_ADDRESSING",
+    "AP_S3_CA_BUNDLE",
+)
+# Without the first of them, the others are for other programs: a region alone is refused at boot.
+IDENTITY = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_SESSION_TOKEN",
+)
 # Not the port of the quick start, so that both can run at the same time.
 DEFAULTS = {"AP_PORT": "4001"}
+# Measurements of loudness at the same time: of the source, and of the result.
+MEASUREMENTS = 2
 
 INVITATION = """
 Open the player in a browser:
@@ -46,12 +72,17 @@ def configure(path: Path) -> Config:
 
     :raises ConfigError: for settings that cannot be used.
     """
-    chosen = {name: text for name in KEPT if (text := os.environ.get(name))}
+    # An empty AP_SOURCE_ALLOWLIST is refused. Every other empty variable counts as unset.
+    kept = KEPT + IDENTITY if os.environ.get(IDENTITY[0]) else KEPT
+    settings = {name: os.environ[name] for name in kept if name in os.environ}
     home = Home(path.resolve())
-    settings = DEFAULTS | home.settings() | chosen
-    if "AP_LOCAL_ROOT" not in chosen:
+    if not settings.get("AP_LOCAL_ROOT"):
         home.make_samples()
-    config, _ = load(settings)
+    for name, text in (DEFAULTS | home.settings()).items():
+        settings[name] = settings.get(name) or text
+    config, warnings = load(settings)
+    for warning in warnings:
+        print(f"player: {warning}", file=sys.stderr)
     return config
 
 
@@ -63,9 +94,13 @@ async def serve(reactor: Any, config: Config) -> None:
         await proxy.startService()
     except BootError as error:
         raise SystemExit(f"player: {error}") from error
-    reactor.addSystemEventTrigger("before", "shutdown", proxy.stopService)
-    folder = Path(config.local_root)
-    site = make_site(proxy.resource, Signer(config.key, config.salt, "/audio"), folder)
+    # Its renders are not those of the service, so a long measurement delays no playback.
+    meter = LoudnessMeter(replace(config, max_concurrency=MEASUREMENTS), reactor)
+    for stop in (lambda: Deferred.fromCoroutine(meter.close()), proxy.stopService):
+        reactor.addSystemEventTrigger("before", "shutdown", stop)
+    sources = Sources(Path(config.local_root).absolute(), Allowlist(config.source_allowlist))
+    signer = Signer(config.key, config.salt, "/audio")
+    site = make_site(proxy.resource, signer, sources, meter.measure)
     try:
         listening = reactor.listenTCP(config.port, site, interface=ADDRESS)
     except CannotListenError as error:
@@ -75,7 +110,7 @@ async def serve(reactor: Any, config: Config) -> None:
             " set AP_PORT to a free port"
         ) from error
     port = listening.getHost().port
-    print(INVITATION.format(address=ADDRESS, port=port, folder=folder), flush=True)
+    print(INVITATION.format(address=ADDRESS, port=port, folder=sources.folder), flush=True)
     await Deferred()
 
 

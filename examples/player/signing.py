@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
 from audioproxy.grammar.options import VariantOptions, refusals
-from audioproxy.urls import InvalidOptions, Signer, Variant, local
+from audioproxy.grammar.sources import Source
+from audioproxy.urls import InvalidOptions, Signer, Variant
 
 #: Options that change the audio, and therefore the waveform too.
 SHAPING = ("t", "ch", "fade", "gain", "norm", "enhance")
@@ -25,8 +25,11 @@ _OPTIONS = tuple(field.name for field in fields(Variant) if field.init)
 
 
 def describe_formats() -> dict[str, object]:
-    """Return the document with the options of each format, from the service's own table."""
-    return {"formats": [_describe(form) for form in FORMATS.values()]}
+    """Return the document with the options of each format, from the service's own table.
+
+    ``shaping`` are the options that change the audio.
+    """
+    return {"formats": [_describe(form) for form in FORMATS.values()], "shaping": SHAPING}
 
 
 def _describe(form: Format) -> dict[str, object]:
@@ -55,24 +58,27 @@ def _describe(form: Format) -> dict[str, object]:
     }
 
 
-def sign(signer: Signer, parameters: Mapping[str, str]) -> dict[str, object]:
+def sign(
+    signer: Signer, find: Callable[[str], Source], parameters: Mapping[str, str]
+) -> dict[str, object]:
     """Return the document with the URLs of a variant, of its waveform and of the source's info.
 
-    :param parameters: the options with their values as in a URL, ``source`` as `list_sources`
-        returns it, and ``exp`` as seconds from now.
+    :param find: returns a source, as `Sources.find` does.
+    :param parameters: ``source``, the options with their values as in a URL, and ``exp`` as seconds
+        from now.
     :raises Refusal: for options and sources that the service would refuse.
     """
     given = dict(parameters)
-    source = local(unquote_to_bytes(given.pop("source", "")))
+    source = find(given.pop("source", ""))
     expires_in = _read_seconds(given.pop("exp", None))
     for name in given.keys() - set(_OPTIONS):
         raise InvalidOptions(f'"{name}" is not accepted: the options are {", ".join(_OPTIONS)}.')
     drawing = {name: value for name, value in given.items() if name in SHAPING + DRAWING}
-    drawn = _variant(f="peaks", **drawing)
+    drawn = read_variant(f="peaks", **drawing)
     if given.get("f") == "peaks":
-        heard = _variant(**given)
+        heard = read_variant(**given)
     else:
-        heard = _variant(**{name: text for name, text in given.items() if name not in DRAWING})
+        heard = read_variant(**{name: text for name, text in given.items() if name not in DRAWING})
     return {
         "url": signer.url(source, heard, expires_in=expires_in),
         "canonical": heard.canonical,
@@ -82,8 +88,8 @@ def sign(signer: Signer, parameters: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _variant(**options: Any) -> Variant:
-    # The fields also accept text, spelled as in a URL.
+def read_variant(**options: Any) -> Variant:
+    """Return the variant of options whose values are text, spelled as in a URL."""
     return Variant(**options)
 
 

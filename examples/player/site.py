@@ -8,9 +8,7 @@ send requests from the user's browser.
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -20,13 +18,17 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request, Site
 from twisted.web.static import File
 
-from audioproxy.urls import InvalidOptions, Refusal, Signer
+from audioproxy.urls import Signer
+from examples.player.documents import Document
+from examples.player.loudness import LoudnessDocuments, Measure
 from examples.player.signing import describe_formats, sign
-from examples.player.sources import list_sources
+from examples.player.sources import Sources
 
 HERE = Path(__file__).parent
 PAGE = HERE / "page"
 LIBRARY = HERE / "node_modules" / "wavesurfer.js" / "dist"
+#: The pages that `make docs` builds.
+DOCUMENTATION = HERE.parent.parent / "build" / "site"
 
 #: Files of the page, by their names in URLs.
 FILES = {path.name: path for path in PAGE.iterdir() if path.suffix in (".css", ".mjs", ".svg")} | {
@@ -61,44 +63,12 @@ class Page(Resource):
         return _body(request, page.encode())
 
 
-class Document(Resource):
-    """A JSON document, or an error document."""
-
-    isLeaf = True
-
-    def __init__(self, make: Callable[[dict[str, str]], object]) -> None:
-        """Serve the document that a function returns for the request's parameters."""
-        Resource.__init__(self)
-        self._make = make
-
-    def render_GET(self, request: Request) -> bytes:
-        """Return the document, or the error document of a refusal."""
-        request.setHeader(b"cache-control", b"no-store")
-        request.setHeader(b"content-type", b"application/json")
-        try:
-            document = self._make(_parameters(request))
-        except Refusal as refusal:
-            request.setResponseCode(refusal.status, HTTPStatus(refusal.status).phrase.encode())
-            document = {"error": refusal.code, "message": str(refusal)}
-        return _body(request, json.dumps(document).encode())
-
-
 def _body(request: Request, body: bytes) -> bytes:
     """Return the body, or an empty one for HEAD; Twisted warns of a body in response to HEAD."""
     if request.method == b"HEAD":
         request.setHeader(b"content-length", b"%d" % len(body))
         return b""
     return body
-
-
-def _parameters(request: Request) -> dict[str, str]:
-    parameters = {}
-    for name, values in (request.args or {}).items():
-        key = name.decode("utf-8", "replace")
-        if len(values) > 1:
-            raise InvalidOptions(f'"{key}" is not accepted: it may be given only once.')
-        parameters[key] = values[0].decode("utf-8", "replace")
-    return parameters
 
 
 class _Words(Resource):
@@ -124,6 +94,26 @@ _STRANGE_HOST = _Words(
 )
 
 
+_NO_DOCUMENTATION = _Words(
+    HTTPStatus.NOT_FOUND,
+    "`make docs` builds these pages. Their sources are the Markdown files in docs/.",
+)
+
+
+class Documentation(File):
+    """The pages of the documentation, or a line that says how to build them."""
+
+    def getChild(self, path: bytes, request: Request) -> IResource:
+        """Return a page. A folder without a page is not listed."""
+        if not (DOCUMENTATION / "index.html").is_file():
+            return _NO_DOCUMENTATION
+        return File.getChild(self, path, request)
+
+    def directoryListing(self) -> IResource:
+        """Return a 404."""
+        return _NOTHING
+
+
 class _Folder(Resource):
     """Resource with children, which itself returns a 404."""
 
@@ -137,18 +127,21 @@ class _Folder(Resource):
 class Root(_Folder):
     """Root resource, which serves only requests with a host name of this machine."""
 
-    def __init__(self, proxy: Resource, signer: Signer, folder: Path) -> None:
+    def __init__(self, proxy: Resource, signer: Signer, sources: Sources, measure: Measure) -> None:
         """Add the page, its files, the documents and the service as children.
 
         :param signer: signs URLs with the mount point of the service as their base.
-        :param folder: the folder of the sources.
+        :param measure: measures loudness.
         """
         Resource.__init__(self)
         self.putChild(b"", Page())
         self.putChild(b"audio", proxy)
-        self.putChild(b"sources", Document(lambda _: list_sources(folder)))
+        self.putChild(b"docs", Documentation(str(DOCUMENTATION)))
+        self.putChild(b"sources", Document(lambda _: sources.describe()))
         self.putChild(b"formats", Document(lambda _: describe_formats()))
-        self.putChild(b"sign", Document(partial(sign, signer)))
+        self.putChild(b"sign", Document(partial(sign, signer, sources.find)))
+        loudness = LoudnessDocuments(measure, sources.find)
+        self.putChild(b"loudness", Document(loudness.describe))
         files = _Folder()
         for name, path in FILES.items():
             files.putChild(name.encode(), File(str(path)))
@@ -185,9 +178,9 @@ class TimedRequest(Request):
         Request.write(self, data)
 
 
-def make_site(proxy: Resource, signer: Signer, folder: Path) -> Site:
+def make_site(proxy: Resource, signer: Signer, sources: Sources, measure: Measure) -> Site:
     """Return the site of the application."""
-    site = Site(Root(proxy, signer, folder))
+    site = Site(Root(proxy, signer, sources, measure))
     site.requestFactory = TimedRequest
     # The service logs each request itself.
     site.log = lambda request: None

@@ -1,11 +1,17 @@
-"""The list of files that the user can choose as sources."""
+"""The sources: the list of files to choose from, and the source that the user typed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote_from_bytes
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
+from audioproxy.sources.allowlist import Allowlist
+from audioproxy.urls import local, read_source
 
 #: Suffixes of audio files. The service itself checks the contents.
 SUFFIXES = frozenset(
@@ -19,29 +25,71 @@ MAX_LISTED = 500
 MAX_EXAMINED = 20_000
 
 
-def list_sources(root: Path) -> dict[str, object]:
-    """Return the document of the sources below a folder.
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of the player.
 
-    File names are bytes and may have any values. ``source`` has those bytes, percent-encoded;
-    ``name`` has the name as text, for display.
+    :ivar folder: AP_LOCAL_ROOT, an absolute path.
+    :ivar allowlist: AP_SOURCE_ALLOWLIST.
     """
-    found = []
-    complete = True
-    for examined, path in enumerate(_files(os.fsencode(root), b"")):
-        if examined == MAX_EXAMINED:
-            complete = False
-            break
-        if os.path.splitext(path)[1].lower() in SUFFIXES:
-            found.append(path)
-    found.sort(key=lambda path: (path.lower(), path))
-    shown = found[:MAX_LISTED]
-    return {
-        "sources": [
-            {"source": quote_from_bytes(path), "name": path.decode("utf-8", "replace")}
-            for path in shown
-        ],
-        "complete": complete and len(shown) == len(found),
-    }
+
+    folder: Path
+    allowlist: Allowlist
+
+    def find(self, text: str) -> Source:
+        """Return the source that the user chose or typed.
+
+        :param text: a source string, or a path: absolute, or relative to the folder.
+        :raises NotFound: for text that is not a source, and for a source that is not on the
+            allowlist. The service hides the reasons from its clients. The user of this page is also
+            its operator, so the text of this error says why.
+        """
+        if "://" not in text:
+            return local(self._relative(os.fsencode(text)))
+        source = read_source(text)
+        if isinstance(source, LocalSource) or self.allowlist.allows(source):
+            return source
+        raise NotFound(self._not_allowed(source))
+
+    def _relative(self, path: bytes) -> bytes:
+        root = os.path.join(os.fsencode(self.folder), b"")
+        if path.startswith(b"/") and not path.startswith(root):
+            raise NotFound(f"the path is not below {self.folder}")
+        return path.removeprefix(root)
+
+    def _not_allowed(self, source: S3Source | HttpsSource) -> str:
+        name = source.host if isinstance(source, HttpsSource) else source.bucket
+        if self.allowlist.entries is None:
+            return f"AP_SOURCE_ALLOWLIST is not set, so no host is allowed, not even {name}"
+        return f"{name} is not on the list in AP_SOURCE_ALLOWLIST"
+
+    def describe(self) -> dict[str, object]:
+        """Return the document of the files below the folder.
+
+        File names are bytes and may have any values. ``source`` has those bytes, percent-encoded;
+        ``name`` has the name as text, for display.
+        """
+        found = []
+        complete = True
+        for examined, path in enumerate(_files(os.fsencode(self.folder), b"")):
+            if examined == MAX_EXAMINED:
+                complete = False
+                break
+            if os.path.splitext(path)[1].lower() in SUFFIXES:
+                found.append(path)
+        found.sort(key=lambda path: (path.lower(), path))
+        shown = found[:MAX_LISTED]
+        return {
+            "folder": os.fsencode(self.folder).decode("utf-8", "replace"),
+            "sources": [
+                {
+                    "source": quote_from_bytes(path, safe="/:"),
+                    "name": path.decode("utf-8", "replace"),
+                }
+                for path in shown
+            ],
+            "complete": complete and len(shown) == len(found),
+        }
 
 
 def _files(root: bytes, folder: bytes) -> Iterator[bytes]:

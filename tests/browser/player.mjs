@@ -21,7 +21,7 @@ await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 const consoleMessages = [];
 const foreignRequests = [];
 
-async function open() {
+async function open(state = "") {
   const page = await context.newPage();
   page.setDefaultTimeout(20_000);
   page.on("console", (message) => {
@@ -38,7 +38,7 @@ async function open() {
       foreignRequests.push(request.url());
     }
   });
-  await page.goto(url);
+  await page.goto(url + state);
   await page.waitForSelector("#waveform[data-drawn]:not(.stale)");
   return page;
 }
@@ -183,7 +183,7 @@ async function changeQuickly(page) {
 // The service goes down; then it is back, and a file that is not audio is chosen.
 async function failRequests(page, broken, whole) {
   const seen = {};
-  const refusal = page.locator(".address .refusal:not(:empty)");
+  const failure = page.locator("#failure:not(:empty)");
   const playable = () => page.locator("#play").isEnabled();
   const shown = async () => [
     ...(await Promise.all(["state", "url", "canonical", "key"].map((id) => text(page, id)))),
@@ -191,18 +191,117 @@ async function failRequests(page, broken, whole) {
   ];
   await page.route(/./, (route) => route.abort());
   await page.locator("input[value=mp3]").check({ force: true });
-  seen.unavailable = [await refusal.textContent(), await text(page, "state"), await playable()];
+  seen.unavailable = [await failure.textContent(), await text(page, "state"), await playable()];
   await page.unroute(/./);
   await page.locator("#source").selectOption({ label: broken });
-  await page.waitForFunction(() => !document.querySelector(".address .refusal").textContent.includes("respond"));
-  seen.broken = [await refusal.textContent(), await playable(), await shown()];
+  await page.waitForFunction(() => !document.querySelector("#failure").textContent.includes("respond"));
+  seen.broken = [await failure.textContent(), await playable(), await shown()];
   await page.locator("#source").selectOption({ label: whole });
   await page.waitForFunction(() => !document.querySelector(".stale"));
   seen.recovered = [await playable(), await shown()];
   return seen;
 }
 
+// Return the failure that the stage shows, and whether Play is enabled.
+async function failure(page, words) {
+  await page.locator("#failure").filter({ hasText: words }).waitFor();
+  return [await text(page, "failure"), await page.locator("#play").isEnabled()];
+}
+
+// Press the space bar on an element, and return whether audio plays afterwards.
+async function pressSpace(page, selector) {
+  await page.evaluate(() => document.activeElement.blur());
+  selector && (await page.locator(selector).focus());
+  const before = await page.evaluate(() => audio.paused);
+  await page.keyboard.press("Space");
+  await page.waitForFunction((it) => audio.paused !== it, before, { timeout: 1000 }).catch(() => {});
+  return page.evaluate(() => !audio.paused);
+}
+
+// Return the controls without a hint, and the options whose hint is empty.
+const findUnexplained = (page) =>
+  page.evaluate(() => {
+    const described = ({ title, ariaDescribedByElements }) => {
+      return title || ariaDescribedByElements?.some(({ textContent }) => textContent);
+    };
+    const explained = (it) => described(it) || it.ariaLabel || described(it.closest("[title]") ?? it);
+    return [
+      ...[...document.querySelectorAll("main :is(button, input, select, a)")].filter((it) => !explained(it)),
+      ...[...document.querySelectorAll("[data-option] .hint")].filter(({ textContent }) => !textContent),
+    ].map(({ outerHTML }) => outerHTML);
+  });
+
 const scenarios = {
+  // Load states from the address, and sources that are typed.
+  async keepState(remote, refused) {
+    const page = await open("#source=rising.wav&f=opus&br=96&t=1:2");
+    const seen = { consoleMessages: [] };
+    const state = async () => [await text(page, "title"), await text(page, "canonical"), new URL(page.url()).hash];
+    const settled = (canonical) => signed(page, canonical);
+    const load = async (source) => {
+      await page.locator("#own").fill(source);
+      await page.keyboard.press("Enter");
+    };
+    await settled("br:96/f:opus/t:1:2");
+    seen.opened = await state();
+
+    await load(remote);
+    await page.waitForFunction(() => title.textContent === "remote.wav");
+    await settled("br:96/f:opus/t:1:2");
+    seen.typed = await state();
+    await page.locator("input[value=wav]").check({ force: true });
+    await settled("f:wav/t:1:2");
+    await page.reload();
+    await settled("f:wav/t:1:2");
+    seen.reloaded = await state();
+    await page.goBack();
+    await settled("br:96/f:opus/t:1:2");
+    await page.goBack();
+    await page.waitForFunction(() => title.textContent === "rising.wav");
+    await settled("br:96/f:opus/t:1:2");
+    seen.back = await state();
+
+    // Space plays, also on a slider; fields and buttons keep it.
+    seen.space = [];
+    for (const selector of [null, "#seek", "#play", "#play", "#own", "[data-option=gain] input[type=range]"]) {
+      seen.space.push(await pressSpace(page, selector));
+    }
+    seen.field = await page.locator("#own").inputValue();
+
+    seen.unexplained = await findUnexplained(page);
+    await page.locator("[data-option=br] .name").click();
+    seen.hint = await page.locator("#br-hint").innerText();
+
+    await page.goto(`${url}#source=rising.wav&f=xyz&ch=7&gain=-3&zzz=1&gain=4`);
+    await settled("f:mp3/gain:-3");
+    seen.unusable = [await text(page, "notice"), ...(await state())];
+    await page.locator("#loudness:not(.measuring) tbody tr:first-child td:last-child").filter({ hasText: /\d/ }).waitFor();
+    seen.loudness = await page.locator("#loudness tbody td").allTextContents();
+    seen.consoleMessages.push(...consoleMessages.splice(0));
+
+    // What cannot be played is refused in the stage.
+    seen.failures = [];
+    await page.locator("#t-0").fill("6");
+    seen.failures.push(await failure(page, "past the end"));
+    seen.trim = await page.locator("[data-option=t] .refusal").textContent();
+    await page.locator("#t-1").fill("0");
+    seen.failures.push(await failure(page, "longer than 0"));
+    await page.locator("[data-option=t] .clear").click();
+    await settled("f:mp3/gain:-3");
+    seen.cleared = [await text(page, "failure"), await page.locator("#play").isEnabled()];
+    for (const [source, words] of refused) {
+      await load(source);
+      seen.failures.push(await failure(page, words));
+    }
+    await page.setViewportSize({ width: 390, height: 700 });
+    seen.width = await page.evaluate(() => document.documentElement.scrollWidth);
+    for (const line of consoleMessages.splice(0)) {
+      /status of 4\d\d/.test(line) || seen.consoleMessages.push(line);
+    }
+    await page.close();
+    return seen;
+  },
+
   async playFormats(seconds, ...formats) {
     return Object.fromEntries(await Promise.all(formats.map((it) => playFormat(seconds, it))));
   },

@@ -35,6 +35,8 @@ async function take(browser, url, { name, colorScheme, width, height }) {
     colorScheme,
     viewport: { width, height: height ?? 900 },
     deviceScaleFactor: 1.5,
+    isMobile: height !== undefined,
+    hasTouch: height !== undefined,
     reducedMotion: "reduce",
   });
   await page.goto(url);
@@ -48,6 +50,7 @@ async function take(browser, url, { name, colorScheme, width, height }) {
   await part("fade", 1).fill("3");
   await part("norm", 0).selectOption("ebu");
   await page.waitForFunction(() => canonical.textContent.includes("norm") && !document.querySelector(".stale"));
+  await page.locator("#loudness:not(.measuring) td:last-child").filter({ hasText: /\d/ }).first().waitFor();
   // Play first, which renders the variant; then seek, which is a HIT.
   await page.locator("#play").click();
   await page.locator("#waveform.seekable").waitFor();
@@ -56,6 +59,7 @@ async function take(browser, url, { name, colorScheme, width, height }) {
   await page.waitForFunction(() => audio.currentTime > 6.45);
   await page.locator("#play").click();
   await page.evaluate(() => document.activeElement.blur());
+  await page.evaluate(() => scrollTo(0, 0));
   await page.mouse.move(0, 0);
   await page.screenshot({ path: join(folder, `${name}.png`), fullPage: height === undefined });
   await page.close();

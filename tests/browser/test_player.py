@@ -20,12 +20,22 @@ from audioproxy.media.length_headers import LENGTH_HEADERS
 from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing, program
 from tests.examples.test_player import HOSTILE
+from tests.support.authority import Authority
+from tests.support.origins import open_origin
 from tests.support.service import PROJECT, Process, fetch, reactor, until, until_hit
 
 RATE = 44_100
 SECONDS = 6
 #: Minimum number of columns of a waveform on the page.
 COLUMNS = 100
+
+#: Sources that cannot be read: what the user types, the reason, and the advice.
+UNREADABLE = [
+    ("nowhere.wav", "nothing at this address", "It is relative to this folder"),
+    ("https://other.example/a.wav", "other.example is not on the list", "AP_SOURCE_ALLOWLIST=HOST"),
+    ("s3://masters/a.wav", "masters is not on the list", "Check the bucket"),
+    ("ftp://a", "A source is", "Type a path, or a URL"),
+]
 
 AUDIO_FORMATS = [form.token for form in FORMATS.values() if form.content_type]
 
@@ -75,16 +85,26 @@ class PlayerTests(NodeCase):
     async def test_page(self) -> None:
         """Each format plays while it is rendered, and supports seeking once it is stored.
 
-        The URL matches the controls, the waveform matches the source, and each refusal is shown
-        with its reason. One browser runs all scenarios, since a browser starts slowly.
+        The URL matches the controls, the waveform and the loudness match the source, and each
+        refusal is shown with its reason. The address keeps the state. Sources are chosen or typed.
+        One browser runs all scenarios, since a browser starts slowly.
         """
         for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
             write_tone(self.root / name, np.array(loudness))
         write_tone(self.root / HOSTILE, np.array([0.5, 0.5]))
         (self.root / "text.wav").write_text("No sound.")
-        url = await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))
+        authority = Authority(self.root.parent / "authority")
+        origin = open_origin(self, authority.issue("localhost"))
+        remote = origin.put("/a/remote.wav", (self.root / "rising.wav").read_bytes())
+        player = self.start_player(
+            AP_LOCAL_ROOT=str(self.root),
+            AP_SOURCE_ALLOWLIST="localhost",
+            SSL_CERT_FILE=str(authority.bundle),
+        )
+        url = await self.address(player)
         scenarios = {
             "playFormats": [SECONDS, *AUDIO_FORMATS],
+            "keepState": [f"{remote}?x=1&y#z", [row[:2] for row in UNREADABLE]],
             "useControls": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
         }
         chromium = program("chromium")
@@ -92,6 +112,7 @@ class PlayerTests(NodeCase):
         self.assertEqual([], report["consoleMessages"])
         self.assertEqual([], report["foreignRequests"])
         self.assert_formats_played(report["playFormats"])
+        self.assert_state_kept(report["keepState"], remote)
         self.assert_controls_worked(report["useControls"])
 
     def assert_formats_played(self, report: dict[str, Any]) -> None:
@@ -112,6 +133,38 @@ class PlayerTests(NodeCase):
             self.assertRegex(heard["afterSeek"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertApproximates(0.7 * SECONDS, heard["afterSeek"]["time"], 1.5, token)
             self.assertIn("X-Audio-ProxyHITStatus206", heard["afterSeek"]["measured"], token)
+
+    def assert_state_kept(self, seen: dict[str, Any], remote: str) -> None:
+        """Require that addresses restored the state, and that each failure was explained."""
+        self.assertEqual([], seen["consoleMessages"])
+        local, options = "#source=rising.wav", "br:96/f:opus/t:1:2"
+        address = f"#source={remote}%3Fx%3D1%26y%23z"
+        self.assertEqual(["rising.wav", options, f"{local}&f=opus&br=96&t=1:2"], seen["opened"])
+        self.assertEqual(seen["opened"], seen["back"])
+        self.assertEqual(["remote.wav", options, f"{address}&f=opus&br=96&t=1:2"], seen["typed"])
+        self.assertEqual(["remote.wav", "f:wav/t:1:2", f"{address}&f=wav&t=1:2"], seen["reloaded"])
+        notice, *state = seen["unusable"]
+        self.assertRegex(notice, r"left out: gain, f, ch, zzz\.\Z")
+        self.assertEqual(["rising.wav", "f:mp3/gain:-3", f"{local}&f=mp3&gain=-3"], state)
+
+        self.assertEqual([True, False, True, False, False, True], seen["space"])
+        self.assertEqual(" ", seen["field"])
+        self.assertEqual([], seen["unexplained"])
+        self.assertIn("opus: 6 to 510 kbps", seen["hint"])
+
+        # The same audio, 3 dB quieter. Its loudness range does not change.
+        numbers = [float(cell.replace("\N{MINUS SIGN}", "-")) for cell in seen["loudness"]]
+        for before, after, change in zip(numbers[::2], numbers[1::2], (-3, 0, -3), strict=True):
+            self.assertApproximates(change, after - before, 0.11)
+        self.assertApproximates(20 * np.log10(0.9), numbers[4], 0.1)
+
+        self.assertEqual('"t:6" is not accepted', seen["trim"][:21])
+        words = ["Change the marked option"] * 2 + [row[2] for row in UNREADABLE]
+        for (shown, playable), advice in zip(seen["failures"], words, strict=True):
+            self.assertIn(advice, shown)
+            self.assertFalse(playable, shown)
+        self.assertEqual(["", True], seen["cleared"])
+        self.assertEqual(390, seen["width"])
 
     def assert_controls_worked(self, seen: dict[str, Any]) -> None:
         """Require that every control has had its effect."""
@@ -156,9 +209,12 @@ class PlayerTests(NodeCase):
         self.assertGreaterEqual(seen["dragged"], 4)
         self.assertEqual([0, 5], seen["steps"])
 
-        self.assertEqual(["The service does not respond.", "", False], seen["unavailable"])
+        reason, *others = seen["unavailable"]
+        self.assertIn("The service does not respond.", reason)
+        self.assertIn("make demo", reason)
+        self.assertEqual(["", False], others)
         reason, playable, shown = seen["broken"]
-        self.assertRegex(reason, "audio")
+        self.assertRegex(reason, "no audio that can be decoded.*Choose an audio file")
         self.assertEqual((False, ["", "", "", "", False, False]), (playable, shown))
         playable, shown = seen["recovered"]
         self.assertTrue(playable)

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote_to_bytes, urlencode
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
+from twisted.web.server import Site
 from twisted.web.static import Data
 
+from audioproxy.config import Config, ConfigError
+from audioproxy.errors import NotConfigured
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.urls import Signer
+from audioproxy.grammar.sources import Source
+from audioproxy.media.loudness import Measurement
+from audioproxy.sources.allowlist import Allowlist
+from audioproxy.urls import Signer, Variant
+from examples.player import site as player_site
 from examples.player import sources
+from examples.player.__main__ import configure
 from examples.player.signing import describe_formats
 from examples.player.site import make_site
-from examples.player.sources import list_sources
+from examples.player.sources import Sources
 from tests.support.http import KEY, NOW, SALT, Connection, Log, Response
 
 #: A file name that a page could interpret as markup.
 HOSTILE = "<img src=x onerror=alert(1)>.wav"
+
+
+def unquote_once(signed: bytes) -> bytes:
+    """Return the source of a signed info path."""
+    return unquote_to_bytes(signed.removeprefix(b"/info/plain/"))
 
 
 class PlayerCase(SynchronousTestCase):
@@ -33,6 +48,11 @@ class PlayerCase(SynchronousTestCase):
         """Make the folder."""
         self.root = Path(self.mktemp()).resolve()
         self.root.mkdir()
+        self.allowed: tuple[str, ...] | None = None
+        #: Calls of the function that measures, each with the Deferred that it awaits.
+        self.measuring: list[tuple[Source, Variant | None, Deferred[Measurement]]] = []
+        #: Measurements that were cancelled.
+        self.cancelled: list[Deferred[Measurement]] = []
 
     def add(self, *names: str | bytes) -> None:
         """Create empty files below the root."""
@@ -41,19 +61,39 @@ class PlayerCase(SynchronousTestCase):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
-    def fetch(
-        self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001"
-    ) -> Response:
-        """Return the application's response, with a stand-in for the service below /audio."""
+    async def measure(self, source: Source, variant: Variant | None) -> Measurement:
+        """Wait until the test ends the measurement."""
+        waiting: Deferred[Measurement] = Deferred(self.cancelled.append)
+        self.measuring.append((source, variant, waiting))
+        return await waiting
+
+    def site(self) -> Site:
+        """Return the application's site, with a stand-in for the service below /audio."""
         proxy = Resource()
         proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
         signer = Signer(KEY, SALT, "/audio", now=lambda: NOW)
-        site = make_site(proxy, signer, self.root)
+        site = make_site(proxy, signer, Sources(self.root, Allowlist(self.allowed)), self.measure)
         site.timeOut = None
+        return site
+
+    def connect(
+        self,
+        site: Site,
+        target: str,
+        method: bytes = b"GET",
+        host: bytes = b"127.0.0.1:4001",
+    ) -> Connection:
+        """Return a connection that has sent a request."""
         connection = Connection(site)
         connection.method = method
         connection.send_raw(b"%s %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (method, target.encode(), host))
-        return connection.response
+        return connection
+
+    def fetch(
+        self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001"
+    ) -> Response:
+        """Return the application's response."""
+        return self.connect(self.site(), target, method, host).response
 
     def document(self, source: str = "a.wav", **parameters: str) -> Any:
         """Return the document with the URLs of a variant, or with the refusal, and its status."""
@@ -92,27 +132,30 @@ class ListingTests(PlayerCase):
         self.assertEqual({"�\n.wav", HOSTILE, "Größe %41.wav"}, {row["name"] for row in rows})
         signed = set()
         for row in rows:
-            path = self.document(row["source"])["url"].removeprefix("/audio").encode()
+            document = json.loads(self.fetch(f"/sign?source={row['source']}").body)
+            path = document["url"].removeprefix("/audio").encode()
             target = split_target(split_signature(path).signed)
-            signed.add(target.source)
-        self.assertEqual(3, len(signed))
+            signed.add(unquote_to_bytes(target.source))
+        self.assertEqual({b"local://" + name for name in names}, signed)
 
     def test_too_many(self) -> None:
         """A large collection is listed in part, with ``complete`` set to false."""
         self.add("a.wav", "b.wav", "c.wav", "d.txt")
         self.patch(sources, "MAX_LISTED", 2)
-        document = list_sources(self.root)
+        list_sources = Sources(self.root, Allowlist()).describe
+        document = list_sources()
         self.assertEqual((2, False), (len(document["sources"]), document["complete"]))
         self.patch(sources, "MAX_LISTED", 500)
         self.patch(sources, "MAX_EXAMINED", 3)
-        self.assertFalse(list_sources(self.root)["complete"])
+        self.assertFalse(list_sources()["complete"])
         self.patch(sources, "MAX_EXAMINED", 4)
-        self.assertTrue(list_sources(self.root)["complete"])
+        self.assertTrue(list_sources()["complete"])
 
     def test_folder_that_is_gone(self) -> None:
         """A missing folder is listed as empty."""
         self.root.rmdir()
-        self.assertEqual({"sources": [], "complete": True}, self.listed())
+        folder = str(self.root)
+        self.assertEqual({"folder": folder, "sources": [], "complete": True}, self.listed())
 
 
 class SigningTests(PlayerCase):
@@ -155,6 +198,42 @@ class SigningTests(PlayerCase):
         for name in ("url", "waveform"):
             self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))
         self.assertEqual(lasting["key"], ending["key"])
+
+    def test_typed_sources(self) -> None:
+        """A source is a path, absolute or below the folder, or an s3 or https URL.
+
+        The query of an https URL is kept, with its encoding.
+        """
+        self.allowed = ("*",)
+        for source, canonical in (
+            ("a b.wav", b"local://a b.wav"),
+            (f"{self.root}/c/d.wav", b"local://c/d.wav"),
+            ("local://a.wav", b"local://a.wav"),
+            ("s3://masters/piece.wav", b"s3://masters/piece.wav"),
+            ("https://Host.example/a%20b.wav?x=%2F&y", b"https://host.example/a%20b.wav?x=%2F&y"),
+        ):
+            signed = self.signed(self.document(source), "info")
+            self.assertEqual(canonical, unquote_once(signed), source)
+
+    def test_refused_sources(self) -> None:
+        """A source that is not allowed is refused with the setting that allows it.
+
+        The service does not tell its clients, but the user of the page is its operator.
+        """
+        for allowed, source, words in (
+            (None, "https://host.example/a.wav", "AP_SOURCE_ALLOWLIST is not set, so no host"),
+            (("other.example",), "https://host.example/a.wav", "host.example is not on the list"),
+            (("other",), "s3://masters/a.wav", "Masters is not on the list"),
+            (None, "/etc/passwd", f"The path is not below {self.root}."),
+            (None, f"{self.root}x/a.wav", f"The path is not below {self.root}."),
+            (None, "http://host.example/a.wav", "A source is local://, s3:// or https://."),
+        ):
+            self.allowed = allowed
+            document = self.document(source)
+            self.assertEqual((404, "not_found"), (document["status"], document["error"]))
+            self.assertIn(words.lower(), document["message"].lower())
+        self.allowed = None
+        self.assertEqual(200, self.document("s3://masters/a.wav")["status"])
 
     def test_refusals(self) -> None:
         """Options and sources that the service would refuse get its status and message (D20)."""
@@ -201,6 +280,85 @@ class SigningTests(PlayerCase):
         for row in describe_formats()["formats"]:  # type: ignore[attr-defined]
             for rate in row["sr"] if row["token"] != "peaks" else ():
                 self.assertEqual(200, self.document(f=row["token"], sr=str(rate))["status"])
+
+
+class LoudnessTests(PlayerCase):
+    """Loudness of sources and results."""
+
+    def test_measured_once(self) -> None:
+        """Requests for the same loudness share one measurement; values that are missing are null.
+
+        Without a format, the source itself is measured. Only options that change the audio count.
+        """
+        site = self.site()
+        result = "/loudness?source=a.wav&f=wav&gain=-2.50&t=3:5"
+        requests = [self.connect(site, it) for it in ("/loudness?source=a.wav", result, result)]
+        self.assertEqual({b"local://a.wav"}, {source.canonical for source, _, _ in self.measuring})
+        variants = [variant and variant.canonical for _, variant, _ in self.measuring]
+        self.assertEqual([None, "f:wav/gain:-2.5/t:3:5"], variants)
+        for _, _, waiting in self.measuring:
+            waiting.callback(Measurement((), (), 0.5))
+        values = {"integrated": None, "range": None, "true_peak": 20 * math.log10(0.5)}
+        for connection in requests:
+            self.assertEqual(values, json.loads(connection.response.body))
+        # It is measured anew afterwards, because a file may change.
+        self.connect(site, result)
+        self.assertEqual(3, len(self.measuring))
+
+    def test_left_requests(self) -> None:
+        """A measurement is cancelled when its last request is gone. A later request starts anew."""
+        site = self.site()
+        first, second = (self.connect(site, "/loudness?source=a.wav") for _ in range(2))
+        first.leave()
+        self.assertEqual([], self.cancelled)
+        second.leave()
+        self.assertEqual([waiting for _, _, waiting in self.measuring], self.cancelled)
+        third = self.connect(site, "/loudness?source=a.wav")
+        self.measuring[1][2].callback(Measurement((), (), 1.0))
+        self.assertEqual(0, json.loads(third.response.body)["true_peak"])
+
+    def test_refusals(self) -> None:
+        """A refusal of the measurement, of the source or of the options is an error document."""
+        connection = self.connect(self.site(), "/loudness?source=a.wav")
+        self.measuring[0][2].errback(NotConfigured())
+        self.assertEqual(500, connection.response.status)
+        self.assertEqual("not_configured", json.loads(connection.response.body)["error"])
+        for query, status in (("source=../a", 404), ("source=a&f=wav&dl=b", 422), ("f=x", 404)):
+            self.assertEqual(status, self.fetch(f"/loudness?{query}").status, query)
+        self.assertEqual(1, len(self.measuring))
+
+
+class SettingsTests(PlayerCase):
+    """Settings of the player from the environment."""
+
+    def settings(self, **variables: str) -> Config:
+        """Return the configuration for these variables."""
+        self.patch(os, "environ", {"AP_LOCAL_ROOT": str(self.root), **variables})
+        return configure(self.root / "run")
+
+    def test_sources(self) -> None:
+        """The allowlist and the object store are configured as in the service.
+
+        A region alone is a setting of other programs. An empty allowlist is refused.
+        """
+        config = self.settings(AWS_REGION="eu-1")
+        self.assertEqual((None, False), (config.source_allowlist, config.source_s3.configured))
+        config = self.settings(
+            AP_SOURCE_ALLOWLIST="masters,*.example",
+            AP_S3_ENDPOINT="https://s3.example",
+            AWS_ACCESS_KEY_ID="id",
+            AWS_SECRET_ACCESS_KEY="secret",
+            AWS_REGION="eu-1",
+        )
+        self.assertEqual(("masters", "*.example"), config.source_allowlist)
+        self.assertTrue(config.source_s3.configured)
+        self.assertRaises(ConfigError, self.settings, AP_SOURCE_ALLOWLIST="")
+
+    def test_own_settings(self) -> None:
+        """The player replaces the settings that belong to another service, such as its key."""
+        config = self.settings(AP_KEY="00" * 32, AP_VARIANT_STORE="s3://bucket", AP_PORT="")
+        self.assertNotEqual(bytes(32), config.key)
+        self.assertEqual((4001, "proxy"), (config.port, config.serve_mode))
 
 
 class SiteTests(PlayerCase):
@@ -255,3 +413,17 @@ class SiteTests(PlayerCase):
             response = self.fetch(f"/page/{name}", b"HEAD")
             found = response.status, response["x-content-type-options"]
             self.assertEqual((200, b"nosniff"), found)
+
+    def test_documentation(self) -> None:
+        """/docs/ has the pages that `make docs` built; else it says how to build them."""
+        self.patch(player_site, "DOCUMENTATION", self.root / "site")
+        missing = self.fetch("/docs/")
+        self.assertEqual(404, missing.status)
+        self.assertIn(b"`make docs`", missing.body)
+        (self.root / "site" / "assets").mkdir(parents=True)
+        (self.root / "site" / "index.html").write_text("Home")
+        home = self.fetch("/docs/", b"HEAD")
+        self.assertEqual((200, b"4"), (home.status, home["content-length"]))
+        self.assertEqual(b"/docs/", self.fetch("/docs")["location"][-6:])
+        for target in ("/docs/assets/", "/docs/none.html", "/docs/..%2fa.wav"):
+            self.assertEqual(404, self.fetch(target).status, target)

@@ -1,6 +1,6 @@
 // The form: builds the controls, reads their values, and shows refusals beside the controls.
 
-import { GROUPS } from "./fields.mjs";
+import { FORMATS, GROUPS } from "./fields.mjs";
 import { element } from "./element.mjs";
 
 export class Controls {
@@ -27,8 +27,8 @@ export class Controls {
   // Options that are set and that the format supports, with their values as in a URL.
   get options() {
     const options = { f: this.format.token };
-    for (const [option, { box, parts }] of this.#fields) {
-      const value = box.disabled ? "" : spell(parts);
+    for (const [option, { parts }] of this.#fields) {
+      const value = this.format.unavailable[option] ? "" : spell(parts);
       if (value) {
         options[option] = value;
       }
@@ -42,6 +42,24 @@ export class Controls {
     this.#form.dispatchEvent(new Event("input"));
   }
 
+  // Set all options, as an address has them. Return the names of those that cannot be set.
+  restore(options) {
+    const format = options.get("f");
+    this.#form.elements.f.value = this.#formats.has(format) ? format : "mp3";
+    // The format determines which values the parts offer.
+    this.#follow();
+    for (const [option, { parts }] of this.#fields) {
+      const text = options.get(option) ?? "";
+      const values = parts.length > 1 ? text.split(":") : [text];
+      parts.forEach((part, index) => part.set(values[index] ?? ""));
+    }
+    this.#follow();
+    const unused = [...options.keys()].filter((name) => this.options[name] !== options.get(name));
+    unused.forEach((name) => this.#fields.get(name)?.parts.forEach((part) => part.set("")));
+    this.#follow();
+    return unused;
+  }
+
   // Set the duration of the source as the maximum of the sliders along it.
   stretch(seconds) {
     for (const { parts } of this.#fields.values()) {
@@ -51,7 +69,7 @@ export class Controls {
     }
   }
 
-  // Show a refusal beside its option. Return whether there is a control for that option.
+  // Show a refusal beside its option.
   refuse(option, message) {
     for (const [name, { refusal, root }] of this.#fields) {
       const meant = name === option;
@@ -59,19 +77,24 @@ export class Controls {
       root.classList.toggle("refused", meant);
       root.querySelectorAll("input, select").forEach((it) => (it.ariaInvalid = meant ? "true" : null));
     }
-    return this.#fields.has(option);
   }
 
   #formatPicker(formats) {
     const choices = formats.map(({ token }) =>
-      element("label", {}, [
+      element("label", { title: FORMATS[token] ?? "" }, [
         element("input", { type: "radio", name: "f", value: token, checked: token === "mp3" }),
         element("span", {}, [token]),
       ]),
     );
-    return element("fieldset", { class: "formats" }, [
+    return element("fieldset", { class: "formats", "aria-describedby": "format-hint" }, [
       element("legend", {}, ["Format"]),
       element("div", { class: "segments" }, choices),
+      element("p", { class: "hint", id: "format-hint", role: "status" }),
+      element("p", { class: "hint" }, [
+        "Press the name of an option, such as ",
+        element("code", { class: "name" }, ["br"]),
+        ", for what it does.",
+      ]),
     ]);
   }
 
@@ -82,45 +105,64 @@ export class Controls {
     ]);
   }
 
-  #field({ option, label, parts: rows }) {
+  #field({ option, label, hint, parts: rows }) {
     const many = rows.length > 1;
-    const parts = rows.map((row, index) => new Part(row, `${option}-${index}`, many ? row.label : label));
-    const code = element("code", {}, [option]);
-    const refusal = element("p", { class: "refusal", role: "alert", id: `${option}-refusal` });
-    const reason = element("p", { class: "unseen", id: `${option}-reason` });
+    const about = `${option}-hint ${option}-refusal`;
+    const parts = rows.map((row, index) => new Part(row, `${option}-${index}`, many ? row.label : label, about));
+    const text = element("p", { class: "hint", id: `${option}-hint`, hidden: true });
+    const refusal = element("p", { class: "refusal", id: `${option}-refusal` });
     const clear = element("button", { type: "button", class: "clear", "aria-label": `Leave out ${label}` }, ["×"]);
     clear.addEventListener("click", () => this.fill(option));
-    const box = element("fieldset", { class: "field", "aria-describedby": `${option}-reason ${option}-refusal` }, [
-      ...(many ? [element("legend", {}, [label, code])] : []),
+    const box = element("fieldset", { class: "field" }, [
+      ...(many ? [element("legend", {}, [label, explainer(option, label, text)])] : []),
       ...parts.map((part) => part.root),
       clear,
     ]);
-    many || parts[0].root.querySelector("label").append(code);
+    if (!many) {
+      const caption = parts[0].root.querySelector("label");
+      const named = element("span", { class: "named" });
+      caption.replaceWith(named);
+      named.append(caption, explainer(option, label, text));
+    }
     const root = element("div", { class: many ? "option many" : "option", "data-option": option }, [
       box,
-      reason,
+      text,
       refusal,
     ]);
-    this.#fields.set(option, { box, parts, reason, refusal, root });
+    this.#fields.set(option, { hint, parts, refusal, root, text });
     return root;
   }
 
   // Enable and disable controls by the format and by the other controls.
   #follow() {
     const { unavailable, ...format } = this.format;
-    for (const [option, { box, parts, reason, root }] of this.#fields) {
-      const why = unavailable[option] ?? "";
-      box.disabled = Boolean(why);
-      root.title = why;
-      reason.textContent = why;
+    document.getElementById("format-hint").textContent = FORMATS[format.token] ?? "";
+    for (const [option, { hint, parts, root, text }] of this.#fields) {
+      const why = unavailable[option];
+      text.textContent = why ? `Not available: ${why}.` : typeof hint === "string" ? hint : hint(format);
+      root.title = text.textContent;
       parts.forEach((part) => part.suit(format));
       // Without normalization, its targets have no effect, so they are disabled.
-      if (parts.length > 1 && parts[0].chooses) {
-        parts.slice(1).forEach((part) => part.allow(parts[0].value !== ""));
-      }
+      const [first] = parts;
+      const pointless = first.chooses && first.value === "";
+      parts.forEach((part) => part.allow(!why && (part === first || !pointless)));
       root.classList.toggle("set", !why && spell(parts) !== "");
     }
   }
+}
+
+// Return the name of an option as a button that shows and hides its hint.
+function explainer(option, label, text) {
+  const name = `${option}: what is ${label}?`;
+  const button = element("button", { type: "button", class: "name", "aria-label": name }, [option]);
+  const set = (open) => {
+    text.hidden = !open;
+    button.setAttribute("aria-expanded", open);
+  };
+  button.setAttribute("aria-controls", text.id);
+  button.addEventListener("click", () => set(text.hidden));
+  set(false);
+  return button;
 }
 
 // Join the parts of a value. Empty parts before a set part get their defaults.
@@ -144,7 +186,7 @@ class Part {
   #step;
   #words;
 
-  constructor({ choices, words, text, unit, range, bounds, step, start, along, otherwise }, id, label) {
+  constructor({ choices, words, text, unit, range, bounds, step, start, along, otherwise }, id, label, about) {
     this.chooses = choices !== undefined;
     this.otherwise = otherwise ?? "";
     this.along = along;
@@ -154,16 +196,22 @@ class Part {
     this.#words = words;
     const spoken = [label, unit].filter(Boolean).join(", ");
     if (choices) {
-      this.#input = element("select", { id });
+      this.#input = element("select", { id, "aria-describedby": about });
       this.#offer(Array.isArray(choices) ? choices : []);
     } else {
       const kind = text && !unit ? { maxlength: 255, spellcheck: false } : { inputmode: "decimal", class: "number" };
-      this.#input = element("input", { id, type: "text", placeholder: text ?? this.otherwise, ...kind });
+      const placeholder = text ?? this.otherwise;
+      this.#input = element("input", { id, type: "text", placeholder, "aria-describedby": about, ...kind });
     }
     const children = [element("label", { for: id }, [label])];
     if (range || bounds) {
       const neutral = start ?? (Number(otherwise) || 0);
-      this.#slider = element("input", { type: "range", "aria-label": `${spoken}, slider`, "data-start": neutral });
+      this.#slider = element("input", {
+        type: "range",
+        "aria-label": `${spoken}, slider`,
+        "aria-describedby": about,
+        "data-start": neutral,
+      });
       this.bound(...(range ?? [0, 1]));
       this.#slider.addEventListener("input", () => (this.#input.value = this.#slider.value));
       children.push(this.#slider);
@@ -183,6 +231,8 @@ class Part {
 
   set(value) {
     this.#input.value = value;
+    // A select that does not offer the value shows nothing.
+    this.value || (this.#input.value = "");
     this.#settle();
   }
 

@@ -1,8 +1,12 @@
 // Connects the parts of the page: signs the options of the controls, and plays and shows the variant.
 
+import { Address, query, readAddress } from "./address.mjs";
 import { Controls } from "./controls.mjs";
+import { showFailure } from "./failures.mjs";
+import { LoudnessTable } from "./loudness.mjs";
 import { Playback, UNREACHABLE } from "./playback.mjs";
 import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
+import { SourcePicker } from "./sources.mjs";
 import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
 
 // Milliseconds without a change before a request is sent, so that a moving slider sends only one.
@@ -11,14 +15,16 @@ const PATIENCE = 180;
 // Seconds by which a key moves the position. The slider's own steps are small, for pointers.
 const STEPS = { ArrowLeft: -5, ArrowDown: -5, ArrowRight: 5, ArrowUp: 5 };
 
+// Elements that handle the space bar themselves. A slider and a checked format do not.
+const TYPING = "button, select, summary, input:not([type=range], [type=radio]:checked)";
+
 const at = (id) => document.getElementById(id);
 
 async function ask(path, parameters = {}, signal = undefined) {
-  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal });
+  const response = await fetch(`${path}?${query(parameters)}`, { signal });
   return { ok: response.ok, document: await response.json() };
 }
 
-const picker = at("source");
 const { document: listing } = await ask("sources");
 const { document: table } = await ask("formats");
 
@@ -26,10 +32,15 @@ const { document: table } = await ask("formats");
 let whole = 0;
 // The source whose URL and waveform are shown.
 let shown = null;
+// Why nothing can be played, or null.
+let refused = null;
 let work = new AbortController();
 let timer = 0;
 
+const address = new Address();
+const picker = new SourcePicker(listing, () => follow(choose));
 const controls = new Controls(at("controls"), table.formats, changed);
+const loudness = new LoudnessTable(table.shaping);
 const playback = new Playback(at("audio"), show);
 const stage = new Stage(at("waveform"), (time) => playback.seek(time));
 const trimmer = new Trimmer(at("overview"), (start, duration) => {
@@ -38,11 +49,36 @@ const trimmer = new Trimmer(at("overview"), (start, duration) => {
 
 function changed() {
   clearTimeout(timer);
-  timer = setTimeout(() => run(whole ? update : choose), PATIENCE);
+  timer = setTimeout(() => follow(whole ? update : choose), PATIENCE);
+}
+
+function state() {
+  return { source: picker.value, ...controls.options };
+}
+
+// Show what the user has changed.
+function follow(what) {
+  address.write(state());
+  at("notice").textContent = "";
+  return run(what);
+}
+
+// Show the state of the address. Leave out what cannot be used.
+function restore() {
+  const { source, options, repeated } = readAddress();
+  const before = picker.value;
+  picker.value = source || picker.fallback;
+  const unused = [...new Set([...repeated, ...controls.restore(options)])];
+  at("notice").textContent = unused.length
+    ? `The address of this page has options that cannot be used, so they are left out: ${unused.join(", ")}.`
+    : "";
+  address.correct(state());
+  return run(whole && before === picker.value ? update : choose);
 }
 
 // Run a task and cancel the one before.
 async function run(what) {
+  clearTimeout(timer);
   work.abort();
   work = new AbortController();
   const { signal } = work;
@@ -59,6 +95,7 @@ async function run(what) {
 // Stop playback and show a refusal. Remove the URL and waveform if they belong to another source.
 function stop(refusal) {
   playback.close();
+  loudness.clear();
   whole || trimmer.clear();
   if (shown !== picker.value) {
     showAddress(null);
@@ -75,16 +112,25 @@ function expected({ t }) {
 
 async function update(signal) {
   const { options } = controls;
-  const source = picker.value;
-  const { ok, document: signed } = await ask("sign", { source, ...options }, signal);
+  const { ok, document: signed } = await ask("sign", state(), signal);
   if (!ok) {
     stop(signed);
     return;
   }
+  playback.known.refusal && playback.close();
   refuse(null);
   showAddress(signed);
+  shown = picker.value;
   const [start, duration] = (options.t ?? "0").split(":").map(Number);
   trimmer.show(start, duration ?? null);
+  if (expected(options) === 0) {
+    // Nothing plays before the service has found audio after the end that the source's header states.
+    playback.close();
+    await draw(signed.waveform, 0, signal);
+    if (refused) {
+      return;
+    }
+  }
   if (options.f === "peaks") {
     playback.close();
     showMeasurements(await draw(signed.url, expected(options), signal));
@@ -94,7 +140,9 @@ async function update(signal) {
       draw(signed.waveform, expected(options), signal),
     ]);
   }
-  shown = source;
+  if (!refused) {
+    await loudness.show(picker.value, options, signal);
+  }
 }
 
 // Fetch and draw a waveform, and return the measurements of the response.
@@ -105,7 +153,7 @@ async function draw(url, duration, signal) {
   const response = await fetch(url, { signal });
   if (!response.ok) {
     stage.clear();
-    refuse(await response.json());
+    stop(await response.json());
     return {};
   }
   const waveform = await readWaveform(response);
@@ -115,23 +163,29 @@ async function draw(url, duration, signal) {
   return { state: response.headers.get("x-audio-proxy"), status: response.status, whole: took };
 }
 
-// Show a refusal beside the control that it names, else below the URL.
+// Show a refusal in the stage, and beside the control that it names.
 function refuse(refusal) {
+  refused = refusal;
   const [, named] = /^"([a-z_]+)/.exec(refusal?.message ?? "") ?? [];
-  const option = refusal?.error === "expired" ? "exp" : named;
-  const placed = controls.refuse(option, refusal?.message);
-  at("refusal").textContent = refusal && !placed ? refusal.message : "";
-  document.body.classList.toggle("refusing", Boolean(refusal));
+  controls.refuse(refusal?.error === "expired" ? "exp" : named, refusal?.message);
+  showFailure(refusal, picker.name, listing.folder);
+  showPlayer(playback, controls.format, refused);
 }
 
 // Load another source: show its info document and its waveform, and then the variant.
 async function choose(signal) {
   playback.close();
+  loudness.clear();
   whole = 0;
+  refuse(null);
+  if (!picker.value) {
+    stop({ error: "no_sources", message: `The folder of this player is ${listing.folder}.` });
+    return;
+  }
   for (const id of ["overview", "waveform"]) {
     at(id).classList.add("stale");
   }
-  showName(picker.selectedOptions[0].textContent);
+  showName(picker.name);
   const { ok, document: signed } = await ask("sign", { source: picker.value, f: "peaks", pk_bits: 8 }, signal);
   if (!ok) {
     stop(signed);
@@ -145,7 +199,7 @@ async function choose(signal) {
   const description = await info.json();
   const drawn = await readWaveform(waveform);
   whole = description.duration ?? span(drawn);
-  showInfo(description);
+  showInfo(description, picker.name);
   controls.stretch(whole);
   await trimmer.draw(drawn, whole);
   at("overview").classList.remove("stale");
@@ -157,19 +211,19 @@ function show() {
     refuse(playback.known.refusal);
   }
   stage.move(Math.min(playback.time, playback.duration));
-  showPlayer(playback, controls.format);
+  showPlayer(playback, controls.format, refused);
   showMeasurements(playback.known);
 }
 
 // While audio plays, color the played part of the waveform in each animation frame.
-function follow() {
+function animate() {
   if (playback.playing) {
     stage.move(playback.time);
-    requestAnimationFrame(follow);
+    requestAnimationFrame(animate);
   }
 }
 
-at("audio").addEventListener("play", () => requestAnimationFrame(follow));
+at("audio").addEventListener("play", () => requestAnimationFrame(animate));
 
 at("play").addEventListener("click", () => playback.toggle());
 at("seek").addEventListener("input", ({ target }) => playback.seek(Number(target.value)));
@@ -185,17 +239,13 @@ at("copy").addEventListener("click", async ({ target }) => {
   target.textContent = "Copied";
   setTimeout(() => (target.textContent = "Copy"), 1500);
 });
-picker.addEventListener("change", () => run(choose));
-for (const { source, name } of listing.sources) {
-  picker.add(new Option(name, source));
-}
-if (!listing.complete) {
-  picker.add(Object.assign(new Option("The folder has more files than this list"), { disabled: true }));
-}
-if (listing.sources.length) {
-  // The nocturne has a more interesting waveform than the drone.
-  picker.value = listing.sources.some(({ source }) => source === "nocturne.flac") ? "nocturne.flac" : picker.value;
-  await run(choose);
-} else {
-  at("refusal").textContent = "The folder of this player has no audio files.";
-}
+document.addEventListener("keydown", (event) => {
+  if (event.key === " " && !event.altKey && !event.ctrlKey && !event.metaKey && !event.target.closest(TYPING)) {
+    event.preventDefault();
+    event.repeat || at("play").disabled || playback.toggle();
+  }
+});
+window.addEventListener("hashchange", restore);
+// The browser ends the requests of a page that the user leaves. That is not a failure.
+window.addEventListener("pagehide", () => work.abort());
+await restore();

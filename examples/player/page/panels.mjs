@@ -32,6 +32,7 @@ function duration(milliseconds) {
 
 // Show a URL with its parts in different styles: signature, options, source. Without a URL, show nothing.
 export function showAddress(signed) {
+  at("address").hidden = !signed;
   if (!signed) {
     for (const id of ["url", "canonical", "key"]) {
       at(id).replaceChildren();
@@ -53,8 +54,8 @@ export function showAddress(signed) {
   at("key").textContent = key;
 }
 
-export function showPlayer(playback, { token, content_type }) {
-  const { loaded, state, stored, streams, refusal } = playback.known;
+export function showPlayer(playback, { token, content_type }, refusal) {
+  const { loaded, state, stored, streams } = playback.known;
   const silent = content_type === null;
   const length = playback.duration;
   const seek = at("seek");
@@ -67,6 +68,7 @@ export function showPlayer(playback, { token, content_type }) {
   play.disabled = silent || !state || Boolean(refusal);
   play.classList.toggle("playing", playback.playing);
   play.setAttribute("aria-label", playback.playing ? "Pause" : "Play");
+  play.title = refusal?.message ?? "Play or pause (Space)";
   at("state").textContent = state ?? "";
   at("state").dataset.state = state ?? "";
   const note = loaded && streams ? (stored ? "stored" : "streams") : stored ? "HIT" : state;
@@ -99,13 +101,15 @@ export function showMeasurements({ state, status, sound, first, whole, server, r
 }
 
 // Show the name of a source until its info document is loaded.
-export function showName(name) {
-  at("title").textContent = name;
+export function showName(source) {
+  const [address] = /^https:/i.test(source) ? source.split(/[?#]/) : [source];
+  // A listed file is shown with its folders.
+  at("title").textContent = /:\/\//.test(source) ? address.replace(/\/+$/, "").split("/").pop() : source;
   at("facts").textContent = "";
-  table("info", [["File", name]]);
+  table("info", [["Source", source]]);
 }
 
-export function showInfo(info) {
+export function showInfo(info, source) {
   const name = at("title").textContent;
   const { tags = {} } = info;
   const channels = { 1: "mono", 2: "stereo" }[info.channels] ?? `${info.channels} channels`;
@@ -122,7 +126,7 @@ export function showInfo(info) {
     .filter(Boolean)
     .join("  ·  ");
   table("info", [
-    ["File", name],
+    ["Source", source],
     ["Duration", info.duration && clock(info.duration)],
     ["Bit rate", info.bitrate && `${Math.round(info.bitrate / 1000)} kbps`],
     ...Object.entries(tags),
