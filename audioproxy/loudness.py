@@ -10,7 +10,7 @@ It reads sources as the service does, with the same settings::
     meter = LoudnessMeter(config, reactor)
     measurement = await meter.measure("s3://masters/piece.wav", Variant(f="flac", t=(30, 15)))
     print(measurement.loudness.integrated, "LUFS")
-    gain = find_gain(measurement.loudness, target=-16, ceiling=-1)
+    gain = find_gain(measurement, target=-16, ceiling=-1)
     await meter.close()
 """
 

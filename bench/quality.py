@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from audioproxy.media.downmix import NAMED_LAYOUTS, find_mix
-from bench import plots, voice
+from bench import loudness, plots, voice
 from bench.machine import today
 from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
 from tests.support.audio import Sound, convert, read_wav, tone, write_wav
@@ -217,6 +217,7 @@ def main() -> int:
             "dither": _dither(converters),
             "downmix": _downmix(),
             **voice.tables(converters.render),
+            **loudness.tables(),
         }
         _sweeps(converters)
         filled = {name: "\n".join(lines) for name, lines in parts.items()}

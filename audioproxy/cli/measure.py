@@ -127,7 +127,7 @@ class MeasurePlan:
         """
         gain = None
         if self.target is not None:
-            gain = find_gain((of or measured).loudness, self.target, self.ceiling)
+            gain = find_gain(of or measured, self.target, self.ceiling)
         return Row(source, measured.loudness, gain)
 
     def signed(self, row: Row) -> Row:

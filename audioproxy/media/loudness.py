@@ -126,6 +126,8 @@ def _find_range(short_term: Iterable[float]) -> float | None:
 
 
 def _gate(blocks: Iterable[float], relative: int) -> list[float]:
+    # In digital silence, rounding can make ffmpeg's sum of squares negative. It then prints nan, to
+    # which this comparison is false.
     audible = [block for block in blocks if block > _ABSOLUTE_GATE]
     if not audible:
         return []
@@ -166,13 +168,13 @@ class LoudnessParser:
         """Return the measurement.
 
         :raises NothingDecoded: where there were no samples.
-        :raises UndecodableSource: for samples that are infinite or not a number.
+        :raises UndecodableSource: for infinite samples.
         """
         momentary, short_term = self._blocks[b"M"], self._blocks[b"S"]
         if not momentary or not self._has_samples:
             raise NothingDecoded
-        if not all(map(math.isfinite, [*momentary, self._peak])):
-            raise UndecodableSource("The source has samples that are no finite numbers.")
+        if math.isinf(self._peak):
+            raise UndecodableSource("The source has infinite samples.")
         # The last report contains the padding.
         return Measurement(
             tuple(momentary[_FIRST_MOMENTARY:-1]),
@@ -194,15 +196,23 @@ class Gain:
     shortfall: Decimal
 
 
-def find_gain(loudness: Loudness, target: float | Decimal, ceiling: float | Decimal) -> Gain | None:
+def find_gain(
+    measurement: Measurement, target: float | Decimal, ceiling: float | Decimal
+) -> Gain | None:
     """Return the gain for a target; None for a programme without an integrated loudness.
 
     :param target: LUFS.
     :param ceiling: dBTP, which the true peak does not exceed after the gain.
     """
+    loudness = measurement.loudness
     if loudness.integrated is None or loudness.true_peak is None:
         return None
-    wanted = (Decimal(target) - Decimal(loudness.integrated)).quantize(_GAIN_STEP, ROUND_HALF_EVEN)
+    wanted = float(target) - loudness.integrated
+    # Of a quiet programme, the gain brings more blocks above the absolute gate.
+    louder = _integrate(block + wanted for block in measurement.momentary)
+    if louder is not None:
+        wanted += float(target) - louder
+    rounded = Decimal(wanted).quantize(_GAIN_STEP, ROUND_HALF_EVEN)
     room = Decimal(ceiling) - _PEAK_MARGIN - Decimal(loudness.true_peak)
-    possible = min(wanted, room.quantize(_GAIN_STEP, ROUND_FLOOR))
-    return Gain(possible, wanted - possible)
+    possible = min(rounded, room.quantize(_GAIN_STEP, ROUND_FLOOR))
+    return Gain(possible, rounded - possible)

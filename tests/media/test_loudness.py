@@ -95,12 +95,19 @@ class ParserTests(SynchronousTestCase):
         parser.add(report(("-120.691", "-120.691", "0.000"), time_stamp="NOPTS"))
         self.assertRaises(NothingDecoded, parser.finish)
 
+    def test_infinite_samples(self) -> None:
+        """Infinite samples have no loudness."""
+        parser = LoudnessParser()
+        parser.add(report(("nan", "nan", "inf")))
+        self.assertRaises(UndecodableSource, parser.finish)
+
     def test_no_numbers(self) -> None:
-        """Samples that are infinite, or not a number, have no loudness."""
-        for frame in (("nan", "nan", "1.000"), ("-20.000", "-20.000", "inf")):
-            parser = LoudnessParser()
-            parser.add(report(frame))
-            self.assertRaises(UndecodableSource, parser.finish)
+        """Blocks of digital silence, for which ffmpeg may print nan, do not count."""
+        parser = LoudnessParser()
+        frames = [("37.000", "37.000", "1.000"), ("nan", "nan", "1.000")]
+        parser.add(report(*frames * 20))
+        self.assertApproximates(parser.finish().loudness.integrated, -23, 0.001)
+        self.assertEqual(parser.finish().loudness.range, 0)
 
 
 class FilterTests(SynchronousTestCase):
@@ -118,20 +125,34 @@ class FilterTests(SynchronousTestCase):
 class GainTests(SynchronousTestCase):
     """`find_gain`"""
 
+    def gain(self, level: float, peak: float, target: float | Decimal, ceiling: float) -> Gain:
+        """Return the gain of a programme of a constant level, with a peak in dBTP."""
+        found = find_gain(Measurement((level,) * 9, (), 10 ** (peak / 20)), target, ceiling)
+        assert found is not None
+        return found
+
     def test_target(self) -> None:
         """The gain is the distance to the target, with two decimals."""
-        found = find_gain(Loudness(-23.004, 5, -12), -16, -1)
-        self.assertEqual(found, Gain(Decimal("7.00"), Decimal(0)))
-        self.assertEqual(find_gain(Loudness(-9.5, 5, 0.3), Decimal("-16.5"), -1).decibels, -7)
+        self.assertEqual(self.gain(-23.004, -12, -16, -1), Gain(Decimal("7.00"), Decimal(0)))
+        self.assertEqual(self.gain(-9.5, 0.3, Decimal("-16.5"), -1).decibels, -7)
 
     def test_ceiling(self) -> None:
         """The ceiling limits the gain; the shortfall is the distance to the target that is left."""
-        found = find_gain(Loudness(-23, 5, -4.5), -16, -1)
+        found = self.gain(-23, -4.5, -16, -1)
         self.assertEqual(found, Gain(Decimal("3.49"), Decimal("3.51")))
         # A programme that is loud enough may still have to become quieter.
-        self.assertEqual(find_gain(Loudness(-16, 5, 1), -16, -1).shortfall, Decimal("2.01"))
+        self.assertEqual(self.gain(-16, 1, -16, -1).shortfall, Decimal("2.01"))
+
+    def test_quiet_programme(self) -> None:
+        """Blocks that the gain brings above the absolute gate are taken into account."""
+        blocks = (-66.0,) * 10 + (-72.0,) * 10
+        found = find_gain(Measurement(blocks, (), 0.0001), -16, -1)
+        assert found is not None
+        gain = float(found.decibels)
+        after = Measurement(tuple(block + gain for block in blocks), (), 0.1)
+        self.assertApproximates(after.loudness.integrated, -16, 0.006)
 
     def test_silence(self) -> None:
         """Programmes without loudness have no gain."""
-        self.assertIsNone(find_gain(Loudness(None, None, None), -16, -1))
-        self.assertIsNone(find_gain(Loudness(None, None, -3), -16, -1))
+        self.assertIsNone(find_gain(Measurement((), (), 0), -16, -1))
+        self.assertIsNone(find_gain(Measurement((-80.0,), (), 0.5), -16, -1))

@@ -1,0 +1,82 @@
+"""Loudness on the page of quality: an independent meter, and what lossy formats add to peaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+import numpy as np
+
+from audioproxy.media.loudness import Loudness, find_gain
+from tests.support.audio import Sound, measure_loudness, render_all, write_wav
+from tests.support.programmes import independent_loudness, true_peak, varied_programmes
+
+# Programmes beside the independent meter, and programmes that are rendered.
+_COMPARED = 100
+_RENDERED = 40
+# A target that the ceiling keeps every programme from.
+_TARGET, _CEILING = -5, -1
+# Hz. Encoders of low bit rates keep no more.
+_BANDWIDTH = 12_000
+_FORMATS = ("flac", "wav", "mp3", "mp3/br:96", "opus", "opus/br:64", "ogg", "aac", "m4a")
+
+
+def tables() -> dict[str, list[str]]:
+    """Return the lines of each table."""
+    return {"meter": _compare_meters(), "lossy": _measure_formats()}
+
+
+def _compare_meters() -> list[str]:
+    loudness, peaks = [], []
+    for sound in varied_programmes(_COMPARED):
+        found = measure_loudness(write_wav(sound, "32f")).loudness
+        assert found.integrated is not None and found.true_peak is not None
+        loudness.append(abs(found.integrated - independent_loudness(sound)))
+        if sound.rate <= 48_000:
+            peaks.append(abs(found.true_peak - 20 * math.log10(true_peak(sound.channels))))
+    return [
+        "| Measure | Programmes | Median difference | Highest |",
+        "|---|---|---|---|",
+        f"| integrated loudness | {len(loudness)} | {median(loudness):.4f} LU |"
+        f" {max(loudness):.3f} LU |",
+        f"| true peak, to 48 kHz | {len(peaks)} | {median(peaks):.3f} dB | {max(peaks):.2f} dB |",
+    ]
+
+
+def _measure_formats() -> list[str]:
+    rows: dict[str, list[tuple[float, float]]] = {form: [] for form in _FORMATS}
+    for source in _stereo_sources():
+        gain = find_gain(measure_loudness(source, "f:flac"), _TARGET, _CEILING)
+        assert gain is not None
+        texts = {f"f:{form}/gain:{gain.decibels}": form for form in _FORMATS}
+        for text, output in render_all(source, texts).items():
+            found = measure_loudness(output).loudness
+            rows[texts[text]].append(_deviations(found, _TARGET - float(gain.shortfall)))
+    lines = [
+        "| Format | Loudness: highest difference | Peak: median above the ceiling | Highest |",
+        "|---|---|---|---|",
+    ]
+    for form, deviations in rows.items():
+        loudness, peaks = zip(*deviations, strict=True)
+        name = f"`f:{form}`"
+        lines.append(
+            f"| {name} | {max(map(abs, loudness)):.2f} LU | {median(peaks):+.2f} dB |"
+            f" {max(peaks):+.2f} dB |"
+        )
+    return lines
+
+
+def _stereo_sources() -> Iterator[bytes]:
+    """Yield programmes of 44.1 and 48 kHz, without the highest frequencies that encoders drop."""
+    found = (s for s in varied_programmes(9 * _RENDERED) if s.rate in (44_100, 48_000))
+    for _, sound in zip(range(_RENDERED), found, strict=False):
+        spectrum = np.fft.rfft(sound.channels)
+        spectrum[:, spectrum.shape[1] * 2 * _BANDWIDTH // sound.rate :] = 0
+        channels = np.fft.irfft(spectrum, len(sound)).astype(np.float32)
+        yield write_wav(Sound(sound.rate, channels), "24")
+
+
+def _deviations(found: Loudness, target: float) -> tuple[float, float]:
+    assert found.integrated is not None and found.true_peak is not None
+    return found.integrated - target, found.true_peak - _CEILING
