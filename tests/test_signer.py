@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,6 +20,8 @@ from tests.support.http import KEY, NOW, SALT
 from tests.support.strategies import DETERMINISTIC, expiries, option_segments, sources
 
 BASE = "https://audio.example"
+EAST = timezone(timedelta(hours=5, minutes=30))
+INSTANT = timedelta(microseconds=1)
 SIGNER = Signer(KEY, SALT, BASE, now=lambda: NOW + 0.9)
 
 
@@ -83,6 +89,10 @@ class SignerTests(SynchronousTestCase):
             ({"expires_in": 0}, NOW),
             ({"expires_at": NOW}, NOW),
             ({"expires_at": 253_402_300_799}, 253_402_300_799),
+            ({"expires_in": timedelta(hours=1)}, NOW + 3600),
+            ({"expires_in": timedelta(microseconds=1)}, NOW + 1),
+            ({"expires_at": datetime.fromtimestamp(NOW, UTC)}, NOW),
+            ({"expires_at": datetime.fromtimestamp(NOW, EAST) + INSTANT}, NOW + 1),
         ):
             found = read_options(take_apart(SIGNER.url("local://a", **values)).options)[1]
             self.assertEqual(exp, found, values)
@@ -92,10 +102,29 @@ class SignerTests(SynchronousTestCase):
             ({"expires_at": 0}, Expired),
             ({"expires_at": -1}, InvalidOptions),
             ({"expires_at": 253_402_300_800}, InvalidOptions),
-            ({"expires_in": 1.5}, InvalidOptions),
+            ({"expires_in": timedelta(seconds=-1)}, Expired),
+            ({"expires_at": datetime.fromtimestamp(NOW - 1, EAST)}, Expired),
             ({"expires_in": 1, "expires_at": NOW}, ValueError),
         ):
             self.assertRaises(error, SIGNER.url, "local://a", **values)
+        naive = datetime(2030, 1, 1)
+        error = self.assertRaises(ValueError, SIGNER.url, "local://a", expires_at=naive)
+        self.assertIn("expires_at: 2030-01-01T00:00:00 has no time zone; add one", str(error))
+
+    def test_types(self) -> None:
+        """An argument of a wrong type is a TypeError that names the argument and the type."""
+        values: tuple[dict[str, Any], ...] = (
+            *({"expires_in": 1.5}, {"expires_in": True}, {"expires_in": "60"}),
+            *({"expires_at": NOW + 0.5}, {"expires_at": date(2030, 1, 1)}),
+            *({"variant": {}}, {"variant": "f:opus"}, {"source": 1}, {"source": Path("a")}),
+        )
+        for wrong in values:
+            (name,) = wrong
+            error = self.assertRaises(TypeError, SIGNER.url, **{"source": "local://a", **wrong})
+            self.assertRegex(str(error), rf"^{name}: '\w+' is not accepted; use ")
+        self.assertRaises(TypeError, SIGNER.sign, b"/a")
+        self.assertRaises(TypeError, Signer, KEY, SALT, None)
+        self.assertRaises(TypeError, Signer.from_hex, None, SALT.hex())
 
     def test_base(self) -> None:
         """The base is an origin, a mount path, both or empty, with or without a trailing slash.
@@ -132,8 +161,13 @@ class SignerTests(SynchronousTestCase):
         """`Signer` takes key and salt as bytes, and `Signer.from_hex` as hexadecimal text."""
         read = Signer.from_hex(KEY.hex(), SALT.hex().upper(), BASE, encoded=True, now=lambda: NOW)
         self.assertEqual((KEY, SALT, BASE, True), (read.key, read.salt, read.base, read.encoded))
-        for key, salt in ((KEY.hex(), SALT), (KEY, SALT.hex()), (KEY[1:], SALT), (KEY, b"")):
-            error = self.assertRaises(ValueError, Signer, key, salt)
+        for kind, key, salt in (
+            (TypeError, KEY.hex(), SALT),
+            (TypeError, KEY, SALT.hex()),
+            (ValueError, KEY[1:], SALT),
+            (ValueError, KEY, b""),
+        ):
+            error = self.assertRaises(kind, Signer, key, salt)
             self.assertIn("from_hex", str(error))
 
     def test_secrets_untold(self) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import pydoc
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path, PureWindowsPath
 from typing import Any, get_args, get_type_hints
 from urllib.parse import unquote, unquote_to_bytes
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,11 +24,18 @@ from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.values import percent_encode
-from audioproxy.urls import InvalidOptions, NotFound, Variant, local, s3
+from audioproxy.urls import InvalidOptions, NotFound, Variant, https, local, s3
 from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources
 
 WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
 TEXTS = ("dl", "cb")
+
+
+class Codec(str, Enum):  # noqa: UP042 - unlike those of StrEnum, members print their names
+    """Formats, as an application may list them."""
+
+    OPUS = "opus"
+
 
 #: Values of options as Python objects, and the canonical options string. The published vectors
 #: have a row for each option.
@@ -35,6 +47,18 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"t": (0.1, "0.20"), "fade": 0.1}, "f:mp3/fade:0.1/t:0.1:0.2"),
     ({"fade": (0, Decimal("1.50")), "norm": (-14,)}, "f:mp3/fade:0:1.5/norm:ebu:-14:-1.5:11"),
     ({"norm": (-23, "-2.0", 7.5), "cb": "a/b"}, "cb:a%2Fb/f:mp3/norm:ebu:-23:-2:7.5"),
+    ({"norm": -14, "gain": 1e-7}, "f:mp3/gain:0/norm:ebu:-14:-1.5:11"),
+    ({"t": [0.1 + 0.2, 5.0], "fade": [1 / 3]}, "f:mp3/fade:0.333/t:0.3:5"),
+    (
+        {"t": (timedelta(minutes=2), 15), "fade": timedelta(milliseconds=250)},
+        "f:mp3/fade:0.25/t:120:15",
+    ),
+    ({"gain": Fraction(-2, 3), "br": np.int64(96)}, "br:96/f:mp3/gain:-0.667"),
+    (
+        {"t": (np.float32(0.1), np.int16(2)), "norm": [np.float64(-23.00001)]},
+        "f:mp3/norm:ebu:-23:-1.5:11/t:0.1:2",
+    ),
+    ({"f": Codec.OPUS, "bd": None}, "f:opus"),
     ({"dl": "Größe: 1", "cb": b"\xff%"}, "cb:%FF%25/dl:Gr%C3%B6%C3%9Fe%3A%201/f:mp3"),
 )
 
@@ -42,24 +66,30 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"f": "MP3"}, "f:MP3"),
     ({"f": "mp3/br:96"}, "f:mp3/br:96"),
-    ({"br": 96.0}, "br:96.0"),
-    ({"br": True}, "br:True"),
     ({"br": 128, "q": 2}, "br:128"),
     ({"q": float("nan")}, "q:nan"),
     ({"q": Decimal("Infinity")}, "q:Infinity"),
-    ({"t": 0.1 + 0.2}, "t:0.30000000000000004"),
+    ({"t": Decimal("0.3001")}, "t:0.3001"),
+    ({"t": "0.3001"}, "t:0.3001"),
+    ({"t": (float("inf"), 1)}, "t:inf:1"),
+    ({"t": (1, 0.0004)}, "t:1:0.000"),
     ({"t": (1, 2, 3)}, "t:1:2:3"),
     ({"t": ()}, "t:"),
-    ({"t": [30, 15]}, "t:[30, 15]"),
     ({"t": (0, 2), "fade": 3}, "fade:3"),
-    ({"gain": 1e-7}, "gain:1e-07"),
-    ({"norm": -14}, "norm:-14"),
+    ({"norm": "-14"}, "norm:-14"),
     ({"norm": (-14, 1)}, "norm:ebu:-14:1"),
     ({"f": "peaks", "pk_bits": 32}, "pk_bits:32"),
     ({"dl": "a/b"}, "dl:a%2Fb"),
     ({"dl": ""}, "dl:"),
     ({"dl": os.fsdecode(b"\xff.mp3")}, "dl:%FF.mp3"),
     ({"cb": ""}, "cb:"),
+)
+
+#: Arguments of a wrong type.
+MISTYPED: tuple[dict[str, Any], ...] = (
+    *({"br": 96.0}, {"br": True}, {"ch": [1]}, {"q": [2]}, {"gain": b"3"}, {"gain": timedelta(1)}),
+    *({"t": {}}, {"t": {30, 15}}, {"t": b"30"}, {"t": (30, None)}, {"t": [[30, 15]]}, {"t": 1j}),
+    *({"norm": (timedelta(1),)}, {"fade": True}, {"dl": b"a"}, {"cb": 1}, {"f": b"mp3"}),
 )
 
 
@@ -72,7 +102,7 @@ def outcome(make: Callable[[], str]) -> tuple[str, str]:
     """Return the result of a call, or the message of its refusal."""
     try:
         return "made", make()
-    except InvalidOptions as error:
+    except errors.InvalidOptions as error:
         return "refused", error.message
 
 
@@ -129,10 +159,17 @@ class VariantTests(SynchronousTestCase):
             self.assertEqual(canonical, Variant.read(canonical).canonical)
 
     def test_refused(self) -> None:
-        """A value that the service refuses is refused, and the message quotes the segment (D20)."""
+        """A value that the service refuses is refused, and the message quotes the segment (D20).
+
+        A value of a wrong type is a TypeError that names the option and the type.
+        """
         for values, segment in REFUSED:
             error = self.assertRaises(InvalidOptions, variant_of, values)
             self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '), error)
+        for values in MISTYPED:
+            (name,) = values
+            error = self.assertRaises(TypeError, variant_of, values)
+            self.assertRegex(str(error), rf"^{name}: '\w+' is not accepted; use \w+")
         # A lone surrogate, which no URL can contain.
         for values in ({"f": "\ud800"}, {"dl": "\ud800"}, {"cb": "\ud800"}):
             self.assertRaises(InvalidOptions, variant_of, values)
@@ -181,9 +218,10 @@ class VariantTests(SynchronousTestCase):
             self.assertRaises(InvalidOptions, Variant.read, text)
 
     def test_value(self) -> None:
-        """A variant is immutable, hashable, and equal to a variant with the same fields."""
+        """A variant is immutable, hashable, and equal to one with the same canonical options."""
         one = Variant(f="opus", t=(30, 15))
-        self.assertEqual({one: 1}, {Variant(f="opus", t=(30, 15)): 1})
+        self.assertEqual({one: 1}, {Variant(f="opus", t=[30.0, "15.00"]): 1})
+        self.assertNotIn(Variant(f="opus", t=30), {one, "f:opus/t:30:15"})
         self.assertRaises(AttributeError, setattr, one, "f", "mp3")
 
     def test_type_of_f(self) -> None:
@@ -199,8 +237,11 @@ class SourceTests(SynchronousTestCase):
         for path in ("ä/b.wav", "ä/b.wav".encode(), Path("ä/b.wav")):
             self.assertEqual("local://ä/b.wav".encode(), local(path).canonical)
         self.assertEqual(b"local://\xff.wav", local(os.fsdecode(b"\xff.wav")).canonical)
+        self.assertEqual(b"local://b/c.wav", local(PureWindowsPath("b", "c.wav")).canonical)
         for path in ("", "/etc/passwd", "../a", "a/../../b", "a\0", "\ud800", "a/" * 64):
             self.assertTrue(self.assertRaises(NotFound, local, path).reason)
+        error = self.assertRaises(NotFound, local, Path("/srv/a.wav"))
+        self.assertIn("'/srv/a.wav' is absolute; use the path relative to", error.reason)
 
     def test_s3(self) -> None:
         """A bucket and a key are separate arguments, and each is checked."""
@@ -211,6 +252,41 @@ class SourceTests(SynchronousTestCase):
             *(("b\ud800", "k"), ("b", "\ud800")),
         ):
             self.assertTrue(self.assertRaises(NotFound, s3, bucket, key).reason)
+
+    def test_https(self) -> None:
+        """A URL may have spaces and umlauts. Characters that a URL holds stay as they are."""
+        for url, canonical in (
+            ("https://example.com/Größe 1.wav?v=ä b", "/Gr%C3%B6%C3%9Fe%201.wav?v=%C3%A4%20b"),
+            ("https://EXAMPLE.com/a%20b%2f%C3.wav#t=1 2", "/a%20b%2f%C3.wav"),
+            ("https://example.com/100%.wav?q=5%2", "/100%25.wav?q=5%252"),
+            ("HTTPS://example.com?a=1&b=[2]", "/?a=1&b=%5B2%5D"),
+            ("https://example.com/a'(b)*;c,d=e:@!$&+~._-", "/a'(b)*;c,d=e:@!$&+~._-"),
+            ('https://example.com/a\\b|"<c>^`{d}\n', "/a%5Cb%7C%22%3Cc%3E%5E%60%7Bd%7D%0A"),
+            (os.fsdecode(b"https://example.com/\xff"), "/%FF"),
+        ):
+            self.assertEqual(f"https://example.com{canonical}", https(url).url)
+            self.assertEqual(https(url), https(https(url).url))
+        self.assertEqual("https://[::1]:8443/a", https("https://[::1]:8443/a").url)
+        for url in (
+            *("http://h/a", "h/a", "", "https://", "https://u:p@h/a", "https://h h/a"),
+            *("https://h:0/a", "https://h/\ud800", "https://h/" + "ä" * 1000),
+        ):
+            self.assertTrue(self.assertRaises(NotFound, https, url).reason)
+        error = self.assertRaises(NotFound, https, "https://größe.example/a")
+        self.assertIn("xn--", error.reason)
+
+    def test_types(self) -> None:
+        """An argument of a wrong type is a TypeError that names the argument and the type."""
+        for make, values, words in (
+            (local, (1,), "path: 'int'"),
+            (s3, (b"b", "k"), "bucket: 'bytes'"),
+            (s3, ("b", None), "key: 'NoneType'"),
+            (https, (b"https://h/",), "url: 'bytes'"),
+            (urls.read_source, (Path("a"),), "source: 'PosixPath'"),
+            (Variant.read, (b"f:mp3",), "segments: 'bytes'"),
+        ):
+            error = self.assertRaises(TypeError, make, *values)
+            self.assertTrue(str(error).startswith(f"{words} is not accepted; use "), error)
 
     def test_made(self) -> None:
         """A source object that the caller created is checked like text."""
@@ -229,7 +305,7 @@ class SourceTests(SynchronousTestCase):
         """Bytes are a valid source if the service accepts them and they stay in the root."""
         try:
             source = grammar.read_source(b"enc", encoded(text))
-        except NotFound as error:
+        except errors.NotFound as error:
             refused = self.assertRaises(NotFound, urls.read_source, text)
             self.assertEqual(error.reason, refused.reason)
         else:
@@ -239,11 +315,41 @@ class SourceTests(SynchronousTestCase):
                 self.assertEqual(source, urls.read_source(text))
 
 
-class ErrorTests(SynchronousTestCase):
-    """Exceptions of `audioproxy.urls`"""
+class InterfaceTests(SynchronousTestCase):
+    """Exceptions and help of `audioproxy.urls`"""
 
     def test_refusals(self) -> None:
-        """Every exception for input that the service would refuse is a `Refusal`."""
-        self.assertIs(errors.InvalidOptions, urls.InvalidOptions)
-        for error in (urls.Expired, urls.InvalidOptions, urls.NotFound):
-            self.assertTrue(issubclass(error, urls.Refusal))
+        """Every exception for input that the service would refuse is a ValueError.
+
+        It has the status and the code of the service's error. The errors of the service are no
+        ValueErrors.
+        """
+        for error, raised in (
+            (urls.Expired, errors.Expired),
+            (urls.InvalidOptions, errors.InvalidOptions),
+            (urls.NotFound, errors.NotFound),
+        ):
+            self.assertTrue(issubclass(error, ValueError) and issubclass(error, raised))
+            self.assertEqual((raised.status, raised.code), (error.status, error.code))
+            self.assertFalse(issubclass(raised, ValueError))
+
+    def test_help(self) -> None:
+        """`help` begins with an example, then has `Signer` with `url` first, `Variant`, sources."""
+        text = pydoc.render_doc(urls, renderer=pydoc.plaintext)
+        places = [
+            text.index(words)
+            for words in (
+                *("signer.url(", "class Signer(", " |  url(self", " |  info_url(self"),
+                *(
+                    " |  __",
+                    "class Variant(",
+                    "\nFUNCTIONS\n    https(",
+                    "\n    local(",
+                    "\n    s3(",
+                ),
+            )
+        ]
+        self.assertEqual(sorted(places), places)
+        for name in ("Expired", "InvalidOptions", "NotFound"):
+            self.assertIn(f"`{name}`", text)
+            self.assertNotIn(f"class {name}", text)
