@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
-
-import shtab
+from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.config import Config, load
@@ -23,15 +22,31 @@ _ASSIGNMENT = re.compile(
 _PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 
 
+class _FileAction(Action):
+    """Option that names a file."""
+
+    @property
+    def complete(self) -> object:
+        """How each shell completes the value."""
+        # Only `audioproxy completion` reads this property. The other commands work without shtab.
+        import shtab
+
+        return shtab.FILE
+
+    def __call__(self, parser: Any, namespace: object, values: Any, option: Any = None) -> None:
+        """Store the value."""
+        setattr(namespace, self.dest, values)
+
+
 def add_env_file(parser: ArgumentParser) -> None:
     """Add the option ``--env-file``."""
-    file = parser.add_argument(
+    parser.add_argument(
         "--env-file",
+        action=_FileAction,
         metavar="FILE",
         help="read the settings from FILE, in lines NAME=value, as the service's unit does; they"
         " override the environment",
     )
-    file.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:

@@ -75,6 +75,15 @@ def main(words: Sequence[str] | None = None) -> int:
         # Python would report the error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "audioproxy"):
+            raise
+        print_errors(
+            f"audioproxy {words[0]} needs {package}, which is not installed; install the package"
+            " with its dependencies: pip install audioproxy"
+        )
+        return USAGE_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
 
