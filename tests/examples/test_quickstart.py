@@ -14,10 +14,23 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
+PROJECT = Path(__file__).resolve().parents[2]
+QUICKSTART = PROJECT / "examples" / "quickstart.py"
+README = PROJECT / "README.md"
+USUAL = "http://127.0.0.1:4000"
 
 # Maximum seconds for the whole test: samples, start, six renders, an info document, stop.
 PATIENCE = 60
+
+
+def run_readme(folder: Path, origin: str) -> str:
+    """Run the Python program of the README, for a service on another port than the usual one."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
+    assert USUAL in example
+    words = [sys.executable, "-c", example.replace(USUAL, origin)]
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, check=True, text=True
+    ).stdout.strip()
 
 
 class QuickstartTests(SynchronousTestCase):
@@ -26,11 +39,12 @@ class QuickstartTests(SynchronousTestCase):
     def test_printed_urls_play(self) -> None:
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
-        The printed signing command works too. AP_LOG_LEVEL does not suppress the printed text.
+        The printed signing command works too, and the Python program of the README. AP_LOG_LEVEL does not suppress the printed text.
         """
         environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
+        home = Path(self.mktemp(), ".run")
         running = subprocess.Popen(
-            [sys.executable, QUICKSTART, self.mktemp()],
+            [sys.executable, QUICKSTART, home],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
@@ -54,6 +68,7 @@ class QuickstartTests(SynchronousTestCase):
             assert words is not None
             signing = subprocess.run(["sh", "-c", words[0]], capture_output=True, check=True)
             urls.insert(0, signing.stdout.decode().strip())
+            urls.append(run_readme(home.parent, "/".join(urls[1].split("/")[:3])))
             for url in urls:
                 with urllib.request.urlopen(url) as response:
                     kind, body = response.headers["content-type"], response.read()
