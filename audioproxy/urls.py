@@ -46,10 +46,11 @@ from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
 from audioproxy.url_sources import NotFound as NotFound
-from audioproxy.url_sources import SourceLike, https, local, read_source, s3
+from audioproxy.url_sources import SourceLike as SourceLike
+from audioproxy.url_sources import https, local, read_source, s3
+from audioproxy.url_values import Number as Number
+from audioproxy.url_values import Seconds as Seconds
 from audioproxy.url_values import (
-    Number,
-    Seconds,
     require_type,
     seconds_from_now,
     spell_option,
@@ -57,8 +58,8 @@ from audioproxy.url_values import (
     unix_seconds,
 )
 
-# `help` shows these names. The exceptions are public too, but their inherited methods would fill
-# its first pages; the text above describes them.
+# `help` shows these names. The exceptions and the types of arguments are public too. But the
+# inherited methods of the exceptions would fill the first pages; the text above describes them.
 __all__ = ["Signer", "Variant", "https", "local", "read_source", "s3"]
 
 # Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC

@@ -1,11 +1,10 @@
-"""`audioproxy.urls` in programs of their own: a browser's URL parser, and a bare Python."""
+"""URLs of `audioproxy.urls` in a browser's URL parser."""
 
 from __future__ import annotations
 
 import json
 import random
 import subprocess
-import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -13,7 +12,7 @@ from audioproxy import urls
 from audioproxy.urls import NotFound, Signer, Variant
 from tests.browser.node import program
 from tests.support.http import KEY, SALT
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.service import PATIENCE
 
 #: File names that clients, shells and servers tend to alter.
 HARD = (
@@ -58,27 +57,3 @@ class ProgramTests(SynchronousTestCase):
             timeout=PATIENCE,
         )
         self.assertEqual(built, json.loads(ended.stdout))
-
-    def test_alone(self) -> None:
-        """`audioproxy.urls` imports neither Twisted nor any other third-party package."""
-        script = (
-            "import sys\n"
-            "class Nothing:\n"
-            "    def find_spec(self, name, path=None, target=None):\n"
-            "        if name.partition('.')[0] in ('twisted', 'zope', 'botocore', 'numpy',"
-            " 'prometheus_client', 'OpenSSL', 'cryptography'):\n"
-            "            raise ImportError(name)\n"
-            "sys.meta_path.insert(0, Nothing())\n"
-            "from audioproxy.urls import Signer, Variant\n"
-            "print(Signer(b'k' * 32, b'salt').url('local://a', Variant(f='opus', br=96)))\n"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PYTHONPATH": str(PROJECT)},
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        url = Signer(KEY, SALT).url("local://a", Variant(f="opus", br=96))
-        self.assertEqual(url, ended.stdout.strip())

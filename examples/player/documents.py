@@ -13,7 +13,8 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from audioproxy.urls import InvalidOptions, Refusal
+from audioproxy.errors import Refusal
+from audioproxy.urls import InvalidOptions
 
 
 class Document(Resource):

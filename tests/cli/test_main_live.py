@@ -1,4 +1,4 @@
-"""The ``audioproxy`` program: imports, output errors, shell completion, and its reactor."""
+"""The ``audioproxy`` program: output errors, shell completion, and its reactor."""
 
 from __future__ import annotations
 
@@ -58,17 +58,6 @@ class ProgramTests(SynchronousTestCase):
         """Run a program to its end."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         return subprocess.run(words, env=ENVIRONMENT, check=False, text=True, **streams)  # type: ignore[call-overload, no-any-return]
-
-    def test_no_twisted_imports(self) -> None:
-        """`sign` and `verify` import neither Twisted nor other libraries of the service."""
-        for words in (["sign", "local://a"], ["verify", command("sign", "local://a").out.strip()]):
-            code = (
-                f"import sys; from audioproxy.cli.main import main; status = main({words!r});"
-                "libraries = ('twisted', 'treq', 'numpy', 'botocore', 'audioproxy.service');"
-                "sys.exit(status or any(name in sys.modules for name in libraries))"
-            )
-            ended = self.run_program(sys.executable, "-c", code)
-            self.assertEqual((0, ""), (ended.returncode, ended.stderr))
 
     def test_unwritable_output(self) -> None:
         """A closed output pipe ends the command with status 1 and without a traceback.

@@ -28,9 +28,7 @@ def run_readme(folder: Path, origin: str) -> str:
     (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
     assert USUAL in example
     words = [sys.executable, "-c", example.replace(USUAL, origin)]
-    return subprocess.run(
-        words, cwd=folder, capture_output=True, check=True, text=True
-    ).stdout.strip()
+    return subprocess.check_output(words, cwd=folder, text=True).strip()
 
 
 class QuickstartTests(SynchronousTestCase):
@@ -39,7 +37,8 @@ class QuickstartTests(SynchronousTestCase):
     def test_printed_urls_play(self) -> None:
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
-        The printed signing command works too, and the Python program of the README. AP_LOG_LEVEL does not suppress the printed text.
+        The printed signing command works too, and the Python program of the README. AP_LOG_LEVEL
+        does not suppress the printed text.
         """
         environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
         home = Path(self.mktemp(), ".run")

@@ -1,0 +1,139 @@
+"""The wheel, installed into fresh environments: with its dependencies, and for its signer alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from audioproxy import __version__
+from audioproxy.urls import Signer, Variant
+from tests.cli.command import SECRETS
+from tests.support.programs import FFMPEG
+from tests.support.service import PROJECT
+
+#: What a wheel is built from.
+CONTENTS = ("LICENSE", "README.md", "audioproxy", "pyproject.toml", "setup.cfg", "twisted")
+#: Maximum seconds for one installation.
+PATIENCE = 300
+UNREACHABLE = re.compile("Max retries exceeded|ConnectionError|NameResolutionError|ConnectTimeout")
+
+#: Prints a URL, and imports the standard library and the package only.
+LIBRARY = """
+import sys
+from audioproxy.urls import Signer, Variant
+third_party = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+assert third_party <= {"audioproxy", "__main__"}, third_party
+print(Signer.from_hex(*sys.argv[1:3]).url("local://a", Variant(f="opus", t=[0.1 + 0.2, 5])))
+"""
+
+
+def pip(*words: object) -> None:
+    """Run pip.
+
+    :raises SkipTest: if the package index cannot be reached.
+    """
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0", *words]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True, timeout=PATIENCE)
+    if ended.returncode and UNREACHABLE.search(ended.stderr):
+        raise SkipTest("pip cannot reach the package index")
+    if ended.returncode:
+        raise AssertionError(ended.stderr)
+
+
+class Environment:
+    """A fresh virtual environment with a package."""
+
+    def __init__(self, folder: str, wheel: Path, *options: str) -> None:
+        venv.create(folder)
+        self.programs = Path(folder).resolve() / "bin"
+        # Compiling 170 MB of modules takes longer than importing a few of them.
+        place = ("--python", self.programs / "python")
+        pip(*place, "install", "--no-compile", *options, wheel)
+
+    def run(self, program: str, *words: str, **settings: str) -> tuple[int, str]:
+        """Return the exit status and the output of a program of the environment."""
+        ended = subprocess.run(
+            [self.programs / program, *words],
+            cwd=self.programs,
+            env={**SECRETS, "PATH": str(Path(FFMPEG).parent), **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            timeout=PATIENCE,
+        )
+        return ended.returncode, ended.stdout
+
+
+class InstallTests(SynchronousTestCase):
+    """Both ways to install the package."""
+
+    def test_wheel(self) -> None:
+        """Without dependencies, the wheel signs and verifies; with them, all commands work.
+
+        A command that lacks a package names it and how to install it, with status 2.
+        """
+        source, wheels = Path(self.mktemp()), Path(self.mktemp())
+        source.mkdir()
+        for name in CONTENTS:
+            path = PROJECT / name
+            if path.is_dir():
+                shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(path, source)
+        pip("wheel", "--no-deps", "--wheel-dir", wheels, source)
+        (wheel,) = wheels.iterdir()
+        self.check_signer(Environment(self.mktemp(), wheel, "--no-deps"))
+        folder = self.mktemp()
+        # The dependencies have 170 MB.
+        self.addCleanup(shutil.rmtree, folder)
+        self.check_service(Environment(folder, wheel))
+
+    def check_signer(self, alone: Environment) -> None:
+        """Check an environment that has only the standard library and the package."""
+        self.assertEqual((0, f"audioproxy {__version__}\n"), alone.run("audioproxy", "--version"))
+        signer = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"])
+        url = signer.url("local://a", Variant(f="opus", t=(0.3, 5)))
+        secrets = tuple(SECRETS.values())
+        self.assertEqual((0, f"{url}\n"), alone.run("python", "-c", LIBRARY, *secrets))
+        sign = ("sign", "--options", "f:opus/t:0.3:5", "local://a")
+        self.assertEqual((0, f"{url}\n"), alone.run("audioproxy", *sign))
+        self.assertEqual((0, f"good: {url}\n"), alone.run("audioproxy", "verify", url))
+        for name in ("sign", "verify"):
+            status, text = alone.run("audioproxy", name, "--help")
+            self.assertEqual((0, True), (status, "--env-file" in text), text)
+        for name, package in (("completion", "shtab"), ("warm", "tqdm"), ("doctor", "twisted")):
+            status, text = alone.run("audioproxy", name)
+            self.assertEqual(2, status, text)
+            self.assertEqual(
+                f"audioproxy: audioproxy {name} needs {package}, which is not installed; install"
+                " the package with its dependencies: pip install audioproxy\n",
+                text,
+            )
+
+    def check_service(self, whole: Environment) -> None:
+        """Check an environment that has the dependencies too."""
+        root, store = Path(self.mktemp()).resolve(), Path(self.mktemp()).resolve()
+        root.mkdir()
+        store.mkdir()
+        status, text = whole.run(
+            *("audioproxy", "doctor"),
+            AP_LOCAL_ROOT=str(root),
+            AP_VARIANT_STORE=f"file://{store}",
+            AP_SERVE_MODE="proxy",
+            AP_PORT="0",
+            AP_METRICS_PORT="0",
+        )
+        self.assertEqual(0, status, text)
+        self.assertRegex(text, rf"(?m)^ok +audioproxy +{re.escape(__version__)}, Python")
+        status, text = whole.run("twistd", "--help")
+        self.assertEqual(0, status, text)
+        self.assertRegex(text, r"(?m)^ +audioproxy +Serve audio")
+        status, text = whole.run("audioproxy", "completion", "bash")
+        self.assertEqual((0, True), (status, "--env-file" in text))
