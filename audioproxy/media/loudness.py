@@ -207,12 +207,17 @@ def find_gain(
     loudness = measurement.loudness
     if loudness.integrated is None or loudness.true_peak is None:
         return None
-    wanted = float(target) - loudness.integrated
-    # Of a quiet programme, the gain brings more blocks above the absolute gate.
-    louder = _integrate(block + wanted for block in measurement.momentary)
-    if louder is not None:
-        wanted += float(target) - louder
-    rounded = Decimal(wanted).quantize(_GAIN_STEP, ROUND_HALF_EVEN)
+
+    def distance(gain: float) -> float:
+        # Of a quiet programme, the gain brings more blocks above the absolute gate.
+        after = _integrate(block + gain for block in measurement.momentary)
+        return 0 if after is None else float(target) - after
+
+    first = float(target) - loudness.integrated
+    wanted = Decimal(first + distance(first)).quantize(_GAIN_STEP, ROUND_HALF_EVEN)
     room = Decimal(ceiling) - _PEAK_MARGIN - Decimal(loudness.true_peak)
-    possible = min(rounded, room.quantize(_GAIN_STEP, ROUND_FLOOR))
-    return Gain(possible, rounded - possible)
+    possible = room.quantize(_GAIN_STEP, ROUND_FLOOR)
+    if wanted <= possible:
+        return Gain(wanted, Decimal(0))
+    shortfall = Decimal(distance(float(possible))).quantize(_GAIN_STEP, ROUND_HALF_EVEN)
+    return Gain(possible, shortfall)
