@@ -12,7 +12,7 @@ from audioproxy.media.loudness import Loudness, find_gain
 from tests.support.audio import (
     measure_loudness,
     noise,
-    render_all,
+    render,
     silence,
     tone,
     write_wav,
@@ -92,8 +92,9 @@ class LoudnessTests(SynchronousTestCase):
             "bd:24/f:flac/norm:ebu",
             "bd:24/f:flac/fade:1:1/gain:-3/sr:44100",
         ]
-        for text, output in render_all(source, texts).items():
-            before, after = measure_loudness(source, text), measure_loudness(output)
+        for text in texts:
+            # One process for all of these outputs does not end with ffmpeg 7.1.
+            before, after = measure_loudness(source, text), measure_loudness(render(source, text))
             self.assertEqual(len(before.momentary), len(after.momentary), text)
             for name in ("integrated", "range", "true_peak"):
                 pair = (getattr(each.loudness, name) for each in (before, after))
@@ -108,7 +109,7 @@ class LoudnessTests(SynchronousTestCase):
                 gain = find_gain(plain, target, ceiling)
                 assert gain is not None
                 text = f"f:flac/gain:{gain.decibels}"
-                found = measure_loudness(render_all(source, [text])[text]).loudness
+                found = measure_loudness(render(source, text)).loudness
                 reached = Decimal(target) - gain.shortfall
                 self.assertApproximates(found.integrated, float(reached), 0.1)
                 assert found.true_peak is not None
