@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -39,7 +40,11 @@ def pip(*words: object) -> None:
     :raises SkipTest: if the package index cannot be reached.
     """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0", *words]
-    ended = subprocess.run(command, capture_output=True, check=False, text=True, timeout=PATIENCE)
+    # Trial's worker processes set PYTHONPATH to the project, which pip would regard as installed.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, check=False, text=True, timeout=PATIENCE
+    )
     if ended.returncode and UNREACHABLE.search(ended.stderr):
         raise SkipTest("pip cannot reach the package index")
     if ended.returncode:
