@@ -46,7 +46,8 @@ await page.goto(`file://${site}/index.html`);
 report.linked = await page.evaluate(() =>
   [...document.querySelectorAll(".md-nav a")].map((link) => link.pathname.split("/").at(-1).replace(".html", "")),
 );
-await page.locator(".md-search__input").fill("VBRI");
+// The theme listens for keys.
+await page.locator(".md-search__input").pressSequentially("VBRI");
 const result = page.locator(".md-search-result__link").first();
 await result.waitFor();
 report.found = await result.getAttribute("href");

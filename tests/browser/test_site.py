@@ -36,6 +36,10 @@ class SiteTests(NodeCase):
             self.assertIsNone(FOREIGN.search(html), name)
             # The theme would load a library from another host for such diagrams.
             self.assertNotIn('class="mermaid"', html, name)
+        home = (site / "index.html").read_text().partition("<article")[2].partition("</article")[0]
+        links = set(re.findall(r'href="([^":#]+)', home))
+        # The home page leads to every other page, except that of the API.
+        self.assertEqual({name for name in names if name != "index"}, {Path(x).stem for x in links})
         for style in site.rglob("*.css"):
             self.assertIsNone(FOREIGN.search(style.read_text()), style)
         report = await self.run_script("site.mjs", program("chromium"), str(site), *names)
