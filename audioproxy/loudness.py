@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from twisted.internet.defer import DeferredSemaphore
+
 from audioproxy.config import Config
 from audioproxy.media.loudness import Gain, Loudness, Measurement, find_gain
 from audioproxy.service import make_resource
@@ -34,11 +36,13 @@ class LoudnessMeter:
     def __init__(self, config: Config, reactor: Any) -> None:
         """Create a meter that reads the sources of a configuration.
 
-        :param config: its limits of renders apply. At most ``max_concurrency`` sources are decoded
-            at the same time.
+        :param config: its limits of renders apply. At most ``max_concurrency`` sources are measured
+            at the same time; the others wait.
         :raises audioproxy.service.BootError: for a configuration that cannot be used.
         """
         self._proxy = make_resource(replace(config, variant_store=None), reactor)
+        # The proxy itself would reject requests that find no free slot.
+        self._slots = DeferredSemaphore(min(config.max_concurrency, config.max_probe_concurrency))
 
     async def measure(
         self,
@@ -54,7 +58,9 @@ class LoudnessMeter:
         :raises Refusal: as a request for the variant would be refused.
         """
         options = None if variant is None else variant.options
-        return await self._proxy.measure_loudness(read_source(source), options, on_progress)
+        parsed = read_source(source)
+        measure = self._proxy.measure_loudness
+        return await self._slots.run(measure, parsed, options, on_progress)
 
     async def close(self) -> None:
         """Close all connections."""

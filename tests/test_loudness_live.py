@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
 from audioproxy.config import Config
@@ -28,7 +29,13 @@ class LoudnessMeterTests(TestCase):
         self.source = write_wav(noise(48000, 5 * 48000, 6, 0.2))
         (self.folder / "a.wav").write_bytes(self.source)
         (self.folder / "b.wav").write_bytes(b"no audio")
-        config = Config(allow_insecure=True, local_root=str(self.folder))
+        config = Config(
+            allow_insecure=True,
+            local_root=str(self.folder),
+            max_concurrency=2,
+            max_probe_concurrency=2,
+            queue_size=1,
+        )
         self.meter = LoudnessMeter(config, reactor)
         self.addCleanup(lambda: self.meter.close())
 
@@ -40,6 +47,12 @@ class LoudnessMeterTests(TestCase):
         self.assertEqual(seconds[-1], 5.1)
         part = await self.meter.measure("local://a.wav", Variant(f="wav", t=(1, 2), ch=1))
         self.assertEqual(part, measure_loudness(self.source, "ch:1/f:wav/t:1:2"))
+
+    async def test_many(self) -> None:
+        """Sources wait until one can be measured, however many they are."""
+        measuring = [self.meter.measure("local://a.wav") for _ in range(20)]
+        results = await gatherResults(map(Deferred.fromCoroutine, measuring))
+        self.assertEqual(results, [measure_loudness(self.source)] * 20)
 
     async def test_refused(self) -> None:
         """Sources and options are refused as a render refuses them; a waveform has no loudness."""

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tqdm import tqdm
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 
 from audioproxy.cli.env_file import add_env_file, load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
@@ -169,10 +169,8 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
             except Refusal as refusal:
                 return str(refusal)
 
-        concurrency = min(config.max_concurrency, config.max_probe_concurrency)
         try:
-            results = measure_all(sources, measure, concurrency)
-            return await write_report(plan, results, report, bar)
+            return await write_report(plan, measure_all(sources, measure), report, bar)
         finally:
             await meter.close()
 
@@ -227,16 +225,15 @@ class MeasureProgress:
 async def measure_all(
     sources: Sequence[str],
     measure: Callable[[str], Coroutine[Any, Any, Measurement | str]],
-    concurrency: int,
 ) -> AsyncIterator[tuple[str, Measurement | str]]:
-    """Measure sources, at most ``concurrency`` at a time, and yield each result in their order."""
-    slots = DeferredSemaphore(concurrency)
-    running: list[Deferred[Any]] = [slots.run(measure, source) for source in sources]
+    """Measure sources, and yield each result in their order."""
+    running = [Deferred.fromCoroutine(measure(source)) for source in sources]
     try:
         for source, result in zip(sources, running, strict=True):
             yield source, await result
     finally:
         for result in running:
+            # Nothing waits for these results any more.
             result.addErrback(lambda failure: None)
             result.cancel()
 
