@@ -15,7 +15,7 @@ from bench.figures import Results, Spread
 from bench.machine import machine, today, versions
 from bench.programs import FOLDER, PROJECT
 from bench.report import Record, number, page
-from bench.series import crowds, growth, hits, misses, nodes, renders, stores
+from bench.series import crowds, growth, hits, misses, nodes, remote, renders, stores
 from bench.settings import Bench
 from bench.sounds import sounds
 
@@ -27,6 +27,7 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "uncompressed": renders.uncompressed,
     "converted": renders.converted,
     "previews": misses.previews,
+    "remote": remote.remote,
     "large-hits": hits.large,
     "small-hits": hits.small,
     "thumbor": hits.beside_thumbor,

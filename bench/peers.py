@@ -8,6 +8,7 @@ import hmac
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -159,13 +160,16 @@ def supysonic(folder: Path, music: Path, *, core: int | None) -> Iterator[tuple[
 
 
 @contextmanager
-def gateway(folder: Path, *, core: int) -> Iterator[tuple[JuiceFS, Program]]:
+def gateway(
+    folder: Path, *, core: int | None = None, tls: bool = False
+) -> Iterator[tuple[JuiceFS, Program]]:
     """Run the S3 gateway that the tests use too."""
     folder.mkdir(parents=True)
-    store = JuiceFS(folder, tls=False)
+    store = JuiceFS(folder, tls)
     store.port = free_port()
     server = store.serve(store.port)
-    os.sched_setaffinity(server.pid, {core})
+    if core is not None:
+        os.sched_setaffinity(server.pid, {core})
     deadline = time.monotonic() + 30
     try:
         while True:
@@ -180,3 +184,10 @@ def gateway(folder: Path, *, core: int) -> Iterator[tuple[JuiceFS, Program]]:
         yield store, Program(server._process, store.port)
     finally:
         server.kill()
+
+
+def relay(target: int, milliseconds: float) -> AbstractContextManager[Program]:
+    """Run a relay to a port of this machine, which adds a round trip."""
+    port = free_port()
+    words = [sys.executable, "-m", "bench.relay", str(port), str(target), str(milliseconds)]
+    return started(words, port, cwd=PROJECT)

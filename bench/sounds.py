@@ -22,6 +22,11 @@ _SECONDS = 120
 _RECIPES: dict[str, tuple[str, int, int, str]] = {
     "short.wav": ("stereo.wav", 0, 1, "-c copy"),
     "three.flac": ("stereo.wav", 2, 180, "-c:a flac"),
+    "three.wav": ("stereo.wav", 2, 180, "-c copy"),
+    "three.mp3": ("stereo.wav", 2, 180, "-c:a libmp3lame -b:a 128k"),
+    "three.ogg": ("stereo.wav", 2, 180, "-c:a libvorbis"),
+    # Its moov box is at the end.
+    "three.m4a": ("stereo.wav", 2, 180, "-c:a aac"),
     "hour.wav": ("stereo.wav", 30, 3600, "-c copy"),
     "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
     "spoken.flac": ("mono.wav", 30, 3600, "-ar 16000 -c:a flac"),

@@ -235,7 +235,7 @@ def encoder_arguments(
         ffmpeg,
         *_QUIET,
         source.verbosity,
-        *source.encoder_arguments(str(sample_range.seek) if sample_range.seek else None),
+        *_open_at(source, sample_range.seek, probe.sample_rate),
         *_AUDIO_ONLY,
         *_BIT_EXACT,
         *(["-af", chain] if chain else []),
@@ -256,6 +256,16 @@ def encoder_arguments(
     ]
 
 
+def _open_at(source: Input, sample: int, rate: int) -> list[str]:
+    """Return the arguments that open a source and seek to a sample of it.
+
+    Microseconds, which are ffmpeg's unit, are exact: ffmpeg rounds them to the nearest sample.
+    """
+    if not sample:
+        return source.encoder_arguments()
+    return source.encoder_arguments(print_decimal(round(Decimal(sample) / rate, 6)))
+
+
 def loudness_arguments(
     ffmpeg: str,
     source: Input,
@@ -271,7 +281,8 @@ def loudness_arguments(
     chain = filter_chain(options, probe, sample_range)
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     filters = [*filter(None, [chain]), *loudness_filters(output_rate(options, probe), layout)]
-    return _loudness_arguments(ffmpeg, source, sample_range.seek, filters, resampler)
+    opened = _open_at(source, sample_range.seek, probe.sample_rate)
+    return _loudness_arguments(ffmpeg, source.verbosity, opened, filters, resampler)
 
 
 def source_loudness_arguments(
@@ -286,17 +297,18 @@ def source_loudness_arguments(
     :param options: without effect.
     """
     filters = loudness_filters(probe.sample_rate, None)
-    return _loudness_arguments(ffmpeg, source, 0, filters, resampler)
+    opened = source.encoder_arguments()
+    return _loudness_arguments(ffmpeg, source.verbosity, opened, filters, resampler)
 
 
 def _loudness_arguments(
-    ffmpeg: str, source: Input, seek: int, filters: list[str], resampler: tuple[str, ...]
+    ffmpeg: str, verbosity: str, opened: list[str], filters: list[str], resampler: tuple[str, ...]
 ) -> list[str]:
     return [
         ffmpeg,
         *_QUIET,
-        source.verbosity,
-        *source.encoder_arguments(str(seek) if seek else None),
+        verbosity,
+        *opened,
         *_AUDIO_ONLY,
         *("-af", ",".join(filters)),
         *resampler,

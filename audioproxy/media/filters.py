@@ -62,7 +62,7 @@ def output_samples(options: VariantOptions, probe: Probe, sample_range: SampleRa
     """
     if sample_range.length is None:
         return None
-    start = sample_range.seek * probe.sample_rate + sample_range.start
+    start = sample_range.seek + sample_range.start
     rate = output_rate(options, probe)
     samples = resampled_count(start, sample_range.length, probe.sample_rate, rate)
     return samples if samples < _MOST_SAMPLES else None

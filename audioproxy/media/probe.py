@@ -41,6 +41,7 @@ class Probe:
     :ivar measured: the duration was measured by a full decode.
     :ivar length: the number of samples, where the end of the source confirms it or a full decode
         has counted them.
+    :ivar frame_samples: as that of `SourceLength`.
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored.
@@ -60,6 +61,7 @@ class Probe:
     layout: str | None = None
     measured: bool = False
     length: SourceLength | None = None
+    frame_samples: int = 0
     description: SourceInfo = field(default_factory=SourceInfo)
 
     def with_decoded_duration(self, duration: Decimal) -> Probe:

@@ -44,7 +44,7 @@ FEW_SAMPLES = 4096
 class SampleRange:
     """A range of a source, counted in its samples.
 
-    :ivar seek: whole seconds at which decoding starts.
+    :ivar seek: the sample at which decoding starts.
     :ivar start: the first sample, counted from ``seek``.
     :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
         source has.
@@ -90,7 +90,7 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
             f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
             f" {print_decimal(probe.duration)} seconds."
         )
-    seek = max(0, int(start) - _PREROLL) if _matches(_SEEKABLE, probe) else 0
+    seek = _find_seek(start, probe)
     first = _samples(start, rate)
     last = None if end is None else _samples(end, rate)
     if last == first:
@@ -112,10 +112,29 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
             stop = until
     return SampleRange(
         seek=seek,
-        start=first - seek * rate,
-        end=None if stop is None else stop - seek * rate,
+        start=first - seek,
+        end=None if stop is None else stop - seek,
         length=length,
     )
+
+
+def seeks_in_frames(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the render seeks faster if the length of the source's frames is known.
+
+    In a flac file without a seek table, ffmpeg searches for the position, and each step is a
+    request to the source's server. The search ends early if a frame starts exactly there: after 9
+    requests, and otherwise after up to 30.
+    """
+    start, _ = _bounds(options)
+    return (probe.container, probe.codec) == ("flac", "flac") and int(start) > _PREROLL
+
+
+def _find_seek(start: Decimal, probe: Probe) -> int:
+    """Return the sample at which decoding starts: a whole second, or the start of a frame."""
+    if not _matches(_SEEKABLE, probe):
+        return 0
+    sample = max(0, int(start) - _PREROLL) * probe.sample_rate
+    return sample - sample % (probe.frame_samples or 1)
 
 
 def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:

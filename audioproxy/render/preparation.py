@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from audioproxy.errors import (
@@ -35,7 +35,7 @@ from audioproxy.media.filters import is_too_short, may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
-from audioproxy.media.trim import needs_measuring
+from audioproxy.media.trim import needs_measuring, seeks_in_frames
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
@@ -243,15 +243,20 @@ class Preparation:
         self._opened.close()
 
     async def _find_length(self, deadline: Deadline) -> None:
-        """Record the length that the source's end confirms, where the output depends on it.
+        """Record the length that the source's end confirms, where that is of use.
 
         :raises Refusal: where the source cannot be read.
         """
-        size = self._opened.size
-        if size is None or self.probe.length is not None or not uses_length(self._options):
+        options, probe, size = self._options, self.probe, self._opened.size
+        if size is None or probe.length is not None or probe.frame_samples:
             return
-        length = await deadline.limit(find_length(self._opened.read, size, self.probe))
-        self.probe = self.probe.with_length(length)
+        if not (uses_length(options) or seeks_in_frames(options, probe)):
+            return
+        length = await deadline.limit(find_length(self._opened.read, size, probe))
+        if length is not None:
+            self.probe = replace(probe, frame_samples=length.frame_samples)
+        if uses_length(options):
+            self.probe = self.probe.with_length(length)
 
     async def _measure(self, opened: Input, deadline: Deadline) -> None:
         """Decode the source to its end, and record its length.

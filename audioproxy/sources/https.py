@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
 
 from audioproxy.errors import (
     Refusal,
@@ -37,6 +40,8 @@ from audioproxy.threads import read_in_thread
 
 # Responses with which an origin may return one range (RFC 9110, 15.3.7).
 _MOST_PARTS = 8
+# Bytes of the start and of the end of a source. Most lengths are confirmed by these.
+_WINDOW = 64 * 1024
 
 _CHANGED = "The source changed while it was read."
 
@@ -81,6 +86,9 @@ class OpenHttpsSource:
         self._ranges = state.ranges
         self._unsized = state.unsized
         self._copy: ScratchFile | None = None
+        # Bytes of the source by their offset, and the request for those of its start.
+        self._windows: dict[int, bytes] = {}
+        self._starting: Deferred[bytes] | None = None
         self._probed_at_origin = False
         self._closed = False
 
@@ -132,6 +140,16 @@ class OpenHttpsSource:
                 return await read_in_thread(run_in_thread, self._copy.descriptor, offset, count)
             except OSError as error:
                 raise _translate(error, self._downloads.limit) from error
+        if self._starting is not None:
+            starting, self._starting = self._starting, None
+            self._windows[0] = await starting
+        for start, window in self._windows.items():
+            if start <= offset and offset + count <= start + len(window):
+                return window[offset - start :][:count]
+        return await self._request(offset, count)
+
+    async def _request(self, offset: int, count: int) -> bytes:
+        """Request bytes from the origin, in as many ranges as it needs."""
         data = b""
         for _ in range(_MOST_PARTS):
             data += await self._read_part(offset + len(data), offset + count - 1)
@@ -151,11 +169,15 @@ class OpenHttpsSource:
         except Refusal:
             await response.discard()
             raise
+        return await self._read_body(response, served[1] + 1 - first)
+
+    async def _read_body(self, response: Response, count: int) -> bytes:
+        """Return the body of a response that has a range of ``count`` bytes."""
         try:
-            data = await response.read(last + 1 - first, extend_timeout=True)
+            data = await response.read(count, extend_timeout=True)
         except (BodyTooLarge, TransportError) as error:
             raise _translate(error, self._downloads.limit) from error
-        if len(data) != served[1] + 1 - first:
+        if len(data) != count:
             raise UpstreamUnavailable("The origin did not return the requested range.")
         return data
 
@@ -186,6 +208,8 @@ class OpenHttpsSource:
     def close(self) -> None:
         """Remove the copy; repeated calls are harmless."""
         self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -219,14 +243,31 @@ class OpenHttpsSource:
         self._state = state
 
     async def _serves_ranges(self) -> bool:
-        """Return whether a range request returns that range; Accept-Ranges is no proof."""
+        """Return whether a range request returns that range; Accept-Ranges is no proof.
+
+        The range is the end of the source, and its bytes are kept. Those of the start are requested
+        too, but not awaited: meanwhile, the source is probed.
+        """
         if self._ranges is None:
-            size = self._state.size
-            last = max(0, (size or 1) - 1)
-            response = await self._origins.get(self._state.source, f"{last}-{last}")
-            await response.discard()
-            self._ranges = response.status == 206 and content_range(response) == (last, last, size)
+            size = self._state.size or 1
+            first = max(0, size - _WINDOW)
+            response = await self._origins.get(self._state.source, f"{first}-{size - 1}")
+            start, last, total = content_range(response) or (-1, -1, None)
             self._unsized = is_unsized(response)
+            self._ranges = (
+                response.status == 206
+                and (start, total) == (first, self._state.size)
+                and first <= last < size
+            )
+            if self._ranges and self._state.matches(read_state(self._state.source, response)):
+                # Bytes that cannot be read now are requested again when they are needed.
+                with suppress(Refusal):
+                    self._windows[first] = await self._read_body(response, last + 1 - first)
+                if first:
+                    self._starting = Deferred.fromCoroutine(self._request(0, min(first, _WINDOW)))
+                    self._starting.addErrback(lambda _: b"")
+            else:
+                await response.discard()
         return self._ranges
 
     async def _download(self, seconds: float) -> None:

@@ -80,8 +80,18 @@ class RemoteTests(SynchronousTestCase):
             (remote_input(http, "us/1", if_match='"x"'), "https,tls,tcp,http", RECONNECT, tag),
             (remote_input(http, "us/1", ranges=False), "https,tls,tcp,http", NO_RANGES, []),
         ):
-            common = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL]
-            expected = [*common, "-user_agent", "us/1", *seeking, *rest, "-i", source.url]
+            common = ["-tcp_nodelay", "1", "-max_redirects", "0", "-icy", "0"]
+            expected = [
+                *common,
+                "-rw_timeout",
+                STALL,
+                "-user_agent",
+                "us/1",
+                *seeking,
+                *rest,
+                "-i",
+                source.url,
+            ]
             words = ["-protocol_whitelist", protocols, *expected]
             self.assertEqual(self.arguments(source), words)
             self.assertEqual(source.seekable, seeking is RECONNECT)

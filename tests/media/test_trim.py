@@ -11,7 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import SourceLength
-from audioproxy.media.trim import SampleRange, find_sample_range, needs_measuring
+from audioproxy.media.trim import (
+    SampleRange,
+    find_sample_range,
+    needs_measuring,
+    seeks_in_frames,
+)
 from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC
 
@@ -23,10 +28,19 @@ def source(
     rate: int = 44100,
     exact: bool = True,
     length: SourceLength | None = None,
+    frame_samples: int = 0,
 ) -> Probe:
     """Return a probe result."""
     duration = None if seconds is None else Decimal(seconds)
-    return Probe(container, codec, duration, exact, sample_rate=rate, length=length)
+    return Probe(
+        container,
+        codec,
+        duration,
+        exact,
+        sample_rate=rate,
+        length=length,
+        frame_samples=frame_samples,
+    )
 
 
 def exact(samples: int = 441000, rate: int = 44100, *, padded: bool = False) -> Probe:
@@ -55,8 +69,8 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:1.5", exact(220500, 22050), SampleRange(0, 33075, None, 187425)),
             # The encoder's padding, which the decoder outputs at the end, is cut.
             ("f:wav", exact(padded=True), SampleRange(0, 0, 441000, 441000)),
-            ("t:9", exact(padded=True), SampleRange(8, 44100, 88200, 44100)),
-            ("t:9:9", exact(padded=True), SampleRange(8, 44100, 88200, 44100)),
+            ("t:9", exact(padded=True), SampleRange(352800, 44100, 88200, 44100)),
+            ("t:9:9", exact(padded=True), SampleRange(352800, 44100, 88200, 44100)),
             ("t:1:1", exact(padded=True), SampleRange(0, 44100, 88200, 44100)),
         ):
             self.assertEqual(find_sample_range(parse_options(text), probe), sample_range, text)
@@ -114,12 +128,39 @@ class SampleRangeTests(SynchronousTestCase):
             probe = source("100", container, codec, length=SourceLength(4410000))
             for text, sample_range in (
                 ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
-                ("t:2:1", SampleRange(1, 44100, 88200, 44100)),
-                ("t:41.25", SampleRange(40, 55125, None, 2590875)),
+                ("t:2:1", SampleRange(44100, 44100, 88200, 44100)),
+                ("t:41.25", SampleRange(1764000, 55125, None, 2590875)),
             ):
                 self.assertEqual(
                     find_sample_range(parse_options(text), probe), sample_range, (codec, text)
                 )
+
+    def test_seek_to_frame(self) -> None:
+        """In flac, decoding starts at the frame in which that second begins.
+
+        ffmpeg's search for the position ends early at the start of a frame.
+        """
+        probe = source("100", "flac", "flac", length=SourceLength(4410000), frame_samples=4608)
+        for text, sample_range in (
+            ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
+            ("t:2:1", SampleRange(9 * 4608, 46728, 90828, 44100)),
+            ("t:41.25", SampleRange(382 * 4608, 58869, None, 2590875)),
+        ):
+            options = parse_options(text)
+            self.assertEqual(find_sample_range(options, probe), sample_range, text)
+
+    def test_needs_frames(self) -> None:
+        """Only a seek in a flac file needs the length of its frames."""
+        for text, kind, needed in (
+            ("t:41.25", "flac/flac", True),
+            ("t:2", "flac/flac", True),
+            ("t:1.999", "flac/flac", False),
+            ("f:mp3", "flac/flac", False),
+            ("t:41.25", "ogg/flac", False),
+            ("t:41.25", "wav/pcm_s16le", False),
+        ):
+            found = seeks_in_frames(parse_options(text), source("100", *kind.split("/")))
+            self.assertEqual(found, needed, (text, kind))
 
     def test_no_seek(self) -> None:
         """Where seeking is not exact, the source is decoded from its start."""
@@ -150,7 +191,7 @@ class SampleRangeTests(SynchronousTestCase):
             assert length is not None
             self.assertGreaterEqual(start, length)
             return
-        first = sample_range.seek * rate + sample_range.start
+        first = sample_range.seek + sample_range.start
         self.assertLessEqual(abs(first - start * rate / 1000), 0.5)
         self.assertTrue(sample_range.start >= rate or not sample_range.seek)
         if duration is not None:

@@ -35,9 +35,18 @@ LIMIT = 1000
 #: Responses of an origin with a source of 7 bytes, or of 10 bytes.
 SAME = reply(200, length=7, headers=TAGGED)
 FIRST_BYTE = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
-LAST_BYTE = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+IN_RANGE = reply(206, b"0123456", {"Content-Range": "bytes 0-6/7"})
 UNSIZED = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
 WHOLE = reply(200, b"0123456789", TAGGED)
+
+#: A source that is longer than what is read of both of its ends.
+LONG = bytes(range(250)) * 800
+
+
+def ranged(first: int, last: int, headers: Mapping[str, str] = TAGGED) -> bytes:
+    """Return a response with a range of the long source."""
+    lines = {**headers, "Content-Range": f"bytes {first}-{last}/{len(LONG)}"}
+    return reply(206, LONG[first : last + 1], lines)
 
 
 def redirect(location: str) -> bytes:
@@ -226,7 +235,7 @@ class OpenTests(OriginCase):
             self.assertEqual(requests, len(self.recorded_requests))
         for coding in ("identity", "Identity"):
             found = self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
-            self.network.scripts.append(LAST_BYTE)
+            self.network.scripts.append(IN_RANGE)
             self.assertTrue(self.result_of(found.input(60, whole=False)).seekable)
 
     def test_unreachable(self) -> None:
@@ -369,14 +378,17 @@ class InputTests(OriginCase):
     """`OpenHttpsSource.input`: reading from the origin, or from a local copy."""
 
     def test_ranges(self) -> None:
-        """A source is read in place if one request shows that the origin serves its last byte."""
-        good = {"Content-Range": "bytes 6-6/7"}
+        """A source is read in place if one request shows that the origin serves ranges."""
+        good = {"Content-Range": "bytes 0-6/7"}
         for response, ranges in (
-            (reply(206, b"x", good), True),
-            (reply(206, b"x", {"Content-Range": "bytes 6-6/8"}), False),
-            (reply(206, b"x", {"Content-Range": "bytes 6-6/*"}), False),
-            (reply(206, b"x", {"Content-Range": "bytes 0-6/7"}), False),
-            (reply(206, b"x", {"Content-Range": "bytes=6-6/7"}), False),
+            (reply(206, b"0123456", good), True),
+            # The origin returns only the beginning of a range.
+            (reply(206, b"01", {"Content-Range": "bytes 0-1/7"}), True),
+            (reply(206, b"0123456", {"Content-Range": "bytes 0-6/8"}), False),
+            (reply(206, b"0123456", {"Content-Range": "bytes 0-6/*"}), False),
+            (reply(206, b"123456", {"Content-Range": "bytes 1-6/7"}), False),
+            (reply(206, b"01234567", {"Content-Range": "bytes 0-7/7"}), False),
+            (reply(206, b"0123456", {"Content-Range": "bytes=0-6/7"}), False),
             (reply(206, b"x"), False),
             (reply(200, b"x", {"Accept-Ranges": "bytes", **good}), False),
             (reply(416), False),
@@ -390,7 +402,7 @@ class InputTests(OriginCase):
                 self.assertEqual("1" if ranges else "0", seekable, response)
                 self.assertIn("/trust.pem", opened.options)
                 self.assertIn(USER_AGENT, opened.options)
-            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.recorded_requests[-2:])
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-6"], self.recorded_requests[-2:])
 
     def test_unsized(self) -> None:
         """A source of unknown length is copied for the probe too, as it may be truncated (D48)."""
@@ -444,7 +456,7 @@ class InputTests(OriginCase):
         self.assertEqual((1, 0), (len(self.space.made), self.space.held))
 
     def test_ranges_that_are_known(self) -> None:
-        """An origin that served the first byte as a range is not asked for the last byte."""
+        """An origin that served the first byte as a range is not asked for another range."""
         found = self.opened(reply(405), FIRST_BYTE)
         self.assertTrue(self.result_of(found.input(10, whole=True)).seekable)
         self.assertEqual(2, len(self.recorded_requests))
@@ -452,29 +464,29 @@ class InputTests(OriginCase):
     def test_no_validator(self) -> None:
         """A source without a validator is probed in place, but copied for a render."""
         found = self.opened(reply(200, length=7))
-        self.network.scripts += [LAST_BYTE, reply(200, b"0123456")]
+        self.network.scripts += [IN_RANGE, reply(200, b"0123456")]
         self.assertTrue(self.result_of(found.input(10, whole=False)).seekable)
         self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
         self.assertEqual(
-            ["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.recorded_requests
+            ["HEAD /a/b?c", "GET /a/b?c bytes=0-6", "GET /a/b?c"], self.recorded_requests
         )
         found.close()
 
     def test_behind_a_redirect(self) -> None:
         """ffmpeg gets the URL at the end of the redirects."""
         away = redirect("https://b.origin.test/x|y")
-        found = self.opened(away, SAME, LAST_BYTE)
+        found = self.opened(away, SAME, IN_RANGE)
         opened = self.result_of(found.input(10, whole=False))
         self.assertEqual("https://b.origin.test/x%7Cy", opened.url)
-        self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.recorded_requests[1:])
+        self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=0-6"], self.recorded_requests[1:])
 
     def test_short_lived(self) -> None:
         """Redirects are followed again for a render, since it may have waited in the queue."""
-        for place, more in (("/new", ["GET /new bytes=6-6"]), ("/old", [])):
-            found = self.opened(redirect("/old"), SAME, LAST_BYTE)
+        for place, more in (("/new", ["GET /new bytes=0-6"]), ("/old", [])):
+            found = self.opened(redirect("/old"), SAME, IN_RANGE)
             self.result_of(found.input(10, whole=False))
             self.network.requests.clear()
-            self.network.scripts += [redirect(place), SAME, *[LAST_BYTE] * len(more)]
+            self.network.scripts += [redirect(place), SAME, *[IN_RANGE] * len(more)]
             opened = self.result_of(found.input(10, whole=True))
             self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.seekable))
             self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.recorded_requests)
@@ -625,8 +637,7 @@ class ReadTests(OriginCase):
 
     def readable(self) -> OpenHttpsSource:
         """Open a seven-byte source of an origin with ranges."""
-        served = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
-        found = self.opened(SAME, served)
+        found = self.opened(SAME, IN_RANGE)
         self.result_of(found.input(10, whole=True))
         return found
 
@@ -678,6 +689,43 @@ class ReadTests(OriginCase):
             headers = {**TAGGED, "Content-Range": f"bytes {first}-{first}/7"}
             self.network.scripts.append(reply(206, b"x", headers))
         self.error_of(found.read(0, 9), UpstreamUnavailable)
+
+    def long(self, *responses: Any) -> OpenHttpsSource:
+        """Open a source of 200 000 bytes and probe it, with further responses of the origin."""
+        found = self.opened(reply(200, length=200_000, headers=TAGGED))
+        self.network.scripts += [ranged(200_000 - 65_536, 199_999), *responses]
+        self.result_of(found.input(10, whole=False))
+        return found
+
+    def test_both_ends(self) -> None:
+        """The test for ranges reads the end, and the start is read during the probe.
+
+        Neither is requested again.
+        """
+        found = self.long(ranged(0, 65_535))
+        both = ["GET /a/b?c bytes=134464-199999", "GET /a/b?c bytes=0-65535"]
+        self.assertEqual(both, self.recorded_requests[1:])
+        for offset, count in ((0, 9), (65_000, 536), (134_464, 65_536), (199_999, 1)):
+            expected = LONG[offset : offset + count]
+            self.assertEqual(expected, self.result_of(found.read(offset, count)), offset)
+        self.assertEqual(both, self.recorded_requests[1:])
+        self.network.scripts.append(ranged(65_000, 65_999))
+        self.assertEqual(LONG[65_000:66_000], self.result_of(found.read(65_000, 1000)))
+
+    def test_ends_that_fail(self) -> None:
+        """Bytes that could not be read during the probe are requested when they are needed."""
+        other = {"ETag": '"new"', "Last-Modified": "now"}
+        for failed in (reply(503), ranged(1, 65_535), ranged(0, 65_535, other)):
+            found = self.long(failed)
+            self.network.scripts.append(ranged(0, 8))
+            self.assertEqual(LONG[:9], self.result_of(found.read(0, 9)))
+
+    def test_closed_early(self) -> None:
+        """The request for the start ends when the source is closed."""
+        found = self.long()
+        found.close()
+        self.network.run()
+        self.assertTrue(self.network.peers[-1].closed)
 
     def test_copy(self) -> None:
         """A copy is read without a request, and has the size of the file."""

@@ -65,7 +65,9 @@ def read_flac(size: int, probe: Probe) -> Reader:
     last_sample = yield from _find_end(start, end, info)
     if total and total != last_sample:
         raise Malformed
-    return SourceLength(last_sample, is_stated_only=not total)
+    shortest, longest = info[:2], info[2:4]
+    frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
+    return SourceLength(last_sample, is_stated_only=not total, frame_samples=frame_samples)
 
 
 def _skip_blocks(offset: int) -> Generator[tuple[int, int], bytes, int]:

@@ -31,12 +31,15 @@ class SourceLength:
     :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
     :ivar is_stated_only: the end of the source agrees, but does not prove the number. An mp3 header
         may state the right size and a wrong number. Ogg streams that were joined have several ends.
+    :ivar frame_samples: number of samples of each frame, if all but the last have as many, and a
+        seek to the start of a frame is faster; otherwise 0.
     """
 
     samples: int
     exact: bool = True
     ends_in_padding: bool = False
     is_stated_only: bool = False
+    frame_samples: int = 0
 
 
 class Malformed(Exception):

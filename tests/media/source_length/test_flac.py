@@ -54,7 +54,10 @@ def found(file: bytes) -> int | None:
     # Without a stated number, the file may consist of two.
     at = file.index(b"fLaC")
     is_unstated = not int.from_bytes(file[at + 18 : at + 26], "big") & 0xFFFF_FFFF
-    assert length == SourceLength(length.samples, is_stated_only=is_unstated)
+    shortest, longest = struct.unpack_from(">HH", file, at + 8)
+    frame_samples = shortest if shortest == longest else 0
+    expected = SourceLength(length.samples, is_stated_only=is_unstated, frame_samples=frame_samples)
+    assert length == expected
     return length.samples
 
 
