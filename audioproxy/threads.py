@@ -66,10 +66,12 @@ def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> Non
         running.addErrback(lambda failure: _log.failure("work in a thread failed", failure))
 
 
-async def await_uncancelled(running: Deferred[T]) -> T:
-    """Wait for work that cannot be stopped; raise CancelledError only after it has ended.
+async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = lambda: None) -> T:
+    """Wait for work that cannot be cancelled; raise CancelledError only after it has ended.
 
     A caller that returned earlier would close files that the work still uses.
+
+    :param stop: called on cancellation, to let the work end soon.
     """
     result: SharedResult[T] = SharedResult()
     ended: SharedResult[None] = SharedResult()
@@ -85,6 +87,7 @@ async def await_uncancelled(running: Deferred[T]) -> T:
             await ended.wait()
         except CancelledError:
             cancelled = True
+            stop()
     if cancelled:
         raise CancelledError
     return await result.wait()

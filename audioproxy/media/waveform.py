@@ -1,8 +1,8 @@
 """Waveforms: minimum and maximum of the samples in each pixel, and their two serializations.
 
-The length of a pixel depends on the length of the source, which is known only at its end. So the
-samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are too
-many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
+The length of a pixel depends on the length of the source, which a decoder tells only at its end.
+So the samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are
+too many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
 blocks. Rounding it up to whole blocks makes a pixel at most 1 % longer than necessary, since a
 pixel has many blocks (D26). The number of blocks is also limited, so their memory does not grow
 with the length of the source.
@@ -31,6 +31,7 @@ Extremes = NDArray[np.int16]
 SAMPLE = np.dtype("<i2")
 
 _MINIMUM, _MAXIMUM = 0, 1
+_FUNCTIONS = np.minimum, np.maximum
 
 # If a pixel has at least this many blocks, rounding it up to whole blocks makes it at most 1 %
 # longer.
@@ -40,6 +41,10 @@ _BLOCKS_IN_PIXEL = 100
 _LEAST_CAPACITY = 256 * 1024
 # Blocks that are processed at a time.
 _BLOCKS_PER_BATCH = 64 * 1024
+# Values from which numpy reduces a run faster than it folds it.
+_FAST_RUN = 64
+# Values of a row that are compared one after the other, for all rows at a time.
+_SHORT_ROW = 16
 
 # The version of the format, in both serializations. Version 1 supports only one channel.
 _VERSION = 2
@@ -66,11 +71,13 @@ class Waveform:
 class Reduction:
     """Reduces decoded samples to the blocks of a waveform, in one pass."""
 
-    def __init__(self, spec: WaveformSpec, spool: IO[bytes]) -> None:
+    def __init__(self, spec: WaveformSpec, spool: IO[bytes], frames: int | None = None) -> None:
         """Begin without samples.
 
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
             200 for each pixel, or 256 Ki where that is more.
+        :param frames: the number of frames that will be added, where it is certain; each block is
+            then a whole pixel, as long as it would be otherwise.
         """
         self._decoded_channels = spec.decoded_channels
         self._channels = spec.channels
@@ -79,6 +86,10 @@ class Reduction:
         # Even, so that every block has a neighbor to be merged with.
         self._capacity = max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
         self._frames_in_block = 1
+        if frames is not None:
+            while self._capacity * self._frames_in_block <= frames:
+                self._frames_in_block *= 2
+            self._frames_in_block *= self._blocks_in_pixel(frames)
         self._blocks = 0
         # The extremes of the last block, which is not complete yet.
         self._partial_block = self._new_extremes(1)
@@ -96,9 +107,9 @@ class Reduction:
 
     def add(self, samples: NDArray[np.int16]) -> None:
         """Add the next samples, which must be whole frames."""
-        frames = samples.reshape(-1, self._decoded_channels)
+        frames: NDArray[np.signedinteger] = samples.reshape(-1, self._decoded_channels)
         if self._channels < self._decoded_channels:
-            frames = _mean(frames)
+            frames = _sum(frames)
         while len(frames):
             room = (self._capacity - self._blocks) * self._frames_in_block - self._partial_frames
             self._reduce_frames(frames[:room])
@@ -113,8 +124,8 @@ class Reduction:
         """
         if not self.frames:
             raise NothingDecoded
-        needed = -(-self.frames // self._pixels)
-        blocks_in_pixel = -(-needed // self._frames_in_block)
+        blocks_in_pixel = self._blocks_in_pixel(self.frames)
+        frames_per_pixel = blocks_in_pixel * self._frames_in_block
         blocks = self._blocks
         if self._partial_frames:
             self._write(blocks, self._partial_block)
@@ -123,39 +134,68 @@ class Reduction:
         batch_size = blocks_in_pixel * max(1, _BLOCKS_PER_BATCH // blocks_in_pixel)
         for at in range(0, blocks, batch_size):
             batch = self._read(at, min(batch_size, blocks - at))
-            starts = np.arange(0, len(batch), blocks_in_pixel)
-            first = at // blocks_in_pixel
-            _reduce(*_split(batch), starts, extremes[first : first + len(starts)])
-        return Waveform(blocks_in_pixel * self._frames_in_block, extremes)
+            pixels = extremes[at // blocks_in_pixel :]
+            whole = len(batch) // blocks_in_pixel
+            _reduce_blocks(batch[: whole * blocks_in_pixel], blocks_in_pixel, pixels[:whole])
+            rest = batch[whole * blocks_in_pixel :]
+            if len(rest):
+                _reduce_blocks(rest, len(rest), pixels[whole : whole + 1])
+        return Waveform(frames_per_pixel, extremes)
 
-    def _reduce_frames(self, frames: NDArray[np.int16]) -> None:
+    def _blocks_in_pixel(self, frames: int) -> int:
+        needed = -(-frames // self._pixels)
+        return -(-needed // self._frames_in_block)
+
+    def _reduce_frames(self, frames: NDArray[np.signedinteger]) -> None:
         """Reduce frames to blocks; the caller passes no more frames than there is room for."""
-        missing = self._frames_in_block - self._partial_frames
-        starts = np.concatenate(([0], np.arange(missing, len(frames), self._frames_in_block)))
-        blocks = self._new_extremes(len(starts))
-        _reduce(frames, frames, starts, blocks)
+        size = self._frames_in_block
         if self._partial_frames:
-            both = np.concatenate((self._partial_block, blocks[:1]))
-            _reduce(*_split(both), np.array([0]), blocks[:1])
-        whole, self._partial_frames = divmod(
-            self._partial_frames + len(frames), self._frames_in_block
-        )
-        self._partial_block = blocks[-1:].copy()
-        self._write(self._blocks, blocks[:whole])
-        self._blocks += whole
+            missing = size - self._partial_frames
+            self._extend_partial_block(frames[:missing])
+            frames = frames[missing:]
+        whole = len(frames) // size
+        if whole:
+            self._append(self._reduce(frames[: whole * size].reshape(whole, size, -1)))
+        if whole * size < len(frames):
+            self._extend_partial_block(frames[whole * size :])
+
+    def _extend_partial_block(self, frames: NDArray[np.signedinteger]) -> None:
+        added = self._reduce(frames[np.newaxis])
+        if self._partial_frames:
+            both = np.concatenate((self._partial_block, added))
+            _reduce_blocks(both, 2, self._partial_block)
+        else:
+            self._partial_block = added
+        self._partial_frames += len(frames)
+        if self._partial_frames == self._frames_in_block:
+            self._append(self._partial_block)
+            self._partial_frames = 0
+
+    def _reduce(self, rows: NDArray[np.signedinteger]) -> Extremes:
+        """Return the extremes of each row of frames: of the samples, or of the means of sums."""
+        extremes = self._new_extremes(len(rows))
+        for function, result in zip(_FUNCTIONS, _split(extremes), strict=True):
+            found = _fold(function, rows)
+            # Both extremes of the means are those of the sums: a larger sum has no smaller mean.
+            result[:] = _halve(found) if self._channels < self._decoded_channels else found
+        return extremes
 
     def _merge_neighbors(self) -> None:
         """Merge every two neighboring blocks, at the capacity, when all blocks are complete."""
         for at in range(0, self._blocks, _BLOCKS_PER_BATCH):
             batch = self._read(at, min(_BLOCKS_PER_BATCH, self._blocks - at))
             merged = self._new_extremes(len(batch) // 2)
-            _reduce(*_split(batch), np.arange(0, len(batch), 2), merged)
+            _reduce_blocks(batch, 2, merged)
             self._write(at // 2, merged)
         self._blocks //= 2
         self._frames_in_block *= 2
 
     def _new_extremes(self, blocks: int) -> Extremes:
         return np.empty((blocks, self._channels, 2), np.int16)
+
+    def _append(self, blocks: Extremes) -> None:
+        self._write(self._blocks, blocks)
+        self._blocks += len(blocks)
 
     def _write(self, at: int, blocks: Extremes) -> None:
         self._spool.seek(at * self._partial_block.nbytes)
@@ -167,29 +207,50 @@ class Reduction:
         return np.frombuffer(data, np.int16).reshape(-1, self._channels, 2)
 
 
-def _mean(frames: NDArray[np.int16]) -> NDArray[np.int16]:
-    """Return the mean of two channels, truncated toward zero, as audiowaveform does."""
-    # Both channels as one 32-bit word: separating them with a stride takes twice as long.
-    pairs = frames.view("<i4")
-    sums = pairs >> 16
-    sums += pairs.astype(np.int16)
+def _sum(frames: NDArray[np.int16]) -> NDArray[np.int32]:
+    """Return the sums of two channels."""
+    # Both channels as one 32-bit word: separating them with strides takes twice as long.
+    sums = frames.view("<i4") >> 16
+    sums += frames[:, :1]
+    return sums
+
+
+def _halve(sums: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the halves of sums, truncated toward zero, as audiowaveform mixes two channels."""
     # Shifting rounds down, so one is added to negative sums.
-    sums -= sums >> 31
-    sums >>= 1
-    return sums.astype(np.int16)
+    return (sums - (sums >> 31)) >> 1
 
 
 def _split(extremes: Extremes) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
     return extremes[..., _MINIMUM], extremes[..., _MAXIMUM]
 
 
-def _reduce(
-    low: NDArray[np.int16], high: NDArray[np.int16], starts: NDArray[np.intp], result: Extremes
-) -> None:
-    """Fill ``result`` with the extremes of the runs that begin at ``starts``."""
-    minima, maxima = _split(result)
-    np.minimum.reduceat(low, starts, axis=0, out=minima)
-    np.maximum.reduceat(high, starts, axis=0, out=maxima)
+def _reduce_blocks(blocks: Extremes, size: int, result: Extremes) -> None:
+    """Fill ``result`` with the extremes of every ``size`` neighboring blocks."""
+    for function, found, each in zip(_FUNCTIONS, _split(result), _split(blocks), strict=True):
+        found[:] = _fold(function, each.reshape(-1, size, each.shape[1]))
+
+
+def _fold(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+    """Return the minimum or the maximum over the second of three axes.
+
+    numpy reduces long runs of neighboring values fast, and all others slowly. So rows of several
+    channels are folded in half again and again, which compares long runs with each other.
+    """
+    _, length, channels = rows.shape
+    if channels == 1 and length >= _FAST_RUN:
+        reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
+        return reduced
+    while length * channels > _SHORT_ROW:
+        half = (length + 1) // 2
+        rows = function(rows[:, :half], rows[:, length - half :])
+        length = half
+    result = rows[:, 0].copy()
+    for channel in range(channels):
+        column = result[:, channel]
+        for at in range(1, length):
+            function(column, rows[:, at, channel], out=column)
+    return result
 
 
 def serialize(waveform: Waveform, spec: WaveformSpec) -> Iterator[bytes]:

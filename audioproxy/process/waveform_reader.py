@@ -1,38 +1,46 @@
-"""Rendering of one waveform in a thread: from a decoder's pipe to a document."""
+"""Rendering of one waveform in a thread: from samples to a document."""
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 
 from audioproxy.errors import OutputTooLarge
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
-from audioproxy.process.decoder import DecoderPipe
 
 # Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
-_CHUNK = 256 * 1024
+_CHUNK = 1024 * 1024
+
+
+class SampleStream(Protocol):
+    """A decoder's pipe, or the samples of a file: native samples of 16 bits."""
+
+    def readinto(self, room: memoryview) -> int:
+        """Read bytes into ``room`` and return their number; 0 at the end."""
+        ...
 
 
 class WaveformReader:
-    """Reads the samples of one waveform from a pipe, and writes its document."""
+    """Reads the samples of one waveform, and writes its document."""
 
-    def __init__(self, spec: WaveformSpec, spool: IO[bytes]) -> None:
+    def __init__(self, spec: WaveformSpec, spool: IO[bytes], frames: int | None = None) -> None:
         """Begin without samples.
 
         :param spool: see `Reduction`.
+        :param frames: see `Reduction`.
         """
         self._spec = spec
-        self._reduction = Reduction(spec, spool)
+        self._reduction = Reduction(spec, spool, frames)
 
-    def read(self, pipe: DecoderPipe) -> None:
-        """Read and reduce samples from a pipe until its end."""
+    def read(self, stream: SampleStream) -> None:
+        """Read and reduce samples until their end."""
         reduction = self._reduction
         buffer = bytearray(_CHUNK)
         room = memoryview(buffer)
         filled = 0
-        while count := pipe.readinto(room[filled:]):
+        while count := stream.readinto(room[filled:]):
             filled += count
             if filled == _CHUNK:
                 reduction.add(np.frombuffer(buffer, SAMPLE))

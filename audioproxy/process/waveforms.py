@@ -1,20 +1,22 @@
-"""Waveforms: a thread reduces the samples that ffmpeg decodes into a pipe."""
+"""Waveforms: a thread reduces the samples that ffmpeg decodes, or that need no decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
+from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from audioproxy.errors import OutputTooLarge, RenderFailed
 from audioproxy.log_context import Logger
+from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.waveform_spec import WaveformSpec
-from audioproxy.process.decoder import Decoder, DecoderPipe
+from audioproxy.process.decoder import Decoder
 from audioproxy.threads import ThreadRunner, await_uncancelled, run_detached
 
 if TYPE_CHECKING:
-    from audioproxy.process.waveform_reader import WaveformReader
+    from audioproxy.process.waveform_reader import SampleStream, WaveformReader
 
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _MAX_MEMORY_BYTES = 4 * 1024 * 1024
@@ -23,17 +25,17 @@ _log = Logger()
 
 
 class Waveforms:
-    """Renders the waveforms of sources that ffmpeg decodes."""
+    """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
 
     def __init__(self, decoder: Decoder, in_thread: ThreadRunner) -> None:
         """Create a renderer of waveforms.
 
-        :param in_thread: writes the documents.
+        :param in_thread: reads uncompressed samples, and writes the documents.
         """
         self._decoder = decoder
         self._in_thread = in_thread
 
-    async def render_waveform(
+    async def decode_waveform(
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
@@ -53,10 +55,47 @@ class Waveforms:
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
         """
+
+        def decode(spool: IO[bytes]) -> Awaitable[WaveformReader]:
+            read = partial(_reduce, spec, spool, None)
+            return self._decoder.decode(arguments, descriptors, timeout, read)
+
+        await self._write(decode, output, limit)
+
+    async def read_waveform(
+        self,
+        samples: PcmSamples,
+        descriptor: int,
+        output: int,
+        timeout: float,
+        spec: WaveformSpec,
+        limit: int,
+    ) -> None:
+        """Read uncompressed samples, and write the document of their waveform.
+
+        :param descriptor: of the file that has the samples.
+        :raises UnusualSamples: for samples that ffmpeg must convert; nothing is written then.
+        :raises RenderTimeout, RenderFailed: where the samples cannot be read.
+        :raises OutputTooLarge, InvalidOptions: as `decode_waveform`.
+        """
+        stop = Event()
+
+        def read(spool: IO[bytes]) -> Awaitable[WaveformReader]:
+            work = partial(_read_samples, samples, descriptor, timeout, stop, spec, spool)
+            return await_uncancelled(self._in_thread(work), stop.set)
+
+        await self._write(read, output, limit)
+
+    async def _write(
+        self,
+        read: Callable[[IO[bytes]], Awaitable[WaveformReader]],
+        output: int,
+        limit: int,
+    ) -> None:
+        """Write the document of samples that ``read`` reduces."""
         spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES)  # noqa: SIM115
         try:
-            read = partial(_reduce, spec, spool)
-            reader = await self._decoder.decode(arguments, descriptors, timeout, read)
+            reader = await read(spool)
             await await_uncancelled(self._in_thread(partial(reader.write, output, limit)))
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
@@ -69,11 +108,29 @@ class Waveforms:
             run_detached(self._in_thread, spool.close)
 
 
-def _reduce(spec: WaveformSpec, spool: IO[bytes], pipe: DecoderPipe) -> WaveformReader:
-    # Imported late, so that a service without waveforms does not load numpy. That saves a fifth of
-    # its memory and of its start time.
+# The modules with numpy are imported late, so that a service without waveforms does not load it.
+# That saves a fifth of its memory and of its start time.
+
+
+def _reduce(
+    spec: WaveformSpec, spool: IO[bytes], frames: int | None, stream: SampleStream
+) -> WaveformReader:
     from audioproxy.process.waveform_reader import WaveformReader
 
-    reader = WaveformReader(spec, spool)
-    reader.read(pipe)
+    reader = WaveformReader(spec, spool, frames)
+    reader.read(stream)
     return reader
+
+
+def _read_samples(
+    samples: PcmSamples,
+    descriptor: int,
+    timeout: float,
+    stop: Event,
+    spec: WaveformSpec,
+    spool: IO[bytes],
+) -> WaveformReader:
+    from audioproxy.process.pcm_reader import PcmReader
+
+    stream = PcmReader(samples, descriptor, timeout, stop)
+    return _reduce(spec, spool, samples.frames, stream)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from audioproxy.errors import NothingDecoded
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.pcm import UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.waveforms import Waveforms
@@ -39,23 +42,39 @@ class OutputEncoder:
         :raises NothingDecoded: where the output holds no audio.
         :raises Refusal: for every other failure.
         """
-        left, limit = deadline.left(), output.limit
+        left = deadline.left()
         if options.f == "peaks":
-            await self.waveforms.render_waveform(
+            await self._render_waveform(options, preparation, command, output, left)
+            output.update_size()
+        else:
+            stderr = await self.encoder.encode(
                 command,
                 preparation.descriptors,
                 output.descriptor,
                 left,
-                WaveformSpec.of(options, preparation.probe),
-                limit,
-            )
-            output.update_size()
-        else:
-            stderr = await self.encoder.encode(
-                command, preparation.descriptors, output.descriptor, left, check_output, limit
+                check_output,
+                output.limit,
             )
             output.complete()
             check_output()
             preparation.report_length(stderr)
         if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
             raise NothingDecoded
+
+    async def _render_waveform(
+        self,
+        options: VariantOptions,
+        preparation: Preparation,
+        command: list[str],
+        output: RenderOutput,
+        left: float,
+    ) -> None:
+        """Render a waveform, with a decoder only where the samples need one."""
+        spec = WaveformSpec.of(options, preparation.probe)
+        rest = output.descriptor, left, spec, output.limit
+        if (samples := preparation.samples) is not None:
+            with suppress(UnusualSamples):
+                descriptor = preparation.descriptors[SOURCE_DESCRIPTOR]
+                await self.waveforms.read_waveform(samples, descriptor, *rest)
+                return
+        await self.waveforms.decode_waveform(command, preparation.descriptors, *rest)

@@ -33,6 +33,7 @@ from audioproxy.media.encoding import (
 from audioproxy.media.exact_length import length_warning
 from audioproxy.media.filters import is_too_short, may_need_length
 from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
 from audioproxy.media.trim import needs_measuring, seeks_in_frames
@@ -205,6 +206,11 @@ class Preparation:
         return measure_arguments(self._preparer.ffmpeg, opened)
 
     @property
+    def samples(self) -> PcmSamples | None:
+        """The samples that a waveform needs no decoder for; known after `command`."""
+        return find_samples(self._options, self.probe) if self.descriptors else None
+
+    @property
     def stated_length(self) -> StatedLength | None:
         """The length that the header of the output states; known after `command`."""
         return stated_length(self._options, self.probe)
@@ -250,12 +256,13 @@ class Preparation:
         options, probe, size = self._options, self.probe, self._opened.size
         if size is None or probe.length is not None or probe.frame_samples:
             return
-        if not (uses_length(options) or seeks_in_frames(options, probe)):
+        reads_samples = bool(self.descriptors) and may_read_samples(options, probe)
+        if not (uses_length(options) or seeks_in_frames(options, probe) or reads_samples):
             return
         length = await deadline.limit(find_length(self._opened.read, size, probe))
         if length is not None:
             self.probe = replace(probe, frame_samples=length.frame_samples)
-        if uses_length(options):
+        if uses_length(options) or reads_samples:
             self.probe = self.probe.with_length(length)
 
     async def _measure(self, opened: Input, deadline: Deadline) -> None:

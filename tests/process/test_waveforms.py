@@ -79,7 +79,7 @@ class WaveformCase(SynchronousTestCase):
     ) -> Deferred[None]:
         """Start to render a waveform."""
         in_thread = in_thread or self.threads.in_thread
-        rendering = Waveforms(Decoder(self.encoder, in_thread), in_thread).render_waveform(
+        rendering = Waveforms(Decoder(self.encoder, in_thread), in_thread).decode_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
         )
         return Deferred.fromCoroutine(rendering)

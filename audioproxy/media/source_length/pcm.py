@@ -99,7 +99,8 @@ def _count(start: int, end: int, probe: Probe) -> SourceLength:
     """Return the number of samples in a range of bytes."""
     if end < start:
         raise Malformed
-    return SourceLength((end - start) // (_sample_bytes(probe.codec) * probe.channels))
+    samples = (end - start) // (_sample_bytes(probe.codec) * probe.channels)
+    return SourceLength(samples, data_offset=start)
 
 
 def _sample_bytes(codec: str) -> int:

@@ -33,6 +33,7 @@ class SourceLength:
         may state the right size and a wrong number. Ogg streams that were joined have several ends.
     :ivar frame_samples: number of samples of each frame, if all but the last have as many, and a
         seek to the start of a frame is faster; otherwise 0.
+    :ivar data_offset: of the first sample in the file, for uncompressed audio; otherwise 0.
     """
 
     samples: int
@@ -40,6 +41,7 @@ class SourceLength:
     ends_in_padding: bool = False
     is_stated_only: bool = False
     frame_samples: int = 0
+    data_offset: int = 0
 
 
 class Malformed(Exception):

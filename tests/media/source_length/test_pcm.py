@@ -22,7 +22,7 @@ W64_GUIDS = {
 def found(file: bytes, container: str, codec: str = "pcm_s16le") -> int | None:
     """Return the number of samples that is found; it is always exact."""
     length = find_length_of(file, Probe(container, codec, None, False, sample_rate=44100))
-    assert length is None or length == SourceLength(length.samples)
+    assert length is None or length == SourceLength(length.samples, data_offset=length.data_offset)
     return None if length is None else length.samples
 
 
