@@ -1,13 +1,14 @@
-"""One result that any number of coroutines wait for."""
+"""One result that any number of coroutines wait for, and calls that share theirs by key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -58,3 +59,49 @@ class SharedResult(Generic[T]):
             self._waiters.remove(waiter)
             if not self._waiters:
                 self._abandoned()
+
+
+class SharedCalls(Generic[K, T]):
+    """Calls in flight: one for each key, shared by all callers with that key.
+
+    Nothing is remembered: once a call has ended, the next caller starts another one.
+    """
+
+    def __init__(self) -> None:
+        self._joinable: dict[K, SharedResult[T]] = {}
+
+    def join(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> Deferred[T]:
+        """Return the result of the call of ``key``, which is started if none is in flight.
+
+        Cancelling one caller does not affect the others. The last one cancels the call.
+
+        :returns: a new Deferred, which fails with the exception of the call.
+        """
+        shared = self._joinable.get(key)
+        if shared is None:
+            shared = self._start(key, start())
+        return shared.wait()
+
+    def detach(self, key: K) -> None:
+        """Let the next caller start another call; earlier callers still get their result."""
+        self._joinable.pop(key, None)
+
+    def _start(self, key: K, call: Coroutine[Any, Any, T]) -> SharedResult[T]:
+        def unregister() -> None:
+            if self._joinable.get(key) is shared:
+                del self._joinable[key]
+
+        def abandon() -> None:
+            # A caller that arrives while the call is cancelled starts another one.
+            unregister()
+            running.cancel()
+
+        def finish(outcome: T | Failure) -> None:
+            unregister()
+            shared.fire(outcome)
+
+        shared: SharedResult[T] = SharedResult(abandon)
+        self._joinable[key] = shared
+        running = Deferred.fromCoroutine(call)
+        running.addBoth(finish)
+        return shared

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from cachetools import LRUCache
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from audioproxy.errors import (
     NotFound,
@@ -23,7 +21,7 @@ from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from audioproxy.shared_result import SharedResult
+from audioproxy.shared_result import SharedCalls
 
 # Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
 # fields come first.
@@ -54,7 +52,7 @@ class Prober:
         self._ffprobe = ffprobe
         self._slots = slots
         self._timeout = timeout
-        self._running: dict[bytes, SharedResult[Probe]] = {}
+        self._running: SharedCalls[bytes, Probe] = SharedCalls()
         self._cache: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_CACHE_SIZE)
 
     async def probe(self, identity: bytes, source: ProbeSource) -> Probe:
@@ -71,38 +69,13 @@ class Prober:
         fingerprint = source.fingerprint()
         if fingerprint and (cached := self._cache.get((identity, fingerprint))) is not None:
             return cached
-        shared = self._running.get(identity)
-        if shared is None:
-            shared = self._start(identity, fingerprint, source)
-        return await shared.wait()
+        return await self._running.join(
+            identity, lambda: self._probe_and_cache(identity, fingerprint, source)
+        )
 
     def arguments(self, opened: Input) -> list[str]:
         """Return the command line that probes an opened source."""
         return probe_arguments(self._ffprobe, opened)
-
-    def _start(
-        self, identity: bytes, fingerprint: bytes, source: ProbeSource
-    ) -> SharedResult[Probe]:
-        """Start a probe that several requests can share; it is cancelled with the last of them."""
-
-        def unregister() -> None:
-            if self._running.get(identity) is shared:
-                del self._running[identity]
-
-        def abandon() -> None:
-            # A request that arrives while the child dies starts another probe.
-            unregister()
-            running.cancel()
-
-        def finish(outcome: Probe | Failure) -> None:
-            unregister()
-            shared.fire(outcome)
-
-        shared: SharedResult[Probe] = SharedResult(abandon)
-        self._running[identity] = shared
-        running = Deferred.fromCoroutine(self._probe_and_cache(identity, fingerprint, source))
-        running.addBoth(finish)
-        return shared
 
     async def _probe_and_cache(
         self, identity: bytes, fingerprint: bytes, source: ProbeSource

@@ -33,6 +33,7 @@ from audioproxy.s3.objects import (
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.shared_result import SharedCalls
 from audioproxy.streams import ByteStream
 from audioproxy.threads import ThreadRunner
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
@@ -135,6 +136,7 @@ class S3VariantStore:
         self._run_in_thread = run_in_thread
         self._part_size = part_size
         self._uploads = InFlightCounter()
+        self._lookups: SharedCalls[str, StoredObject | None] = SharedCalls()
         self._object("")
 
     @property
@@ -201,8 +203,14 @@ class S3VariantStore:
     async def lookup(self, key: str) -> StoredObject | None:
         """Return the variant stored under ``key``; None where there is none, or access is denied.
 
+        Requests that arrive during a lookup share it, but not after a commit of ``key``. Nothing
+        else is remembered: each lookup finds what the bucket has now.
+
         :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
+        return await self._lookups.join(key, lambda: self._look_up(key))
+
+    async def _look_up(self, key: str) -> StoredObject | None:
         target = self._object(key)
         try:
             response = await target.head()
@@ -239,6 +247,8 @@ class S3VariantStore:
         try:
             await self._commit(key, scratch, size, headers)
         finally:
+            # A lookup that began earlier may not have found the object.
+            self._lookups.detach(key)
             self._uploads.end()
 
     async def _commit(

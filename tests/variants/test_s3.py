@@ -517,6 +517,81 @@ class CommitTests(CommitCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
 
+class SharedLookupTests(CommitCase):
+    """Lookups of one key that are in flight at the same time."""
+
+    def look_up(self, key: str = KEY) -> Deferred[StoredObject | None]:
+        """Start a lookup."""
+        return self.begin(self.variants.lookup(key))
+
+    def answer_request(self, number: int, response: bytes) -> None:
+        """Answer the open request of a connection; each test has one request on each."""
+        self.network.peers[number].send(response)
+        self.network.run()
+
+    def test_shared(self) -> None:
+        """Lookups of one key share one request to the bucket; other keys have their own."""
+        lookups = [self.look_up(), self.look_up()]
+        other = self.look_up("o" * 43)
+        self.assertEqual(len(self.network.requests), 2)
+        self.answer_request(0, reply(200, length=5))
+        for looking in lookups:
+            found = self.successResultOf(looking)
+            assert found is not None
+            self.assertEqual(found.size, 5)
+        self.answer_request(1, reply(404))
+        self.assertIsNone(self.successResultOf(other))
+
+    def test_not_remembered(self) -> None:
+        """Each lookup finds what the bucket has now: an object that is deleted is not found."""
+        self.assertIsNotNone(self.looked_up(reply(200, length=5)))
+        self.assertIsNone(self.looked_up(reply(404)))
+        self.assertIsNotNone(self.looked_up(reply(200, length=6)))
+
+    def commit_during_lookup(self, status: int) -> Deferred[None]:
+        """Commit during a lookup that finds nothing, and prove that a later lookup asks again."""
+        early = self.look_up()
+        committing = self.commit()
+        during = self.look_up()
+        self.assertEqual([each.method for each in self.network.requests], ["HEAD", "PUT"])
+        self.answer_request(1, reply(status))
+        # On the connection of the PUT.
+        self.network.scripts.append(reply(200, length=5))
+        self.assertIsNotNone(self.successResultOf(self.look_up()))
+        self.answer_request(0, reply(404))
+        self.assertIsNone(self.successResultOf(early))
+        self.assertIsNone(self.successResultOf(during))
+        return committing
+
+    def test_commit(self) -> None:
+        """A lookup that began before a commit is not shared with requests after the commit."""
+        self.successResultOf(self.commit_during_lookup(200))
+
+    def test_failed_commit(self) -> None:
+        """A commit that failed has the same effect, since the bucket may have the object."""
+        self.exactly(self.commit_during_lookup(403), Denied)
+
+    def test_broken(self) -> None:
+        """A failure reaches all requests that share the lookup, and is logged once."""
+        lookups = [self.look_up(), self.look_up()]
+        self.answer_request(0, reply(503))
+        for looking in lookups:
+            self.exactly(looking, UpstreamUnavailable)
+        self.assertEqual(self.lines(), ["a lookup in the variant store failed: status 503"])
+
+    def test_cancelled(self) -> None:
+        """The request to the bucket is aborted when the last of its lookups is cancelled."""
+        first, last = self.look_up(), self.look_up()
+        first.cancel()
+        self.exactly(first, CancelledError)
+        self.network.run()
+        self.assertFalse(self.network.peers[0].aborted)
+        last.cancel()
+        self.exactly(last, CancelledError)
+        self.network.run()
+        self.assertTrue(self.network.peers[0].aborted)
+
+
 class RetryTests(CommitCase):
     """`S3VariantStore.commit`: one retry after a temporary failure."""
 
