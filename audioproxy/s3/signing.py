@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from botocore import auth
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from cachetools import LRUCache
 
 #: The longest lifetime of a presigned URL, in seconds.
 MAX_PRESIGN_SECONDS = 604_800
@@ -16,6 +18,9 @@ TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 
 #: The SHA-256 of an empty body.
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+# Presigned URLs that are remembered for the rest of the second, each of some hundred bytes.
+_MAX_PRESIGNED = 1024
 
 
 class _PrecomputedHashAuth(S3SigV4Auth):  # type: ignore[misc]
@@ -37,6 +42,8 @@ class RequestSigner:
     ) -> None:
         self._credentials = Credentials(access_key_id, secret_access_key, session_token)
         self._region = region
+        self._presigned: LRUCache[tuple[str, str, int], str] = LRUCache(_MAX_PRESIGNED)
+        self._presigned_at = ""
 
     def sign(
         self, method: str, url: str, headers: Mapping[str, str], body_sha256: str = EMPTY_SHA256
@@ -50,8 +57,18 @@ class RequestSigner:
         return dict(request.headers.items())
 
     def presign(self, method: str, url: str, seconds: int) -> str:
-        """Return a URL that anyone can use with that method for a number of seconds from now."""
-        request = AWSRequest(method, url)
-        S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
-        signed: str = request.url
+        """Return a URL that anyone can use with that method for a number of seconds from now.
+
+        A signature depends on the time in whole seconds. So within one second, the same arguments
+        give the same URL, which is signed once.
+        """
+        timestamp = auth.get_current_datetime().strftime(TIMESTAMP_FORMAT)
+        if timestamp != self._presigned_at:
+            self._presigned_at = timestamp
+            self._presigned.clear()
+        signed: str | None = self._presigned.get((method, url, seconds))
+        if signed is None:
+            request = AWSRequest(method, url)
+            S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
+            signed = self._presigned[method, url, seconds] = request.url
         return signed

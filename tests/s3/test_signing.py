@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -186,6 +186,35 @@ class PresignTests(SigningCase):
             self.assertNotIn(SECRET, url)
             self.assertTrue(is_presigned("GET", url, SECRET))
             self.assertFalse(is_presigned("PUT", url, SECRET))
+
+    def test_same_second(self) -> None:
+        """Within a second, the same arguments give the same URL, which is signed once.
+
+        Another URL, lifetime, method or second gives another URL.
+        """
+        arguments = ("GET", f"{ORIGIN}/a", 300)
+        url = self.signer.presign(*arguments)
+        self.assertIs(self.signer.presign(*arguments), url)
+        for others in (
+            ("GET", f"{ORIGIN}/b", 300),
+            ("GET", f"{ORIGIN}/a", 299),
+            ("HEAD", f"{ORIGIN}/a", 300),
+        ):
+            self.assertNotEqual(self.signer.presign(*others), url)
+        self.assertIs(self.signer.presign(*arguments), url)
+        later = EXAMPLE_TIME + timedelta(seconds=1)
+        self.patch(botocore.auth, "get_current_datetime", lambda: later)
+        query = parse_qs(urlsplit(self.signer.presign(*arguments)).query)
+        self.assertEqual(query["X-Amz-Date"], ["20130524T000001Z"])
+
+    def test_memory(self) -> None:
+        """Only the last 1024 URLs of a second are remembered."""
+        first = self.signer.presign("GET", f"{ORIGIN}/0", 300)
+        for number in range(1, 1025):
+            self.signer.presign("GET", f"{ORIGIN}/{number}", 300)
+        again = self.signer.presign("GET", f"{ORIGIN}/0", 300)
+        self.assertEqual(again, first)
+        self.assertIsNot(again, first)
 
     @DETERMINISTIC
     @given(

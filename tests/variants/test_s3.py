@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -401,6 +401,16 @@ class OpenRangeTests(VariantCase):
             self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
             self.assertTrue(url.startswith(f"http://s3.test/bucket/{KEY}?"))
             self.assertTrue(is_presigned("GET", url, SECRET))
+
+    def test_same_second(self) -> None:
+        """Lookups of one variant within a second give the same presigned URL."""
+        now = [datetime(2026, 11, 21, 12, 0, 0)]
+        self.patch(auth, "get_current_datetime", lambda: now[0])
+        url = self.stored().presign(300)
+        self.assertIs(self.stored().presign(300), url)
+        self.assertNotEqual(self.stored().presign(299), url)
+        now[0] += timedelta(seconds=1)
+        self.assertNotEqual(self.stored().presign(300), url)
 
 
 class CommitCase(VariantCase):
