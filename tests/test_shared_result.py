@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -63,6 +65,18 @@ class SharedResultTests(SynchronousTestCase):
         self.shared.fire(5)
         self.shared.wait().cancel()
         self.assertEqual(1, self.abandoned)
+
+    def test_freed(self) -> None:
+        """A result that is set does not keep its callback: the two may refer to each other."""
+
+        def abandoned() -> None:
+            self.fail("the result is set")
+
+        shared: SharedResult[int] = SharedResult(abandoned)
+        kept = weakref.ref(abandoned)
+        shared.fire(5)
+        del abandoned
+        self.assertIsNone(kept())
 
     def test_waiter_that_cancels_another(self) -> None:
         """A waiter may cancel another one in its callback without affecting the rest."""
