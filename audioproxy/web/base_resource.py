@@ -53,7 +53,13 @@ class BaseResource(Resource):
         """Respond to any method on any path; Twisted itself would respond with 405 and HTML."""
         exchange = self._begin(request)
         responding = Deferred.fromCoroutine(self._respond(exchange, _relative_path(request)))
-        exchange.finished.addCallback(lambda _: responding.cancel())
+
+        def cancel(_: None) -> None:
+            # After a complete response, the coroutine is about to end by itself.
+            if exchange.disconnected:
+                responding.cancel()
+
+        exchange.finished.addCallback(cancel)
         return NOT_DONE_YET
 
     def reject(self, request: Any, refusal: Refusal) -> None:

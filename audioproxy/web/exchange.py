@@ -44,6 +44,7 @@ class Exchange:
     :ivar request_id: the client's own id or a new one (D27).
     :ivar endpoint: the endpoint class for the log and the metrics.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
+    :ivar disconnected: the client has disconnected before the response was complete.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Exchange:
         # This comes first: a Deferred that is requested after a disconnect never fires.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
+        self.disconnected = False
         self.endpoint = "unknown"
         self._request = request
         self._instrumentation = instrumentation
@@ -164,8 +166,9 @@ class Exchange:
 
     def _close(self, outcome: object) -> None:
         self._open = False
+        self.disconnected = isinstance(outcome, Failure)
         status = self._request.code if self._request.startedWriting else _CLIENT_GONE
-        if isinstance(outcome, Failure) and self._error_code is None:
+        if self.disconnected and self._error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
         self._instrumentation.metrics.request_ended(self.endpoint, status)
         try:
