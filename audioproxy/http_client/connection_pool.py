@@ -64,10 +64,8 @@ class ConnectionPool:
         self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
         self._agent = Agent(reactor, pool=self._pool)
         self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust_root), _MAX_HOSTS)
-        # Constructing an endpoint takes as long as signing a request.
-        self._endpoints: LRUCache[tuple[bytes, bytes, int], IStreamClientEndpoint] = LRUCache(
-            _MAX_HOSTS
-        )
+        # The parsed URL and the endpoint of an origin. They take longer than signing a request.
+        self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_HOSTS)
         self._open_connections: set[PooledConnection] = set()
         self._closed = False
 
@@ -77,16 +75,15 @@ class ConnectionPool:
         """Send a request with the URL exactly as given."""
         if self._closed:
             return fail(TransportError("the service has stopped"))
-        uri = URI.fromBytes(url)
-        key = (uri.scheme, uri.host, uri.port)
-        endpoint = self._endpoints.get(key)
-        if endpoint is None:
+        target = _SCHEME_AND_AUTHORITY.sub(b"", url, count=1)
+        origin = url.removesuffix(target)
+        if origin not in self._origins:
+            uri = URI.fromBytes(origin)
             try:
-                endpoint = self._make_endpoint(uri)
+                self._origins[origin] = uri, self._make_endpoint(uri)
             except UnicodeError:
                 return fail(TransportError("TLS does not allow this host name"))
-            self._endpoints[key] = endpoint
-        target = _SCHEME_AND_AUTHORITY.sub(b"", url, count=1)
+        uri, endpoint = self._origins[origin]
         return request_with_target(self._agent, endpoint, method, uri, headers, body, target)
 
     def open(self) -> None:
