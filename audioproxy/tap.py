@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import resource
 import signal
@@ -35,6 +36,10 @@ _MAX_DESCRIPTORS = 16_384
 # Threads of the reactor's pool, which resolves host names. With the default of 10 threads, names
 # that no server resolves would soon occupy all of them.
 _NAME_THREADS = 64
+
+# Objects that are created, and not freed, before the garbage collector visits them. Python's
+# default is 700, which a dozen requests create.
+_COLLECTOR_THRESHOLD = 10_000
 
 # prctl(2)
 _PR_SET_DUMPABLE = 4
@@ -117,6 +122,7 @@ class _TwistdService(ProxyService):
     def _conclude(self, failures: list[Failure]) -> None:
         """Report readiness, or end the process for an error found after the reactor started."""
         if not failures:
+            _collect_less_garbage()
             self._options.notify("READY=1")
         for failure in failures:
             if failure.check(CancelledError):
@@ -144,6 +150,17 @@ def makeService(options: Options) -> ProxyService:
     """Return the service for the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
+
+
+def _collect_less_garbage() -> None:
+    """Run the garbage collector less often, and only on objects that are created from now on.
+
+    With Python's defaults it takes an eighth of the CPU time of a redirect. A full collection
+    visits the objects of the code too, for tens of milliseconds, and they live as long as the
+    process. Requests leave few cycles.
+    """
+    gc.freeze()
+    gc.set_threshold(_COLLECTOR_THRESHOLD)
 
 
 def raise_descriptor_limit() -> None:
