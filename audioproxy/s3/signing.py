@@ -8,7 +8,6 @@ from botocore import auth
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from cachetools import LRUCache
 
 #: The longest lifetime of a presigned URL, in seconds.
 MAX_PRESIGN_SECONDS = 604_800
@@ -19,7 +18,7 @@ TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 #: The SHA-256 of an empty body.
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-# Presigned URLs that are remembered for the rest of the second, each of some hundred bytes.
+# The most presigned URLs that are remembered within a second, each of some hundred bytes.
 _MAX_PRESIGNED = 1024
 
 
@@ -42,7 +41,7 @@ class RequestSigner:
     ) -> None:
         self._credentials = Credentials(access_key_id, secret_access_key, session_token)
         self._region = region
-        self._presigned: LRUCache[tuple[str, str, int], str] = LRUCache(_MAX_PRESIGNED)
+        self._presigned: dict[tuple[str, str, int], str] = {}
         self._presigned_at = ""
 
     def sign(
@@ -63,12 +62,12 @@ class RequestSigner:
         give the same URL, which is signed once.
         """
         timestamp = auth.get_current_datetime().strftime(TIMESTAMP_FORMAT)
-        if timestamp != self._presigned_at:
+        if timestamp != self._presigned_at or len(self._presigned) >= _MAX_PRESIGNED:
             self._presigned_at = timestamp
             self._presigned.clear()
-        signed: str | None = self._presigned.get((method, url, seconds))
-        if signed is None:
+        key = method, url, seconds
+        if key not in self._presigned:
             request = AWSRequest(method, url)
             S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
-            signed = self._presigned[method, url, seconds] = request.url
-        return signed
+            self._presigned[key] = request.url
+        return self._presigned[key]

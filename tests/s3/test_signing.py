@@ -208,7 +208,7 @@ class PresignTests(SigningCase):
         self.assertEqual(query["X-Amz-Date"], ["20130524T000001Z"])
 
     def test_memory(self) -> None:
-        """Only the last 1024 URLs of a second are remembered."""
+        """At most 1024 URLs of a second are remembered."""
         first = self.signer.presign("GET", f"{ORIGIN}/0", 300)
         for number in range(1, 1025):
             self.signer.presign("GET", f"{ORIGIN}/{number}", 300)
