@@ -27,8 +27,8 @@ _ROUND_TRIP = 50
 _DEEP, _PREVIEW = 150, 30
 
 _ROUND_TRIPS = (
-    "before the probe, the service asks the origin for the state of the source and for a range of it;"
-    " these are two round trips that the peer does not make"
+    "before the probe, the service asks the origin for the state of the source and for a range of"
+    " it; these are two round trips that the peer does not make"
 )
 _PLAIN = "the peer is run with `-i` and the URL, and otherwise with its defaults"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
