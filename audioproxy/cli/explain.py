@@ -213,6 +213,10 @@ def _explain_commands(
             words = shlex.join(without_secrets(word) for word in command)
             suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
             explanation.add(title, words + suffix)
+    if (samples := commands.samples) is not None:
+        explanation.add(
+            "samples", f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
+        )
 
 
 def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:

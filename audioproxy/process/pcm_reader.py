@@ -47,6 +47,8 @@ class PcmReader:
         if time.monotonic() > self._deadline:
             raise RenderTimeout
         wanted = min(self._left, len(room) // SAMPLE.itemsize)
+        if not wanted:
+            return 0
         if self._codec == "pcm_s16le":
             count = self._read(room[: wanted * self._width])
         else:

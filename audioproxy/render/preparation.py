@@ -282,13 +282,15 @@ class Commands:
 
     :ivar probe: what is known about the source when all commands are known.
     :ivar measure: the decode pass that measures the source, where one is needed.
-    :ivar ffmpeg: None for an info document.
+    :ivar ffmpeg: None for an info document, and where the render needs no decoder.
+    :ivar samples: those that a waveform needs no decoder for.
     """
 
     probe: Probe
     ffprobe: list[str]
     measure: list[str] | None = None
     ffmpeg: list[str] | None = None
+    samples: PcmSamples | None = None
 
 
 async def find_commands(
@@ -306,7 +308,8 @@ async def find_commands(
         ffprobe = preparer.prober.arguments(await preparation.input(deadline))
         measure = await preparation.measure_command(deadline)
         ffmpeg = await preparation.command(deadline)
-        return Commands(preparation.probe, ffprobe, measure, ffmpeg)
+        samples = preparation.samples
+        return Commands(preparation.probe, ffprobe, measure, None if samples else ffmpeg, samples)
     finally:
         deadline.cancel()
         preparation.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -201,7 +202,10 @@ def sources_with_wrong_length() -> Iterator[tuple[str, int, bytes]]:
     for name, claimed in (("more", 3 * size), ("less", size // 2), ("open", 2**32 - 1), ("0", 0)):
         yield f"{name}.wav", 2, wav[:40] + struct.pack("<I", claimed) + wav[44:]
     yield "one.wav", 1, write_wav(constant(8000, 1, -0.5))
-    yield "float.wav", 1, write_wav(noise(96000, 5000), "32f")
+    floats = write_wav(noise(96000, 5000), "32f")
+    yield "float.wav", 1, floats
+    # ffmpeg converts what is no number.
+    yield "nan.wav", 1, floats[:-4000] + struct.pack("<f", math.nan) * 1000
     mono = write_wav(noise(48000, 40_000))
     forms = {"a.ogg": "-c:a libvorbis", "a.opus": "", "a.m4a": ""}
     for name, source in convert_all(mono, forms).items():

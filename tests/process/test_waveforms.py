@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import IO, Any
@@ -17,12 +19,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     InvalidOptions,
     NothingDecoded,
+    OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
     UndecodableSource,
 )
 from audioproxy.media import waveform as waveform_module
+from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
@@ -307,6 +311,61 @@ class BadEndTests(WaveformCase):
         rendering = self.start()
         self.end(stdout=samples(1, 2))
         self.failureResultOf(rendering, TypeError)
+        self.assertEqual(self.written(), b"")
+
+
+class ReadTests(WaveformCase):
+    """`Waveforms.read_waveform`"""
+
+    def read(
+        self,
+        data: bytes,
+        codec: str = "pcm_s16le",
+        timeout: float = 60,
+        spec: WaveformSpec = STEREO,
+    ) -> Deferred[None]:
+        """Start the waveform of two frames, which are in a file."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.addCleanup(file.close)
+        file.write(data)
+        file.flush()
+        in_thread = self.threads.in_thread
+        reading = Waveforms(Decoder(self.encoder, in_thread), in_thread).read_waveform(
+            PcmSamples(codec, 0, 2, 2), file.fileno(), self.output, timeout, spec, 1000
+        )
+        return Deferred.fromCoroutine(reading)
+
+    def test_document(self) -> None:
+        """The document has the samples of the file; no child is started."""
+        reading = self.read(samples(1, -2, 3, -4, 99, 99))
+        self.threads.run()
+        self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 3, 3, -4, -4])
+        self.assertEqual(self.spawner.children, [])
+
+    def test_refused(self) -> None:
+        """A timeout, or an output that is too large, refuses the waveform."""
+        reading = self.read(samples(1, 2, 3, 4), timeout=-1)
+        self.threads.run()
+        self.refused(reading, RenderTimeout)
+        reading = self.read(samples(1, 2, 3, 4), spec=replace(STEREO, pixels=500))
+        self.threads.run()
+        self.failureResultOf(reading, OutputTooLarge)
+        self.assertLessEqual(len(self.written()), 1000)
+
+    def test_unusual(self) -> None:
+        """Nothing is written for samples that ffmpeg must convert."""
+        reading = self.read(struct.pack("<4f", 0, 0, 0, float("nan")), "pcm_f32le")
+        self.threads.run()
+        self.failureResultOf(reading, UnusualSamples)
+        self.assertEqual(self.written(), b"")
+
+    def test_cancelled(self) -> None:
+        """Cancelling stops the reader, and waits for it before the files are closed."""
+        reading = self.read(samples(1, 2, 3, 4))
+        reading.cancel()
+        self.assertNoResult(reading)
+        self.threads.run()
+        self.failureResultOf(reading, CancelledError)
         self.assertEqual(self.written(), b"")
 
 

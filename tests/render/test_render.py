@@ -576,7 +576,7 @@ class RefusalTests(RenderCase):
     def test_length_that_does_not_matter(self) -> None:
         """A render whose output does not depend on the length does not read the source."""
         self.harness.sources.content = UpstreamUnavailable()
-        for options in ("f:opus", "f:ogg/fade:1", "f:aac/t:1:2", PEAKS):
+        for options in ("f:opus", "f:ogg/fade:1", "f:aac/t:1:2", "f:peaks/t:0:1"):
             client, encoder = self.harness.render(options)
             client.disconnect()
             encoder.exit_and_end(1)

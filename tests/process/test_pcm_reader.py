@@ -1,0 +1,97 @@
+"""Reads of uncompressed samples that end early, and samples that only ffmpeg can convert."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from threading import Event
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.media.pcm import PcmSamples, UnusualSamples
+from audioproxy.process.pcm_reader import PcmReader
+
+
+class PcmReaderTests(SynchronousTestCase):
+    """`PcmReader`"""
+
+    def setUp(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.addCleanup(self.file.close)
+
+    def reader(
+        self, data: bytes, codec: str = "pcm_s16le", frames: int = 2, timeout: float = 60
+    ) -> PcmReader:
+        """Return a reader of mono samples, which begin at the fifth byte of the file."""
+        self.file.write(b"head" + data)
+        self.file.flush()
+        samples = PcmSamples(codec, 4, frames, 1)
+        return PcmReader(samples, self.file.fileno(), timeout, Event())
+
+    def read(self, reader: PcmReader) -> bytes:
+        """Return what one call reads."""
+        room = bytearray(100)
+        return bytes(room[: reader.readinto(memoryview(room))])
+
+    def test_samples(self) -> None:
+        """Exactly the samples are read, however the room divides them."""
+        reader = self.reader(b"abcdefgh", frames=3)
+        room = bytearray(4)
+        read = [(reader.readinto(memoryview(room)), bytes(room)) for _ in range(3)]
+        self.assertEqual(read, [(4, b"abcd"), (2, b"efcd"), (0, b"efcd")])
+
+    def test_conversions(self) -> None:
+        """Integers lose their lower bits; floats are rounded to even, and cut off."""
+        for codec, data, expected in (
+            ("pcm_u8", bytes((0, 128, 255)), (-32768, 0, 32512)),
+            ("pcm_s8", struct.pack("3b", -128, 0, 127), (-32768, 0, 32512)),
+            ("pcm_s16be", struct.pack(">3h", -2, 0, 258), (-2, 0, 258)),
+            ("pcm_s24le", bytes.fromhex("ff0100 00ffff 017f80"), (1, -1, -32641)),
+            ("pcm_s24be", bytes.fromhex("0001ff ffff00 807f01"), (1, -1, -32641)),
+            ("pcm_s32le", struct.pack("<3i", 0x1FFFF, -1, -(2**31)), (1, -1, -32768)),
+            ("pcm_s32be", struct.pack(">3i", 0x1FFFF, -1, -(2**31)), (1, -1, -32768)),
+            ("pcm_f32le", struct.pack("<3f", 0.5 / 32768, 1.5 / 32768, 2), (0, 2, 32767)),
+            ("pcm_f32be", struct.pack(">3f", 0.5, -1, -9999), (16384, -32768, -32768)),
+            ("pcm_f64le", struct.pack("<3d", 2.5 / 32768, -0.4 / 32768, 1), (2, 0, 32767)),
+            ("pcm_f64be", struct.pack(">3d", 65535.9, -65535.9, 0), (32767, -32768, 0)),
+        ):
+            self.file.seek(0)
+            self.file.truncate()
+            read = self.read(self.reader(data, codec, frames=3))
+            self.assertEqual(struct.unpack("<3h", read), expected, codec)
+
+    def test_unusual(self) -> None:
+        """Samples that are no numbers, or far too large, are left to ffmpeg."""
+        for codec, letter in (("pcm_f32le", "f"), ("pcm_f64le", "d")):
+            for value in (float("nan"), float("inf"), -float("inf"), 65536.0, -1e30):
+                self.file.seek(0)
+                reader = self.reader(struct.pack(f"<2{letter}", 0, value), codec)
+                self.assertRaises(UnusualSamples, self.read, reader)
+
+    def test_short_file(self) -> None:
+        """A file that was cut meanwhile ends the samples; part of a sample is dropped."""
+        reader = self.reader(b"abcde", frames=9)
+        self.assertEqual((self.read(reader), self.read(reader)), (b"abcd", b""))
+
+    def test_unreadable(self) -> None:
+        """A file that cannot be read fails the render."""
+        folder = os.open("/", os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        reader = PcmReader(PcmSamples("pcm_s16le", 4, 2, 1), folder, 60, Event())
+        error = self.assertRaises(RenderFailed, self.read, reader)
+        self.assertEqual(error.message, "The source could not be read.")
+
+    def test_timeout(self) -> None:
+        """No sample is read after the timeout."""
+        self.assertRaises(RenderTimeout, self.read, self.reader(b"abcd", timeout=-1))
+
+    def test_stopped(self) -> None:
+        """No sample is read after the render was stopped."""
+        stop = Event()
+        reader = PcmReader(PcmSamples("pcm_s16le", 0, 2, 1), self.file.fileno(), 60, stop)
+        self.file.write(b"abcd")
+        self.file.flush()
+        stop.set()
+        self.assertEqual(self.read(reader), b"")
