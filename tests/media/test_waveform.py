@@ -44,10 +44,18 @@ FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
 
 
 def reduce(
-    frames: Frames, spec: WaveformSpec, cuts: Sequence[int] = (), spool: IO[bytes] | None = None
+    frames: Frames,
+    spec: WaveformSpec,
+    cuts: Sequence[int] = (),
+    spool: IO[bytes] | None = None,
+    *,
+    known: bool = False,
 ) -> Waveform:
-    """Return the waveform of frames that arrive in pieces, split at the cuts."""
-    reduction = Reduction(spec, spool or BytesIO())
+    """Return the waveform of frames that arrive in pieces, split at the cuts.
+
+    :param known: their number is known from the beginning.
+    """
+    reduction = Reduction(spec, spool or BytesIO(), len(frames) if known else None)
     ends = sorted({0, *cuts, len(frames)})
     for start, end in pairwise(ends):
         reduction.add(frames[start:end].reshape(-1))
@@ -179,7 +187,9 @@ class ReductionTests(SynchronousTestCase):
             decoded_channels, channels = kind
             spec = WaveformSpec(8000, decoded_channels, channels, pixels, 16, "json")
             frames = noisy_frames(count, decoded_channels, seed)
-            waveform = reduce(frames, spec, [cut for cut in cuts if cut < count])
+            cuts = [cut for cut in cuts if cut < count]
+            waveform = reduce(frames, spec, cuts)
+            at_once = reduce(frames, spec, cuts, known=True)
         finally:
             for patch in patches:
                 patch.restore()
@@ -192,6 +202,9 @@ class ReductionTests(SynchronousTestCase):
         mixed = frames if channels == decoded_channels else mean(frames)
         expected = render_waveform(mixed, waveform.frames_per_pixel, pixels)
         self.assertEqual(values(waveform), expected)
+        # Whether the number of frames was known makes no difference.
+        self.assertEqual(at_once.frames_per_pixel, waveform.frames_per_pixel)
+        self.assertEqual(values(at_once), expected)
 
     def test_real_sizes(self) -> None:
         """Every pixel is exact, and at most 1 % too long, at the lengths where blocks merge (D26).
