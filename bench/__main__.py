@@ -26,6 +26,7 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "encoded": renders.encoded,
     "uncompressed": renders.uncompressed,
     "converted": renders.converted,
+    "cold": misses.cold,
     "previews": misses.previews,
     "remote": remote.remote,
     "large-hits": hits.large,

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers import BIN, NGINX
-from bench.programs import FFMPEG, FOLDER, OWN_FFMPEG
+from bench.programs import AUDIOWAVEFORM, FFMPEG, FOLDER, OWN_FFMPEG
 
 _PEERS = ("aiohttp", "uvloop", "thumbor", "supysonic")
 
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
         "ffmpeg, the project's own": ([OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"),
         "nginx": ([NGINX, "-v"], r"nginx/(\S+)"),
         "wrk": (["wrk", "--version"], r"wrk \S*?([\d.]+\S*)"),
-        "audiowaveform": (["audiowaveform", "--version"], r"v?(\d\S+)"),
+        "audiowaveform": ([AUDIOWAVEFORM or "audiowaveform", "--version"], r"v?(\d\S+)"),
     }
     return {
         "audioproxy": version("audioproxy"),

@@ -27,6 +27,9 @@ OWN_FFMPEG = PROJECT / "build" / "ffmpeg" / "bin"
 #: ffmpeg of Debian's package, whatever PATH contains.
 FFMPEG = "/usr/bin/ffmpeg"
 
+#: The peer for waveforms, which is in no registry: the path in the variable of this name, or "".
+AUDIOWAVEFORM = os.environ.get("AUDIOWAVEFORM", "")
+
 #: PATH that finds Debian's ffmpeg.
 SYSTEM = "/usr/bin:/bin"
 

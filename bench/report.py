@@ -14,8 +14,9 @@ _BLANK = re.compile(r"\{\{ *([^{}]+?) *\}\}")
 
 # Sections of the table of targets, with the prefixes of the work in each.
 _GROUPS = (
-    ("New variants: time to the first byte", ("MISS, first body", "start,")),
+    ("New variants: time to the first byte", ("MISS, first body", "start,", "100 previews")),
     ("New variants: whole render", ("MISS, whole", "peaks of")),
+    ("Remote sources", ("a 30-second preview of a remote", "a 30-second preview at 150 seconds")),
     ("Previews from the middle of a source", ("a 30-second preview",)),
     ("Stored variants", ("HIT", "304", "hits beside")),
 )

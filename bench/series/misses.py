@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from audioproxy.media.encoding import ENCODERS
-from bench.bare import commands, first_byte, probe, whole
+from bench.bare import Commands, commands, first_byte, probe, whole
 from bench.client import fetch
 from bench.figures import Results
 from bench.programs import FFMPEG, OWN_FFMPEG, Service, own_path, service, settled
@@ -18,6 +21,10 @@ from bench.settings import Bench
 _FORMATS = ("mp3", "opus", "m4a", "wav")
 # Seconds after which the times of a file show its changes. Before that, no probe result is cached.
 _SETTLED = 4.0
+
+# Previews of many sources: their number, the clients at a time, and the options.
+_MANY, _CLIENTS = 100, 4
+_SHORT = "f:mp3/t:10:2"
 
 _SEEKS = {
     "ogg": "ffmpeg's seeks in Vorbis are inexact, so the source is decoded from its start",
@@ -161,6 +168,70 @@ def _first_things(
 
 def _run(command: list[str]) -> float:
     return whole(command)[0]
+
+
+def cold(bench: Bench) -> Results:
+    """Measure a hundred short previews of as many new sources."""
+    results = Results()
+    folder = bench.folder("cold")
+    root = folder / "sources"
+    root.mkdir()
+    shutil.copy(bench.sounds / "three.flac", root / "first.flac")
+    with ExitStack() as stack:
+        ours, own = _services(stack, folder, root)
+        figures = [(ours, 1.05, "wall time"), (own, 0.25, "wall time, the project's own ffmpeg")]
+        rows = [
+            (
+                program,
+                results.figure(
+                    "100 previews of 2 seconds, of 100 sources",
+                    f"{measure}, over bare `ffprobe` and `ffmpeg`",
+                    "s",
+                    target=target,
+                    peer="Debian's ffprobe and ffmpeg, run by `xargs -P 2`",
+                    remark="all sources are new to the service, and four clients request them",
+                ),
+            )
+            for program, target, measure in figures
+            if program is not None
+        ]
+        bare = commands(root, ours.path(_SHORT, "first.flac"))
+        for number in range(bench.rounds + 1):
+            peer = _run_by_xargs(bare, folder)
+            for at, (program, figure) in enumerate(rows):
+                took = _ask_for_all(program, root, f"{number}-{at}")
+                if number:
+                    figure.add(took, peer)
+    if own is None:
+        results.missing["100 previews with the project's own ffmpeg"] = _OWN
+    return results
+
+
+def _ask_for_all(program: Service, root: Path, name: str) -> float:
+    """Return the seconds until all previews of new sources have arrived."""
+    paths = []
+    for number in range(_MANY):
+        (root / f"{name}-{number}.flac").hardlink_to(root / "first.flac")
+        paths.append(program.path(_SHORT, f"{name}-{number}.flac"))
+    start = time.perf_counter()
+    with ThreadPoolExecutor(_CLIENTS) as pool:
+        list(pool.map(lambda path: fetch(program.port, path), paths))
+    took = time.perf_counter() - start
+    settled(program)
+    return took
+
+
+def _run_by_xargs(bare: Commands, folder: Path) -> float:
+    """Return the seconds for as many runs of ffprobe and ffmpeg, two at a time."""
+    script = folder / "preview.sh"
+    script.write_text(
+        f"{shlex.join(bare.ffprobe)} >/dev/null\n{shlex.join(bare.ffmpeg)} >/dev/null\n"
+    )
+    numbers = "\n".join(map(str, range(_MANY)))
+    start = time.perf_counter()
+    words = ["xargs", "-P", "2", "-n", "1", "sh", str(script)]
+    subprocess.run(words, input=numbers, text=True, check=True, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
 
 
 def previews(bench: Bench) -> Results:
