@@ -38,12 +38,15 @@ class Input:
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
     :ivar seekable: the source is a file, or its server is known to serve ranges. Only then can a
         connection that ends early be recognized.
+    :ivar tentative: a test of the server goes on, whether it serves ranges as it claims. After a
+        probe, the source must be asked for its input again.
     """
 
     url: str
     protocols: tuple[str, ...]
     options: tuple[str, ...] = ()
     seekable: bool = True
+    tentative: bool = False
 
     @property
     def verbosity(self) -> str:

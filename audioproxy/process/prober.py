@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from cachetools import LRUCache
@@ -18,7 +19,7 @@ from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.process.child import ChildTimeout, describe_exit
+from audioproxy.process.child import ChildTimeout, Exit, describe_exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.shared_result import SharedCalls
@@ -86,22 +87,32 @@ class Prober:
             self._cache[identity, fingerprint] = probe
         return probe
 
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._launcher.clock.seconds())
+
+    async def _run(self, opened: Input, source: ProbeSource, deadline: float) -> Exit:
+        child = self._launcher.launch(
+            self.arguments(opened),
+            source.descriptors,
+            stdout_limit=_OUTPUT_LIMIT,
+            keep_pattern=CUT_SHORT,
+            parent_death_signal=False,
+        )
+        return await child.wait(self._left(deadline))
+
     async def _probe(self, source: ProbeSource) -> Probe:
         async with self._slots.hold():
             deadline = self._launcher.clock.seconds() + self._timeout
             try:
-                try:
-                    opened = await source.input(self._timeout, whole=False)
-                except RenderFailed as error:
-                    raise ProbeFailed(error.message) from error
-                child = self._launcher.launch(
-                    self.arguments(opened),
-                    source.descriptors,
-                    stdout_limit=_OUTPUT_LIMIT,
-                    keep_pattern=CUT_SHORT,
-                    parent_death_signal=False,
-                )
-                ended = await child.wait(max(0.0, deadline - self._launcher.clock.seconds()))
+                opened = await source.input(self._timeout, whole=False)
+                ended = await self._run(opened, source, deadline)
+                if opened.tentative:
+                    assumed = replace(opened, tentative=False)
+                    opened = await source.input(self._left(deadline), whole=False)
+                    if opened != assumed:
+                        ended = await self._run(opened, source, deadline)
+            except RenderFailed as error:
+                raise ProbeFailed(error.message) from error
             except SpawnFailed as error:
                 _log.error("the probe cannot be started: {error}", error=error)
                 raise ProbeFailed from error

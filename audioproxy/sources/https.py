@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred
 
@@ -89,6 +89,8 @@ class OpenHttpsSource:
         # Bytes of the source by their offset, and the request for those of its start.
         self._windows: dict[int, bytes] = {}
         self._starting: Deferred[bytes] | None = None
+        # The test for ranges that a probe does not wait for.
+        self._testing: Deferred[None] | None = None
         self._probed_at_origin = False
         self._closed = False
 
@@ -115,7 +117,8 @@ class OpenHttpsSource:
         """
         if self._state.unreadable:
             raise UndecodableSource(self._state.unreadable)
-        if self._copy is None:
+        tentative = self._copy is None and not whole and self._begin_test()
+        if self._copy is None and not tentative:
             await with_timeout(self._origins.clock, seconds, self._prepare(seconds, whole))
         if self._copy is not None:
             if self._closed:
@@ -124,9 +127,10 @@ class OpenHttpsSource:
                 # in the next one.
                 self._origins.clock.callLater(0, self.close)
             return local_input()
-        assert self._ranges is not None
-        return remote_input(
-            request_url(self._state.source), USER_AGENT, self._ca_file, ranges=self._ranges
+        ranges = tentative or bool(self._ranges)
+        address = request_url(self._state.source)
+        return replace(
+            remote_input(address, USER_AGENT, self._ca_file, ranges=ranges), tentative=tentative
         )
 
     async def read(self, offset: int, count: int) -> bytes:
@@ -208,6 +212,10 @@ class OpenHttpsSource:
     def close(self) -> None:
         """Remove the copy; repeated calls are harmless."""
         self._closed = True
+        if self._testing is not None:
+            # Nobody waits for it, so nobody needs its failure.
+            self._testing.addErrback(lambda _: None)
+            self._testing.cancel()
         if self._starting is not None:
             self._starting.cancel()
         copy, self._copy = self._copy, None
@@ -242,33 +250,50 @@ class OpenHttpsSource:
             self._ranges, self._unsized = state.ranges, state.unsized
         self._state = state
 
-    async def _serves_ranges(self) -> bool:
-        """Return whether a range request returns that range; Accept-Ranges is no proof.
+    def _begin_test(self) -> bool:
+        """Begin to test the origin for ranges, if a probe need not wait for the result.
 
-        The range is the end of the source, and its bytes are kept. Those of the start are requested
-        too, but not awaited: meanwhile, the source is probed.
+        That is so for the first probe of a source whose origin claims to serve ranges.
         """
+        known = self._ranges is not None or self._testing is not None
+        if known or not self._state.claims_ranges or self._state.size is None:
+            return False
+        self._testing = Deferred.fromCoroutine(self._test_ranges())
+        return True
+
+    async def _serves_ranges(self) -> bool:
+        """Return whether a range request returns that range; Accept-Ranges is no proof."""
+        if self._testing is not None:
+            testing, self._testing = self._testing, None
+            await testing
         if self._ranges is None:
-            size = self._state.size or 1
-            first = max(0, size - _WINDOW)
-            response = await self._origins.get(self._state.source, f"{first}-{size - 1}")
-            start, last, total = content_range(response) or (-1, -1, None)
-            self._unsized = is_unsized(response)
-            self._ranges = (
-                response.status == 206
-                and (start, total) == (first, self._state.size)
-                and first <= last < size
-            )
-            if self._ranges and self._state.matches(read_state(self._state.source, response)):
-                # Bytes that cannot be read now are requested again when they are needed.
-                with suppress(Refusal):
-                    self._windows[first] = await self._read_body(response, last + 1 - first)
-                if first:
-                    self._starting = Deferred.fromCoroutine(self._request(0, min(first, _WINDOW)))
-                    self._starting.addErrback(lambda _: b"")
-            else:
-                await response.discard()
-        return self._ranges
+            await self._test_ranges()
+        return bool(self._ranges)
+
+    async def _test_ranges(self) -> None:
+        """Request the end of the source as a range, and keep its bytes.
+
+        Those of the start are requested too, but not awaited: meanwhile, the source is probed.
+        """
+        size = self._state.size or 1
+        first = max(0, size - _WINDOW)
+        response = await self._origins.get(self._state.source, f"{first}-{size - 1}")
+        start, last, total = content_range(response) or (-1, -1, None)
+        self._unsized = is_unsized(response)
+        self._ranges = (
+            response.status == 206
+            and (start, total) == (first, self._state.size)
+            and first <= last < size
+        )
+        if self._ranges and self._state.matches(read_state(self._state.source, response)):
+            # Bytes that cannot be read now are requested again when they are needed.
+            with suppress(Refusal):
+                self._windows[first] = await self._read_body(response, last + 1 - first)
+            if first and not self._closed:
+                self._starting = Deferred.fromCoroutine(self._request(0, min(first, _WINDOW)))
+                self._starting.addErrback(lambda _: b"")
+        else:
+            await response.discard()
 
     async def _download(self, seconds: float) -> None:
         downloads = self._downloads

@@ -52,6 +52,7 @@ class OriginState:
     :ivar etag: the entity tag; empty where it is not stated.
     :ivar modified: the value of Last-Modified; empty where it is not stated.
     :ivar ranges: whether a range was served; None where none was requested.
+    :ivar claims_ranges: the origin states that it serves ranges.
     :ivar unsized: a GET returns the whole body without its length.
     :ivar unreadable: why the body cannot be read as a source; empty where it can.
     """
@@ -63,6 +64,7 @@ class OriginState:
     ranges: bool | None
     unsized: bool = False
     unreadable: str = ""
+    claims_ranges: bool = False
 
     @property
     def validator(self) -> bytes:
@@ -180,6 +182,7 @@ def read_state(source: HttpsSource, response: Response) -> OriginState:
         None if response.is_head else served_range is not None,
         is_unsized(response),
         _unreadable(response),
+        response.header("accept-ranges") == "bytes",
     )
 
 

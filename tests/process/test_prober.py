@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -269,6 +269,41 @@ class RemoteTests(ProberCase):
         for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)
+
+    def test_tentative(self) -> None:
+        """A tentative input is confirmed after the probe; if it was wrong, the probe is repeated.
+
+        The result of the first probe does not matter then.
+        """
+        with_ranges = remote_input(self.URL, "us/1")
+        others = remote_input(self.URL, "us/1", ranges=False), local_input()
+        for confirmed in (with_ranges, *others):
+            for code in (0, 1):
+                source = FakeSource(opened=replace(with_ranges, tentative=True))
+                probing = self.fetch(source=source)
+                source.opened = confirmed
+                self.clock.advance(1)
+                before = len(self.spawner.children)
+                self.spawner.last.exit_and_end(code, stdout=probe_output(AUDIO))
+                self.assertEqual(source.input_calls, [(10, False), (9, False)])
+                if confirmed == with_ranges:
+                    self.assertEqual(len(self.spawner.children), before)
+                    if code:
+                        self.assert_refused(probing, ProbeFailed)
+                        continue
+                else:
+                    words = self.spawner.last.arguments
+                    self.assertEqual(words[-2:], confirmed.probe_arguments()[-2:])
+                    self.answer()
+                self.assertEqual(self.successResultOf(probing).codec, "mp3")
+
+    def test_tentative_and_broken(self) -> None:
+        """If the test of the server fails, the probe is refused with its error."""
+        source = FakeSource(opened=replace(remote_input(self.URL, "us/1"), tentative=True))
+        probing = self.fetch(source=source)
+        source.refusal = UpstreamUnavailable()
+        self.answer()
+        self.assert_refused(probing, UpstreamUnavailable)
 
     def test_cut_short(self) -> None:
         """A probe of a source that was cut short is refused, although ffprobe exits with 0.

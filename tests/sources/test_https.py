@@ -404,6 +404,50 @@ class InputTests(OriginCase):
                 self.assertIn(USER_AGENT, opened.options)
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-6"], self.recorded_requests[-2:])
 
+    def claimed(self) -> OpenHttpsSource:
+        """Open a source whose origin claims to serve ranges, and start its probe."""
+        found = self.opened(reply(200, length=7, headers={**TAGGED, "Accept-Ranges": "bytes"}))
+        opened = self.result_of(found.input(10, whole=False))
+        self.assertEqual((opened.tentative, opened.seekable), (True, True))
+        return found
+
+    def test_claimed_ranges(self) -> None:
+        """If the origin claims to serve ranges, it is tested while the source is probed."""
+        for response, ranges in (
+            (reply(206, b"0123456", {"Content-Range": "bytes 0-6/7"}), True),
+            (reply(200, b"0123456"), False),
+        ):
+            found = self.claimed()
+            confirming = self.begin(found.input(10, whole=False))
+            self.assertNoResult(confirming)
+            self.network.peers[-1].send(response)
+            self.network.run()
+            opened = self.successResultOf(confirming)
+            self.assertEqual((opened.tentative, opened.seekable), (False, ranges))
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-6"], self.recorded_requests[-2:])
+
+    def test_claimed_but_unsized(self) -> None:
+        """If the origin then sends a body of unknown length, the source is copied."""
+        found = self.claimed()
+        confirming = self.begin(found.input(10, whole=False))
+        self.network.scripts.append(
+            (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
+        )
+        self.network.peers[-1].send(*UNSIZED)
+        self.network.run()
+        self.assertEqual(local_input(), self.successResultOf(confirming))
+        found.close()
+
+    def test_claimed_and_closed(self) -> None:
+        """If a source is closed during the test, the test ends without a trace."""
+        found = self.claimed()
+        found.close()
+        self.network.run()
+        self.assertTrue(self.network.peers[-1].closed)
+        # A probe that is shared asks again.
+        self.network.scripts.append(IN_RANGE)
+        self.assertTrue(self.result_of(found.input(10, whole=False)).seekable)
+
     def test_unsized(self) -> None:
         """A source of unknown length is copied for the probe too, as it may be truncated (D48)."""
         whole = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
