@@ -27,7 +27,7 @@ _CLIENTS_OF_EACH = 4
 def alone(bench: Bench) -> Results:
     """Measure an idle service."""
     results = Results()
-    memory = results.figure("idle service", "resident memory", "MB", target=60)
+    memory = results.figure("idle service", "resident memory", "MB", target=50)
     start = results.figure(
         "idle service",
         "start to listening",
