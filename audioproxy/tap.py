@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 from twisted.python.usage import Options as UsageOptions
 
-from audioproxy._twisted import first_environment, forget_exit_signal
+from audioproxy._twisted import first_environment, forget_exit_signal, without_openssl
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
@@ -76,7 +76,8 @@ class _TwistdService(ProxyService):
     """The service in a process of its own: with twistd's log, signal handlers and limits."""
 
     def __init__(self, options: Options) -> None:
-        from twisted.internet import reactor
+        with nullcontext() if options.config.has_outbound_requests else without_openssl():
+            from twisted.internet import reactor
 
         raise_descriptor_limit()
         hide_from_children()
