@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -32,8 +32,10 @@ _VARIANT_HEADERS = (
 _CLIENT_GONE = 499
 # The request ids of clients that are accepted (D27).
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
-# Random bytes in a generated request id: as many as in a UUID, so that no two requests share one.
-_ID_BYTES = 16
+# Random bits in a generated request id: as many as in a UUID, so that no two requests share one.
+# It is no secret, so a generator without a system call is enough.
+_ID_BITS = 128
+_random = Random()
 
 _log = Logger()
 
@@ -192,9 +194,9 @@ class Exchange:
 
 def choose_request_id(client_id: bytes) -> bytes:
     """Return the request id: the client's own if it is valid, else a new one (D27)."""
-    if _REQUEST_ID.fullmatch(client_id):
+    if client_id and _REQUEST_ID.fullmatch(client_id):
         return client_id
-    return os.urandom(_ID_BYTES).hex().encode("ascii")
+    return b"%032x" % _random.getrandbits(_ID_BITS)
 
 
 def abort(channel: Any) -> None:
