@@ -27,11 +27,10 @@ from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePl
 from audioproxy.web.variant import VariantHandler
 from audioproxy.web.verified_path_cache import VerifiedPathCache
 
-# A whole request of the most common form: printable ASCII, header names that are tokens, and no
+# The most common form of a whole request: printable ASCII, header names that are tokens, and no
 # header line that continues on the next line (RFC 9112, 3 and 5).
-_REQUEST = re.compile(
-    rb"GET (/[!-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n"
-)
+_REQUEST_LINE = re.compile(rb"GET (/[!-~]+) HTTP/1\.1\r\n")
+_HEADERS = re.compile(rb"((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n")
 _LONGEST = 8192
 # The headers that a response depends on. Each may occur at most once.
 _RELEVANT = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
@@ -49,7 +48,6 @@ _STATUS_LINES = {
     status: b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode("ascii"))
     for status in (200, 206, 304)
 }
-_UNCONDITIONAL = Conditions(b"GET")
 _CACHE_STATES = {"": b"", "HIT": b"X-Audio-Proxy: HIT\r\n"}
 # Header names that Twisted does not spell with a capital at each part.
 _HEADER_NAMES = {b"etag": b"ETag"}
@@ -86,19 +84,19 @@ class FastPath:
 
         :param packet: all bytes that were received since the last request.
         """
-        if len(packet) > _LONGEST or (match := _REQUEST.fullmatch(packet)) is None:
+        if len(packet) > _LONGEST or (match := _REQUEST_LINE.match(packet)) is None:
             return None
-        path, lines = match.groups()
-        request = self._find(path)
-        headers = None if request is None else _read_headers(lines)
+        request = self._find(match[1])
+        headers = None if request is None else _read_headers(packet[match.end() :])
         if request is None or headers is None:
             return None
+        conditions, client_id = headers
         since, now = self._seconds(), self._now()
-        planned = self._plan(request, headers, now)
+        planned = self._plan(request, conditions, now)
         if planned is None:
             return None
         plan, body = planned
-        request_id = choose_request_id(headers.get(b"x-request-id", b""))
+        request_id = choose_request_id(client_id)
         if plan.outcome is Outcome.HIT:
             self._metrics.hit(request.options.f)
         self._metrics.request_ended("render", plan.status)
@@ -135,15 +133,11 @@ class FastPath:
         )
 
     def _plan(
-        self, request: VariantRequest, headers: dict[bytes, bytes], now: float
+        self, request: VariantRequest, conditions: Conditions, now: float
     ) -> tuple[ResponsePlan, bytes] | None:
         """Return the plan and body of a response; None where it takes more than a small file."""
         if request.is_expired(now):
             return None
-        conditions = _UNCONDITIONAL
-        if headers:
-            get = headers.get
-            conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
         plan = plan_response(request, conditions, now)
         if plan.outcome is Outcome.NOT_MODIFIED:
             return plan, b""
@@ -165,10 +159,19 @@ class FastPath:
         return self._dated[1]
 
 
-def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
-    """Return the relevant headers; None where one of them makes the request uncommon."""
+# Most clients send the same headers with each request. The cache takes two megabytes at most.
+@lru_cache(256)
+def _read_headers(block: bytes) -> tuple[Conditions, bytes] | None:
+    """Parse the headers of a request, with the empty line after them.
+
+    :returns: what the response depends on, and the client's own request id; None where the request
+        is uncommon.
+    """
+    match = _HEADERS.fullmatch(block)
+    if match is None:
+        return None
     relevant: dict[bytes, bytes] = {}
-    for line in lines.split(b"\r\n"):
+    for line in match[1].split(b"\r\n"):
         name, _, value = line.partition(b":")
         name = name.lower()
         if name in _RELEVANT:
@@ -177,7 +180,9 @@ def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
             relevant[name] = value.strip(b" \t")
         elif name in _EXCLUDING and (name, value.strip().lower()) != (b"connection", b"keep-alive"):
             return None
-    return relevant
+    get = relevant.get
+    conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
+    return conditions, get(b"x-request-id", b"")
 
 
 def _format_headers(headers: Mapping[bytes, bytes]) -> bytes:
