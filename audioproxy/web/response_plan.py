@@ -92,6 +92,8 @@ def plan_response(
         return _NOT_MODIFIED if request.exp is None else _plan_not_modified(request.exp, now)
     if lookup.size is None or lookup.headers is None:
         return _RENDER if conditions.method == b"GET" else _MISS
+    if lookup.presign_ttl is None and conditions.range is None and request.exp is None:
+        return _plan_whole(lookup.headers, lookup.size)
     headers = _stored_headers(lookup.headers, request.exp, now)
     if lookup.presign_ttl is not None:
         # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in
@@ -142,16 +144,17 @@ def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
     return _variant_headers(VariantHeaders.of(request.options), request.exp, now)
 
 
+# Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
+@lru_cache(4096)
+def _plan_whole(headers: VariantHeaders, size: int) -> ResponsePlan:
+    fields = _stored_headers(headers, None, 0) | length_headers(None, size)
+    return ResponsePlan(
+        Outcome.HIT, 200, MappingProxyType(fields), (0, size), cache_state=_FROM_STORE
+    )
+
+
 def _stored_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
-    if exp is None:
-        return dict(_permanent_headers(headers))
     return _variant_headers(headers, exp, now) | _RANGES
-
-
-# Most URLs have no ``exp``, and few variants differ in their headers.
-@lru_cache(1024)
-def _permanent_headers(headers: VariantHeaders) -> dict[bytes, bytes]:
-    return _variant_headers(headers, None, 0) | _RANGES
 
 
 def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
