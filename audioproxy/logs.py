@@ -59,7 +59,7 @@ class LineObserver:
         self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
-        self._waiting: list[str] = []
+        self._waiting: list[tuple[float, LogEntry]] = []
         self._flush_scheduled = False
         self._stamped = (0, "")
 
@@ -74,8 +74,7 @@ class LineObserver:
             eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
         )
         stamp = self._stamp(event.get("log_time", 0.0))
-        self._waiting.append(f"{stamp} {request_id}[{_name(level)}] {text}\n")
-        self.flush()
+        self.flush(f"{stamp} {request_id}[{_name(level)}] {text}\n")
 
     def request(self, entry: LogEntry) -> None:
         """Write an access log line: soon if its level is info, else at once.
@@ -85,8 +84,7 @@ class LineObserver:
         level = entry.level
         if level not in self._shown:
             return
-        stamp = self._stamp(time.time())
-        self._waiting.append(f"{stamp} request_id={entry.request_id} [{_name(level)}] {entry}\n")
+        self._waiting.append((time.time(), entry))
         # An error is written at once, after the waiting lines, so that an operator finds it in the
         # log with all lines before it.
         at_once = self._later is None or level is not LogLevel.info
@@ -104,14 +102,22 @@ class LineObserver:
         self._later = None
         self.flush()
 
-    def flush(self) -> None:
-        """Write the waiting lines. Lines that the stream refuses, as on a full disk, are lost."""
+    def flush(self, line: str = "") -> None:
+        """Write the waiting lines, and then one more.
+
+        Lines that the stream refuses, as on a full disk, are lost.
+        """
         waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not (waiting or line):
             return
         # A character that the stream cannot encode would lose the whole line, and twisted.logger
         # hides the error.
-        text = "".join(waiting).encode(self._encoding, "backslashreplace").decode(self._encoding)
+        lines = [self._format(seconds, entry) for seconds, entry in waiting]
+        text = (
+            "".join((*lines, line))
+            .encode(self._encoding, "backslashreplace")
+            .decode(self._encoding)
+        )
         # A request must not fail because of its log line. A closed stream is a ValueError.
         with suppress(OSError, ValueError):
             self._stream.write(text)
@@ -121,12 +127,16 @@ class LineObserver:
         self._flush_scheduled = False
         self.flush()
 
+    def _format(self, seconds: float, entry: LogEntry) -> str:
+        stamp, level = self._stamp(seconds), _name(entry.level)
+        return f"{stamp} request_id={entry.request_id} [{level}] {entry}\n"
+
     def _stamp(self, seconds: float) -> str:
-        milliseconds = int(seconds * 1000)
-        if milliseconds != self._stamped[0]:
-            text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-            self._stamped = (milliseconds, text.replace("+00:00", "Z"))
-        return self._stamped[1]
+        second, milliseconds = divmod(int(seconds * 1000), 1000)
+        if second != self._stamped[0]:
+            text = datetime.fromtimestamp(second, UTC).isoformat()
+            self._stamped = (second, text.removesuffix("+00:00"))
+        return f"{self._stamped[1]}.{milliseconds:03}Z"
 
 
 def _name(level: Any) -> str:
