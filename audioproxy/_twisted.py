@@ -110,12 +110,14 @@ def send_now(transport: Any, data: bytes) -> bytes:
     """Send what the system accepts at once over plain TCP, and return the rest.
 
     Call it only if `has_sent_all`. Twisted 26.10: ``write`` sends in the next turn of the reactor,
-    after two more system calls. ``writeSomeData``, which sends at once, is not part of
-    ``ITransport``. It returns the number of bytes sent, or an exception. Unnecessary when ``write``
-    sends at once.
+    after two more system calls. Unnecessary when ``write`` sends at once.
     """
-    sent = transport.writeSomeData(data)
-    return data[sent:] if isinstance(sent, int) else data
+    try:
+        sent = transport.getHandle().send(data)
+    except OSError:
+        # The buffer of the system is full, or the connection is lost: ``write`` handles both.
+        return data
+    return data[sent:]
 
 
 def pause_until_writable(transport: Any) -> None:

@@ -99,7 +99,7 @@ class TransportTests(SynchronousTestCase):
         self.assertNotIn("TLS", ITCPTransport, "an interface has `TLS` now")
 
     def test_send_now(self) -> None:
-        """`writeSomeData` sends at once as much as the system accepts; `write` sends later.
+        """The socket sends at once as much as the system accepts; `write` sends later.
 
         On a lost connection, `send_now` returns all bytes.
         """
@@ -108,10 +108,10 @@ class TransportTests(SynchronousTestCase):
         self.transport.doWrite()
         self.assertEqual(3, self.received())
         rest = send_now(self.transport, _MUCH)
-        self.assertTrue(0 < len(rest) < len(_MUCH), "`writeSomeData` has changed")
+        self.assertTrue(0 < len(rest) < len(_MUCH), "`getHandle` has changed")
         self.assertEqual(len(_MUCH) - len(rest), self.received())
         self.peer.close()
-        self.assertEqual(b"abc", send_now(self.transport, b"abc"), "`writeSomeData` has changed")
+        self.assertEqual(b"abc", send_now(self.transport, b"abc"), "`getHandle` has changed")
 
     def test_producer(self) -> None:
         """A transport pauses its producer when more bytes than its `bufferSize` are unsent.

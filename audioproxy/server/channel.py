@@ -99,12 +99,12 @@ class ProxyChannel(HookedChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """Process received bytes."""
-        if self.phase in IGNORING_INPUT:
-            return
         if self.phase is Phase.IDLE:
             if self._respond_on_fast_path(data):
                 return
             self._enter(Phase.READING)
+        elif self.phase in IGNORING_INPUT:
+            return
         waiting = len(self.unparsed) if self.paused else 0
         if waiting and waiting + len(data) > _MOST_PIPELINED:
             self.abortConnection()

@@ -265,7 +265,7 @@ class SendTests(FastPathCase):
         """Bytes that the socket does not accept at once are sent later, without loss."""
         _, fast = self.harnesses
         expected = comparable(self.raw(fast).received)
-        for taken in (0, 1, 100, ValueError()):
+        for taken in (0, 1, 100, BlockingIOError(), ConnectionResetError()):
             wire = _PartialTransport(taken)
             channel = fast.site.buildProtocol(None)
             channel.makeConnection(wire)
@@ -284,9 +284,14 @@ class _PartialTransport(StringTransport):
         self.taken = b""
         self.attempts = 0
 
-    def writeSomeData(self, data: bytes) -> int | Exception:
+    def getHandle(self) -> _PartialTransport:
+        """Return the socket."""
+        return self
+
+    def send(self, data: bytes) -> int:
         """Accept the first bytes."""
         self.attempts += 1
-        if isinstance(self.taking, int):
-            self.taken = data[: self.taking]
+        if isinstance(self.taking, Exception):
+            raise self.taking
+        self.taken = data[: self.taking]
         return self.taking
