@@ -23,7 +23,12 @@ from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 from twisted.python.usage import Options as UsageOptions
 
-from audioproxy._twisted import first_environment, forget_exit_signal, without_openssl
+from audioproxy._twisted import (
+    first_environment,
+    forget_exit_signal,
+    skip_log_prefixes,
+    without_openssl,
+)
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
@@ -86,7 +91,10 @@ class _TwistdService(ProxyService):
         # Tests construct the options without twistd as their parent.
         self._twistd: Any = getattr(options, "parent", None) or {}
         self._lines = _find_log(self._twistd, options.config.log_level, reactor)
-        access_log = log_request if self._lines is None else self._lines.request
+        access_log = log_request
+        if self._lines is not None:
+            access_log = self._lines.request
+            skip_log_prefixes()
         super().__init__(options.config, reactor, options.listening, access_log)
 
     def setServiceParent(self, parent: Any) -> None:
