@@ -27,8 +27,8 @@ _ROUND_TRIP = 50
 _DEEP, _PREVIEW = 150, 30
 
 _ROUND_TRIPS = (
-    "before the probe, the service asks the origin for the state of the source and for a range of"
-    " it; these are two round trips that the peer does not make"
+    "before the probe, the service asks the origin for the state of the source, which is a round"
+    " trip that the peer does not make"
 )
 _PLAIN = "the peer is run with `-i` and the URL, and otherwise with its defaults"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
@@ -94,7 +94,7 @@ def _compare(
     bench: Bench, figure: Figure, ours: Service, place: _Place, name: str, start: int
 ) -> None:
     """Add the rounds of one figure; the peer of a deep preview does not probe the source."""
-    for number in range(bench.rounds + 1):
+    for number in range(bench.few + 1):
         path = ours.signer.url(
             place.source(name), Variant.read(f"f:mp3/t:{start}:{_PREVIEW}/cb:{next(_new)}")
         )
