@@ -23,7 +23,7 @@ const foreignRequests = [];
 
 async function open(state = "") {
   const page = await context.newPage();
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
       consoleMessages.push(`${message.text()} ${message.location().url}`);
