@@ -17,6 +17,9 @@ SMALL = "f:mp3/br:128/t:0:0.25"
 CONNECTIONS = 64
 
 _VARIANTS = 1000
+_PYTHON = (
+    "Python code parses each request, decides, and writes the log line; nginx does the same in C"
+)
 _UNCHANGED = "location = /unchanged { return 304; }"
 
 
@@ -57,6 +60,7 @@ def small(bench: Bench) -> Results:
         at_least=True,
         peer="nginx, the same files",
         remark=duties,
+        reason=_PYTHON,
     )
     bare_nginx = results.figure(
         "HIT, proxy mode, 4 KB variants",
@@ -71,6 +75,7 @@ def small(bench: Bench) -> Results:
         target=0.40,
         at_least=True,
         peer="nginx",
+        reason=_PYTHON,
     )
     over_hello = results.figure(
         "304",

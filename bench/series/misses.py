@@ -190,6 +190,8 @@ def cold(bench: Bench) -> Results:
                     target=target,
                     peer="Debian's ffprobe and ffmpeg, run by `xargs -P 2`",
                     remark="all sources are new to the service, and four clients request them",
+                    reason="each preview needs the service's own work too, on the two cores that"
+                    " the programs keep busy",
                 ),
             )
             for program, target, measure in figures

@@ -34,6 +34,7 @@ def alone(bench: Bench) -> Results:
         "s",
         target=0.4,
         remark="the time to listening begins with the process, so it includes the start of Python",
+        reason="it depends on the machine: Python imports some hundred modules",
     )
     python = results.figure("idle service", "Python's own start, `python -c pass`", "s")
     for _ in range(bench.rounds + 1):

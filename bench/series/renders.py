@@ -134,7 +134,8 @@ def converted(bench: Bench) -> Results:
                 target=1.03,
                 peer="ffmpeg",
                 remark="stereo, 44.1 kHz; both sides are bare `ffmpeg`, one after the other",
-                reason="opus needs another sample rate, which libsoxr converts without aliases",
+                reason="opus needs another sample rate, which libsoxr converts without aliases; the"
+                " others differ by less than the machine's own changes between the rounds",
             )
             command = commands(bench.sounds, ours.path(f"f:{name}", "three.flac")).ffmpeg
             for _ in range(bench.rounds):
@@ -207,6 +208,7 @@ def _measure_peaks(bench: Bench, results: Results, ours: Service, root: Path, na
             target=over_ffmpeg,
             peer="ffmpeg",
             remark="each source is new to the service, which probes it first",
+            reason="the decoder's threads, the pipe and the reduction share two cores",
         )
         beside = None
         if AUDIOWAVEFORM and options.endswith("ch:2"):
