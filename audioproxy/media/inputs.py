@@ -40,6 +40,7 @@ class Input:
         connection that ends early be recognized.
     :ivar tentative: a test of the server goes on, whether it serves ranges as it claims. After a
         probe, the source must be asked for its input again.
+    :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     """
 
     url: str
@@ -47,6 +48,7 @@ class Input:
     options: tuple[str, ...] = ()
     seekable: bool = True
     tentative: bool = False
+    decoder: str | None = None
 
     @property
     def verbosity(self) -> str:
@@ -63,7 +65,8 @@ class Input:
         :param seek: where decoding starts, in seconds.
         """
         start = [] if seek is None else ["-ss", seek]
-        return [*self._whitelists(), *start, "-i", self.url]
+        decoder = [] if self.decoder is None else ["-c:a", self.decoder]
+        return [*self._whitelists(), *decoder, *start, "-i", self.url]
 
     def _whitelists(self) -> list[str]:
         return [

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.info_document import SourceInfo, read_source_info
+from audioproxy.media.info_document import SourceInfo, read_count, read_source_info
 from audioproxy.media.inputs import Input
 from audioproxy.media.source_length.reading import SourceLength
 
@@ -23,6 +23,10 @@ _FALLBACK_CHANNELS = 2
 
 # Bits of the integer formats of decoded samples, as ffprobe names them.
 _DECODED_BITS = {"u8": 8, "s16": 16, "s32": 32}
+
+# Containers that may pad samples, and the codecs that ffmpeg takes padded samples for.
+_MAY_PAD = ("wav", "w64", "caf")
+_PADDED = ("pcm_u8", "pcm_s8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be")
 
 # Limits of channels and of the sample rate. ffmpeg mixes no more channels than this. It does not
 # resample rates far above the limit, which is the rate of DSD1024. Only a broken header states
@@ -47,6 +51,8 @@ class Probe:
     :ivar bit_depth: bits of a sample as stored.
     :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
+    :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
+    :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar description: the fields of the info document, as ffprobe reports them.
     """
 
@@ -59,6 +65,8 @@ class Probe:
     bit_depth: int = _FALLBACK_DEPTH
     decoded_bits: int = _FALLBACK_DEPTH
     layout: str | None = None
+    may_be_padded: bool = False
+    decoder: str | None = None
     measured: bool = False
     length: SourceLength | None = None
     frame_samples: int = 0
@@ -144,9 +152,11 @@ def read_probe(
             f"The source states {channels} channels at {rate} Hz, which is not supported."
         )
     duration = description.duration
+    container_name = str(container.get("format_name", "")).split(",")[0]
+    codec = str(audio["codec_name"])
     return Probe(
-        container=str(container.get("format_name", "")).split(",")[0],
-        codec=str(audio["codec_name"]),
+        container=container_name,
+        codec=codec,
         duration=duration,
         exact=duration is not None and exact,
         sample_rate=rate,
@@ -154,8 +164,19 @@ def read_probe(
         bit_depth=description.bit_depth or _FALLBACK_DEPTH,
         decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
+        may_be_padded=container_name in _MAY_PAD and _may_be_padded(codec, audio),
         description=description,
     )
+
+
+def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:
+    """Return whether a header states more bits a second than samples of its codec have.
+
+    ffmpeg takes 24 bits in containers of 32 bits for a codec of floats that few files have.
+    """
+    fields = ("bit_rate", "sample_rate", "channels", "bits_per_sample")
+    stated, rate, channels, bits = (read_count(audio.get(field)) or 0 for field in fields)
+    return codec == "pcm_f24le" or (codec in _PADDED and stated > rate * channels * bits)
 
 
 def _decoded_bits(sample_format: object, stated: int | None) -> int:

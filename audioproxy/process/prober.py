@@ -19,6 +19,7 @@ from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.source_length.padded import find_padding
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
@@ -40,8 +41,11 @@ class ProbeSource(Protocol):
 
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
+    @property
+    def size(self) -> int | None: ...  # noqa: D102
 
     async def input(self, seconds: float, *, whole: bool) -> Input: ...  # noqa: D102
+    async def read(self, offset: int, count: int) -> bytes: ...  # noqa: D102
     def fingerprint(self) -> bytes: ...  # noqa: D102
 
 
@@ -67,6 +71,19 @@ class Prober:
         :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
+        probe = await self._probe_once(identity, source)
+        if not probe.may_be_padded:
+            return probe
+        try:
+            await source.input(self._timeout, whole=True)
+            return await find_padding(source.read, source.size or 0, probe)
+        except RenderFailed as error:
+            raise ProbeFailed(error.message) from error
+        except TimeoutError:
+            raise ProbeTimeout from None
+
+    async def _probe_once(self, identity: bytes, source: ProbeSource) -> Probe:
+        """Return what ffprobe reports: cached, shared with a running probe, or new."""
         fingerprint = source.fingerprint()
         if fingerprint and (cached := self._cache.get((identity, fingerprint))) is not None:
             return cached

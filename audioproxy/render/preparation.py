@@ -228,7 +228,8 @@ class Preparation:
     async def input(self, deadline: Deadline) -> Input:
         """Return the input with which ffmpeg opens the source."""
         try:
-            return await self._opened.input(deadline.left(), whole=True)
+            opened = await self._opened.input(deadline.left(), whole=True)
+            return replace(opened, decoder=self.probe.decoder)
         except TimeoutError:
             raise RenderTimeout from None
 

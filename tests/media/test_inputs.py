@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.inputs import Input, local_input, remote_input
@@ -43,6 +45,12 @@ class InputTests(SynchronousTestCase):
         for source in (local_input(), remote_input(URL, "a")):
             words = source.encoder_arguments("41")
             self.assertEqual(words[-4:], ["-ss", "41", "-i", source.url])
+
+    def test_decoder(self) -> None:
+        """A decoder that replaces ffmpeg's choice is an input option, of ffmpeg alone."""
+        source = replace(local_input(), decoder="pcm_s32le")
+        self.assertEqual(source.encoder_arguments("1")[-6:-2], ["-c:a", "pcm_s32le", "-ss", "1"])
+        self.assertEqual(source.probe_arguments(), local_input().probe_arguments())
 
 
 class RemoteTests(SynchronousTestCase):

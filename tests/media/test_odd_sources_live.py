@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from tests.support.audio import (
     noise,
     parse_options,
     probe,
+    read_wav,
     render,
     render_all,
     render_and_decode,
@@ -155,6 +158,55 @@ class StreamSelectionTests(SynchronousTestCase):
         for name, source in made.items():
             error = self.assertRaises(Refusal, render, source, "f:mp3")
             self.assertIsInstance(error, VideoSource, name)
+
+
+class PaddedSamplesTests(SynchronousTestCase):
+    """Samples that fill only a part of their containers."""
+
+    SOUND = read_wav(write_wav(noise(48000, 48000 * 5 // 2, 2)))
+
+    def assert_whole(self, source: bytes, kind: str) -> None:
+        """Require that each sample of `SOUND` is rendered, from any position, with its length."""
+        parts = {"": (0, None), "/t:1.9": (91200, None), "/t:1.5:0.5": (72000, 96000)}
+        texts = [f"f:wav/bd:32f{part}" for part in parts]
+        for (start, end), text in zip(parts.values(), texts, strict=True):
+            self.assertEqual(render_and_decode(source, text), self.SOUND.part(start, end), kind)
+        error = self.assertRaises(InvalidOptions, render, source, "f:wav/t:2.5")
+        self.assertIn("which is 2.5 seconds.", error.message)
+        self.assertEqual(probe(source).description.duration, Decimal("2.5"))
+
+    def test_valid_bits(self) -> None:
+        """24 or 20 valid bits in 32 are rendered as they are, from any position (D11, D57)."""
+        integers = "-c:a pcm_s32le -f"
+        made = convert_all(
+            write_wav(self.SOUND),
+            {
+                "wav": f"{integers} wav",
+                "rf64": f"{integers} wav -rf64 always",
+                "w64": f"{integers} w64",
+                "caf": "-c:a pcm_s32be -f caf",
+            },
+        )
+        for kind, valid in (("wav", 24), ("wav", 20), ("rf64", 24), ("w64", 24), ("caf", 24)):
+            # The bits of the container, the size of the extension and the valid bits; in caf, the
+            # channels and the valid bits.
+            form, *values = (">II", 2) if kind == "caf" else ("<HHH", 32, 22)
+            full, padded = (struct.pack(form, *values, bits) for bits in (32, valid))
+            self.assertEqual(made[kind].count(full), 1, kind)
+            source = made[kind].replace(full, padded)
+            self.assert_whole(source, kind)
+            # The samples are not dithered.
+            self.assertEqual(render_and_decode(source, "f:flac/t:1.9"), self.SOUND.part(91200))
+
+    def test_integers_as_floats(self) -> None:
+        """Floats in the range of 24-bit or of 16-bit integers have 4 bytes a sample."""
+        for bits, more in ((24, b""), (32, b"\2\0\1\0")):
+            peak = 1 << (23 if bits == 24 else 15)
+            data = (self.SOUND.channels.T * peak).astype("<f4").tobytes()
+            form = struct.pack("<HHIIHH", 1, 2, 48000, 8 * 48000, 8, bits) + more
+            head = b"RIFF" + struct.pack("<I", 28 + len(form) + len(data)) + b"WAVEfmt "
+            head += struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data))
+            self.assert_whole(head + data, probe(head + data).codec)
 
 
 class CombinationTests(SynchronousTestCase):

@@ -197,6 +197,30 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.bit_depth, depth)
         self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
 
+    def test_may_be_padded(self) -> None:
+        """Samples may be padded if the header states more bits a second than the codec has.
+
+        ffprobe prints the bit rate that the header states.
+        """
+        for codec, bits, bitrate, expected in (
+            *(("pcm_s24le", 24, 2304000, False), ("pcm_s24le", 24, 3072000, True)),
+            *(("pcm_s16le", 16, 1536000, False), ("pcm_s16le", 16, 2304000, True)),
+            *(("pcm_f24le", 32, 3072000, True), ("pcm_f16le", 32, 3072000, False)),
+            *(("pcm_s16le", 16, "N/A", False), ("adpcm_ms", 4, 3072000, False)),
+        ):
+            stream = {
+                **AUDIO,
+                "codec_name": codec,
+                "sample_rate": "48000",
+                "channels": 2,
+                "bits_per_sample": bits,
+                "bit_rate": str(bitrate),
+            }
+            for container in ("wav", "w64", "caf"):
+                found = parse_streams(stream, format_name=container)
+                self.assertEqual(found.may_be_padded, expected, (codec, bitrate))
+            self.assertFalse(parse_streams(stream, format_name="mov").may_be_padded)
+
     def test_decoded_bits(self) -> None:
         """Decoded samples have the bits of their format; 32 may hold the 20 or 24 stated (D60).
 

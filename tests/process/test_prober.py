@@ -14,6 +14,7 @@ from audioproxy.errors import (
     ProbeFailed,
     ProbeTimeout,
     QueueFull,
+    RenderFailed,
     UndecodableSource,
     UpstreamUnavailable,
     VideoSource,
@@ -24,6 +25,8 @@ from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
+from tests.media.source_length.test_padded import extensible
+from tests.media.source_length.test_pcm import chunk, wav
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.support.processes import FakeSpawner
 
@@ -46,6 +49,7 @@ class FakeSource:
 
     :ivar state: its fingerprint.
     :ivar refusal: raised by `input`, if it is set.
+    :ivar content: its bytes.
     :ivar input_calls: for each call of `input`, the seconds that it may take, and whether it needs
         the whole source.
     """
@@ -53,6 +57,7 @@ class FakeSource:
     state: bytes = b""
     opened: Input = field(default_factory=local_input)
     refusal: Exception | None = None
+    content: bytes = b""
     input_calls: list[tuple[float, bool]] = field(default_factory=list)
     descriptors: dict[int, int] = field(default_factory=dict)
 
@@ -64,6 +69,13 @@ class FakeSource:
         if self.refusal is not None:
             raise self.refusal
         return self.opened
+
+    @property
+    def size(self) -> int | None:
+        return len(self.content)
+
+    async def read(self, offset: int, count: int) -> bytes:
+        return self.content[offset : offset + count]
 
 
 class ProberCase(SynchronousTestCase):
@@ -226,6 +238,41 @@ class ResultTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(probing, ProbeTimeout)
+
+
+class PaddedTests(ProberCase):
+    """A source whose samples may be padded"""
+
+    STREAM = AUDIO | {"codec_name": "pcm_f24le"}
+    CONTENT = wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80)))
+
+    def probe_padded(self, source: FakeSource) -> Deferred[Probe]:
+        """Probe a source that ffprobe takes for 24-bit floats."""
+        probing = self.fetch(source=source)
+        if self.slots.held:
+            output = json.dumps({"streams": [self.STREAM], "format": {"format_name": "wav"}})
+            self.spawner.last.exit_and_end(stdout=output.encode())
+        return probing
+
+    def test_each_request(self) -> None:
+        """Each request reads the header of its own source, whether the probe is cached or not."""
+        source = FakeSource(b"1", content=self.CONTENT)
+        for _ in range(2):
+            probe = self.successResultOf(self.probe_padded(source))
+            self.assertEqual((probe.codec, probe.decoder), ("pcm_s32le", "pcm_s32le"))
+            self.assertEqual(source.input_calls[-1], (10, True))
+        self.assertEqual(len(self.spawner.children), 1)
+
+    def test_failures(self) -> None:
+        """If the header cannot be read, the request is refused as one whose probe failed."""
+        for error, refusal in (
+            *((RenderFailed(), ProbeFailed), (TimeoutError(), ProbeTimeout)),
+            (UpstreamUnavailable(), UpstreamUnavailable),
+        ):
+            source = FakeSource(b"1")
+            self.successResultOf(self.probe_padded(source))
+            source.refusal = error
+            self.assert_refused(self.fetch(source=source), refusal)
 
 
 class RemoteTests(ProberCase):

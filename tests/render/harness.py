@@ -131,12 +131,14 @@ class RenderHarness:
         self.clients.append(client)
         return client
 
-    def answer_probe(self, duration: str | None = "10", container: str = "wav") -> None:
+    def answer_probe(
+        self, duration: str | None = "10", container: str = "wav", codec: str = "pcm_s16le"
+    ) -> None:
         """Make the most recent probe report decodable audio."""
         child = self.spawner.last
         assert child.arguments[0] == "ffprobe", child.arguments
         form = {"format_name": container} | ({} if duration is None else {"duration": duration})
-        stream = {"codec_type": "audio", "codec_name": "pcm_s16le", "sample_rate": "44100"}
+        stream = {"codec_type": "audio", "codec_name": codec, "sample_rate": "44100"}
         child.write_stdout(
             json.dumps({"format": form, "streams": [{**stream, "channels": 2}]}).encode()
         )

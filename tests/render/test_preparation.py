@@ -18,6 +18,8 @@ from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.preparation import Commands, find_commands
+from tests.media.source_length.test_padded import extensible
+from tests.media.source_length.test_pcm import chunk, wav
 from tests.render.test_render import RenderCase
 
 
@@ -53,6 +55,17 @@ class FindCommandsTests(RenderCase):
         self.assertEqual(Decimal(4), plan.probe.duration)
         self.assertEqual(self.harness.spawner.children[-1].arguments, plan.measure)
         self.assertIn("ss=132300", " ".join(plan.ffmpeg or []))
+
+    def test_decoder(self) -> None:
+        """The command of a source with padded samples names the decoder that reads them."""
+        form, data = chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80))
+        self.harness.sources.content = wav(form, data)
+        begun = self.begin("f:mp3")
+        self.harness.answer_probe(codec="pcm_f24le")
+        command = self.successResultOf(begun).ffmpeg or []
+        decoder = command.index("-c:a")
+        self.assertLess(decoder, command.index("-i"))
+        self.assertEqual(command[decoder + 1], "pcm_s32le")
 
     def test_info(self) -> None:
         """An info document needs only a probe, for a source of any size (Info endpoint, 4)."""

@@ -15,13 +15,13 @@ import re
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,11 @@ from audioproxy.media.encoding import (
     stated_length,
     uses_length,
 )
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.source_length.find import find_length
+from audioproxy.media.source_length.padded import find_padding
 from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import needs_measuring
 from audioproxy.render.output import RenderOutput
@@ -61,6 +62,7 @@ _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 _FLOATS = "-c:a pcm_f32le -f wav"
 
 Samples = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,18 @@ def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
     if ended.code == 0:
-        return read_probe(ended.stdout, ended.stderr)
+        found = read_probe(ended.stdout, ended.stderr)
+        return _pad(source, found) if found.may_be_padded else found
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+
+
+def _pad(source: bytes, found: Probe) -> Probe:
+    return run_in_memory(lambda read: find_padding(read, len(source), found), source)
+
+
+def input_of(found: Probe) -> Input:
+    """Return the input of a probed source, as the service opens it."""
+    return replace(local_input(), decoder=found.decoder)
 
 
 @cache
@@ -148,23 +160,33 @@ def probe_length(source: bytes) -> Probe:
 
 def find_length_of(source: bytes, found: Probe) -> SourceLength | None:
     """Find the length of a source in memory."""
+    return run_in_memory(lambda read: find_length(read, len(source), found), source)
+
+
+def run_in_memory(
+    begin: Callable[[Callable[[int, int], Coroutine[Any, Any, bytes]]], Coroutine[Any, Any, T]],
+    source: bytes,
+) -> T:
+    """Return the result of a coroutine that reads a source in memory.
+
+    :param begin: returns the coroutine, for a function that reads.
+    """
 
     async def read(offset: int, count: int) -> bytes:
         return source[offset : offset + count]
 
-    finding = find_length(read, len(source), found)
     try:
-        finding.send(None)
+        begin(read).send(None)
     except StopIteration as ended:
-        length: SourceLength | None = ended.value
-        return length
+        result: T = ended.value
+        return result
     raise AssertionError("a read from memory does not wait")
 
 
 @cache
 def measure(source: bytes) -> Probe:
     """Probe a source, and measure its duration by decoding it."""
-    ended = run(measure_arguments("ffmpeg", local_input()), source)
+    ended = run(measure_arguments("ffmpeg", input_of(probe(source))), source)
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
@@ -205,7 +227,7 @@ def _encode(
     """Render with one process; raise NothingDecoded if any output has no audio."""
     words: list[str] = []
     commands = {
-        text: encoder_arguments(ffmpeg, local_input(), parse_options(text), found, resampler)
+        text: encoder_arguments(ffmpeg, input_of(found), parse_options(text), found, resampler)
         for text, found in probes.items()
     }
     with ExitStack() as stack:
@@ -339,13 +361,12 @@ def describe(source: bytes) -> dict[str, Any]:
 def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
     """Measure the loudness of a render, or of the source itself."""
     if text is None:
-        command = source_loudness_arguments(
-            "ffmpeg", local_input(), VariantOptions(), probe(source)
-        )
+        found = probe(source)
+        command = source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
     else:
         options = parse_options(text)
         found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
-        command = loudness_arguments("ffmpeg", local_input(), options, found)
+        command = loudness_arguments("ffmpeg", input_of(found), options, found)
     parser = LoudnessParser()
     parser.add(run(command, source).stdout)
     return parser.finish()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.flac import read_flac
@@ -12,6 +13,8 @@ from audioproxy.media.source_length.mp4 import read_mp4
 from audioproxy.media.source_length.ogg import read_opus, read_vorbis
 from audioproxy.media.source_length.pcm import read_aiff, read_caf, read_w64, read_wav
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength
+
+T = TypeVar("T")
 
 #: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
 #: uncompressed audio, and None for all codecs.
@@ -53,8 +56,21 @@ async def find_length(
     reader = READERS.get((container, codec)) or READERS.get((container, None))
     if reader is None:
         return None
+    length = await run_reader(read, size, reader(size, probe))
+    return length if length is not None and length.samples > 0 else None
+
+
+async def run_reader(
+    read: Callable[[int, int], Awaitable[bytes]],
+    size: int,
+    running: Generator[tuple[int, int], bytes, T],
+) -> T | None:
+    """Return the result of a reader; None where the source does not have the expected form.
+
+    :param read: as that of `find_length`.
+    :param size: bytes of the source.
+    """
     windows: list[tuple[int, bytes]] = []
-    running = reader(size, probe)
     try:
         offset, count = next(running)
         while True:
@@ -70,10 +86,10 @@ async def find_length(
                 data = windows[-1][1][offset - start :][:count]
             offset, count = running.send(data)
     except StopIteration as ended:
-        length: SourceLength = ended.value
+        result: T = ended.value
     except Malformed:
         return None
-    return length if length.samples > 0 else None
+    return result
 
 
 def _from_windows(windows: list[tuple[int, bytes]], offset: int, count: int) -> bytes | None:

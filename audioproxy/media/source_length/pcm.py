@@ -11,11 +11,13 @@ import re
 from audioproxy.media.probe import Probe
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
 
-# Chunks that are examined before the samples.
-_MOST_CHUNKS = 64
+#: Chunks that are examined before the samples.
+MOST_CHUNKS = 64
 _UNKNOWN_SIZE = 0xFFFF_FFFF
 
 _ONE_BYTE = ("pcm_alaw", "pcm_mulaw")
+# Floats in the range of 16-bit or of 24-bit integers.
+_FOUR_BYTES = ("pcm_f16le", "pcm_f24le")
 # ffmpeg's names of the other codecs have their bits.
 _BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?$")
 
@@ -30,7 +32,7 @@ def read_wav(size: int, probe: Probe) -> Reader:
         raise Malformed
     is_large = header[:4] != b"RIFF"
     offset, large_size = 12, 0
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(MOST_CHUNKS):
         chunk = yield from read_range(offset, 8)
         length, offset = int.from_bytes(chunk[4:], "little"), offset + 8
         if chunk[:4] == b"data":
@@ -51,7 +53,7 @@ def read_w64(size: int, probe: Probe) -> Reader:
     if (yield from read_range(0, 16)) != _W64_RIFF:
         raise Malformed
     offset = 40
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(MOST_CHUNKS):
         chunk = yield from read_range(offset, 24)
         length = int.from_bytes(chunk[16:], "little")
         if chunk[:16] == _W64_DATA:
@@ -68,7 +70,7 @@ def read_aiff(size: int, probe: Probe) -> Reader:
     if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
         raise Malformed
     offset = 12
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(MOST_CHUNKS):
         chunk = yield from read_range(offset, 8)
         length, offset = int.from_bytes(chunk[4:], "big"), offset + 8
         if chunk[:4] == b"SSND":
@@ -83,7 +85,7 @@ def read_caf(size: int, probe: Probe) -> Reader:
     if (yield from read_range(0, 4)) != b"caff":
         raise Malformed
     offset = 8
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(MOST_CHUNKS):
         chunk = yield from read_range(offset, 12)
         length, offset = int.from_bytes(chunk[4:], "big", signed=True), offset + 12
         if chunk[:4] == b"data":
@@ -110,6 +112,8 @@ def _sample_bytes(codec: str) -> int:
     """
     if codec in _ONE_BYTE:
         return 1
+    if codec in _FOUR_BYTES:
+        return 4
     found = _BITS.match(codec)
     if found is None:
         raise Malformed

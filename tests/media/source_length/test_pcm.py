@@ -65,7 +65,7 @@ class WavTests(SynchronousTestCase):
         file = wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(48)))
         for codec, samples in (
             *(("pcm_u8", 24), ("pcm_alaw", 24), ("pcm_mulaw", 24), ("pcm_s24le", 8)),
-            *(("pcm_f32be", 6), ("pcm_f64le", 3)),
+            *(("pcm_f32be", 6), ("pcm_f64le", 3), ("pcm_f16le", 6), ("pcm_f24le", 6)),
         ):
             self.assertEqual(found(file, "wav", codec), samples)
 
