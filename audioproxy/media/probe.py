@@ -20,6 +20,7 @@ _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
 _FALLBACK_CHANNELS = 2
+_ONE_BIT_DEPTH = 24
 
 # Bits of the integer formats of decoded samples, as ffprobe names them.
 _DECODED_BITS = {"u8": 8, "s16": 16, "s32": 32}
@@ -48,7 +49,7 @@ class Probe:
     :ivar frame_samples: as that of `SourceLength`.
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
-    :ivar bit_depth: bits of a sample as stored.
+    :ivar bit_depth: bits of a sample as stored; 24 for one-bit audio.
     :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
@@ -161,7 +162,7 @@ def read_probe(
         exact=duration is not None and exact,
         sample_rate=rate,
         channels=channels,
-        bit_depth=description.bit_depth or _FALLBACK_DEPTH,
+        bit_depth=_bit_depth(codec, audio.get("sample_fmt"), description.bit_depth),
         decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
         may_be_padded=container_name in _MAY_PAD and _may_be_padded(codec, audio),
@@ -177,6 +178,18 @@ def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:
     fields = ("bit_rate", "sample_rate", "channels", "bits_per_sample")
     stated, rate, channels, bits = (read_count(audio.get(field)) or 0 for field in fields)
     return codec == "pcm_f24le" or (codec in _PADDED and stated > rate * channels * bits)
+
+
+def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:
+    """Return the bits of a sample, from which the default depth of an output follows.
+
+    Samples of one bit, at megahertz, hold more than 16 bits in the range of hearing (D69). DSD and
+    DST are such. ffprobe states 8 bits for a byte of them, also in WavPack; the samples of all
+    other codecs with 8 bits are decoded to integers.
+    """
+    if codec == "dst" or (stated == 8 and str(sample_format).startswith("flt")):
+        return _ONE_BIT_DEPTH
+    return stated or _FALLBACK_DEPTH
 
 
 def _decoded_bits(sample_format: object, stated: int | None) -> int:

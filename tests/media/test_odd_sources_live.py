@@ -209,6 +209,25 @@ class PaddedSamplesTests(SynchronousTestCase):
             self.assert_whole(head + data, probe(head + data).codec)
 
 
+class OneBitTests(SynchronousTestCase):
+    """DSD"""
+
+    def test_depth(self) -> None:
+        """The default depth of DSD is 24 bits in flac and wav, and `bd` replaces it (D69)."""
+        blocks = 16
+        data = random.Random(1).randbytes(4096 * blocks)
+        form = struct.pack(
+            *("<4sQIIIIIIQII", b"fmt ", 52, 1, 0, 1, 1, 2_822_400, 1),
+            *(4096 * blocks * 8, 4096, 0),
+        )
+        body = form + struct.pack("<4sQ", b"data", 12 + len(data)) + data
+        source = struct.pack("<4sQQQ", b"DSD ", 28, 28 + len(body), 0) + body
+        self.assertEqual(probe(source).description.bit_depth, 8)
+        depths = {"f:flac": 24, "f:wav": 24, "f:flac/bd:16": 16, "f:wav/bd:16": 16}
+        for text, output in render_all(source, depths).items():
+            self.assertEqual(probe(output).bit_depth, depths[text], text)
+
+
 class CombinationTests(SynchronousTestCase):
     """Combinations of options and sources."""
 

@@ -197,6 +197,18 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.bit_depth, depth)
         self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
 
+    def test_one_bit(self) -> None:
+        """One-bit audio counts as 24 bits, and the info document states what ffprobe does (D69)."""
+        for codec, decoded, stated, depth in (
+            *(("dsd_lsbf_planar", "fltp", 8, 24), ("dsd_msbf", "flt", 8, 24)),
+            *(("wavpack", "fltp", 8, 24), ("dst", "flt", "0", 24)),
+            *(("wavpack", "u8p", 8, 8), ("pcm_s8", "u8", 8, 8), ("wavpack", "fltp", 32, 32)),
+            ("mp3", "fltp", "0", 16),
+        ):
+            found = parse_audio(codec_name=codec, sample_fmt=decoded, bits_per_sample=stated)
+            self.assertEqual(found.bit_depth, depth, codec)
+            self.assertEqual(found.description.bit_depth, int(stated) or None, codec)
+
     def test_may_be_padded(self) -> None:
         """Samples may be padded if the header states more bits a second than the codec has.
 
