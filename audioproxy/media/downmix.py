@@ -6,6 +6,10 @@ lower. All other speakers have the gain of the nearest speaker of a 3/2 layout. 
 behind the middle is split between both surrounds at equal power. Low-frequency channels are left
 out.
 
+Ambisonics have no speakers. They are mixed by the matrices of RFC 8486 (section 4), whose channels
+are in ACN order with SN3D normalization: W+Y is a cardioid that faces left, W-Y one that faces
+right, and W is mono.
+
 The sums of the equations can exceed full scale, so all outputs are scaled by the same factor. In
 mono, this makes stereo its mean.
 """
@@ -23,6 +27,7 @@ _LEFT, _SURROUND_LEFT = (1.0, 0.0), (_LOWER, 0.0)
 _RIGHT, _SURROUND_RIGHT = (0.0, 1.0), (0.0, _LOWER)
 _CENTER, _BEHIND = (_LOWER, _LOWER), (0.5, 0.5)
 _OMITTED = (0.0, 0.0)
+_OMNIDIRECTIONAL, _LEFT_TO_RIGHT = (0.5, 0.5), (0.5, -0.5)
 
 # The gains of a speaker in the left and in the right output, by ffmpeg's name of the speaker.
 _GAINS = {
@@ -88,6 +93,9 @@ _ASSUMED = {2: "stereo", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 # label, such as `FL@a`.
 _LISTED = re.compile(r"\d+ channels \((.+)\)")
 
+# How ffprobe spells Ambisonics of an order, which may have further channels for speakers.
+_AMBISONIC = re.compile(r"ambisonic (\d{1,2})(?:\+(.+))?")
+
 
 @dataclass(frozen=True, slots=True)
 class Mix:
@@ -124,8 +132,8 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     """Return the change from a source's channels to one or two channels; None for no change."""
     if source == channels and layout in (None, OUTPUT_LAYOUTS[channels]):
         return None
-    speakers = find_speakers(source, layout)
-    rows = _alternate(source, channels) if speakers is None else _downmix(speakers, channels)
+    gains = _find_gains(source, layout)
+    rows = _alternate(source, channels) if gains is None else _downmix(gains, channels)
     sources = [[number for number, gain in enumerate(row) if gain] for row in rows]
     if all(len(numbers) == 1 for numbers in sources):
         # BS.775 would lower mono by 3 dB on both sides. A channel without others keeps its level.
@@ -134,7 +142,22 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
         "+".join(f"{gain:.9f}*c{number}" for number, gain in enumerate(row) if gain) for row in rows
     )
     outputs = "|".join(f"c{number}={mixed}" for number, mixed in enumerate(sums))
+    outputs = outputs.replace("+-", "-")
     return Mix(f"pan={OUTPUT_LAYOUTS[channels]}|{outputs}", computed=True)
+
+
+def _find_gains(source: int, layout: str | None) -> list[tuple[float, float]] | None:
+    """Return the gains of all channels in the left and in the right output; None where unknown."""
+    scene = _AMBISONIC.fullmatch(layout or "")
+    if scene is None:
+        speakers = find_speakers(source, layout)
+        return None if speakers is None else [_GAINS[speaker] for speaker in speakers]
+    components = (int(scene[1]) + 1) ** 2
+    others = [] if scene[2] is None else find_speakers(source - components, scene[2])
+    if others is None or source != components + len(others):
+        return None
+    gains = [_OMNIDIRECTIONAL, _LEFT_TO_RIGHT, *[_OMITTED] * components][:components]
+    return gains + [_GAINS[speaker] for speaker in others]
 
 
 def _copy(sources: list[int]) -> str:
@@ -146,14 +169,17 @@ def _copy(sources: list[int]) -> str:
     return f"channelmap=map={copied}:channel_layout={OUTPUT_LAYOUTS[len(sources)]}"
 
 
-def _downmix(speakers: list[str], channels: int) -> list[list[float]]:
-    """Return the gains of all speakers for each output; none has a sum above 1."""
-    left, right = zip(*(_GAINS[speaker] for speaker in speakers), strict=True)
+def _downmix(gains: list[tuple[float, float]], channels: int) -> list[list[float]]:
+    """Return the gains of all channels for each output; none has a sum of amounts above 1.
+
+    :param gains: in the left and in the right output.
+    """
+    left, right = zip(*gains, strict=True)
     if channels == 1:
         rows = [[_LOWER * (one + other) for one, other in zip(left, right, strict=True)]]
     else:
         rows = [list(left), list(right)]
-    highest = max(1, *map(sum, rows))
+    highest = max(1, *(sum(map(abs, row)) for row in rows))
     return [[gain / highest for gain in row] for row in rows]
 
 

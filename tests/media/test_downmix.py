@@ -269,6 +269,53 @@ class SpeakersTests(SynchronousTestCase):
             self.assertIsNone(find_speakers(channels, layout), (channels, layout))
 
 
+class AmbisonicTests(MixTestCase):
+    """Ambisonics in ACN order, with SN3D normalization"""
+
+    def test_stereo(self) -> None:
+        """The left is W+Y and the right W-Y, for any order, as RFC 8486 has them (section 4).
+
+        Channels beside the scene, such as a voice that does not turn with the head, have twice the
+        gain of W, and keep their side.
+        """
+        for channels, layout, left in (
+            (4, "ambisonic 1", "0.5*0 0.5*1"),
+            (9, "ambisonic 2", "0.5*0 0.5*1"),
+            (16, "ambisonic 3", "0.5*0 0.5*1"),
+            (64, "ambisonic 7", "0.5*0 0.5*1"),
+            (6, "ambisonic 1+stereo", "0.25*0 0.25*1 0.5*4"),
+            (11, "ambisonic 2+stereo", "0.25*0 0.25*1 0.5*9"),
+        ):
+            terms = [term.split("*") for term in left.split()]
+            one = "+".join(f"{float(gain):.9f}*c{number}" for gain, number in terms)
+            # Y has the other sign, and the right channel follows the left one.
+            other = one.replace("+", "-", 1)
+            if "stereo" in layout:
+                other = other.replace(f"*c{terms[-1][1]}", f"*c{int(terms[-1][1]) + 1}")
+            mix = Mix(f"pan=stereo|c0={one}|c1={other}", computed=True)
+            self.assertEqual(find_mix(channels, layout, 2), mix, layout)
+
+    def test_mono(self) -> None:
+        """Mono is W alone, which keeps its level; channels beside the scene are mixed to it."""
+        alone = Mix("channelmap=map=0:channel_layout=mono", computed=False)
+        for channels, layout in ((4, "ambisonic 1"), (9, "ambisonic 2"), (64, "ambisonic 7")):
+            self.assertEqual(find_mix(channels, layout, 1), alone, layout)
+        third = 1 / 3
+        mixed = [[third, 0, 0, 0, third, third]]
+        self.assert_gains(gains(6, "ambisonic 1+stereo", 1), mixed, "stereo")
+        self.assert_gains(gains(3, "ambisonic 0+stereo", 1), [[third] * 3], "order 0")
+
+    def test_unknown(self) -> None:
+        """Layouts that do not fit the number of channels are those of unlabeled channels."""
+        for channels, layout in (
+            *((5, "ambisonic 1"), (3, "ambisonic 1"), (6, "ambisonic 1+5.1")),
+            (6, "ambisonic 1+2 channels (UNSD+FR)"),
+        ):
+            for outputs in (1, 2):
+                found = find_mix(channels, layout, outputs)
+                self.assertEqual(found, find_mix(channels, "unknown", outputs), layout)
+
+
 class UnlabeledTests(MixTestCase):
     """Channels whose speakers are unknown."""
 
@@ -277,7 +324,7 @@ class UnlabeledTests(MixTestCase):
 
         All channels of an output have the same gain.
         """
-        for channels, layout in ((3, None), (4, "ambisonic 1"), (9, None), (10, None), (64, None)):
+        for channels, layout in ((3, None), (4, "unknown"), (9, None), (10, None), (64, None)):
             left, right = (channels + 1) // 2, channels // 2
             sides = [[1 / left, 0] * left, [0, 1 / right] * (right + 1)]
             stereo = [side[:channels] for side in sides]

@@ -374,7 +374,7 @@ class ChannelTests(SynchronousTestCase):
             ("ch:1", 6, "5.1(side)", 1),
             ("ch:2", 8, None, 2),
             ("ch:2", 9, None, 2),
-            ("ch:1", 4, "ambisonic 1", 1),
+            ("ch:2", 4, "ambisonic 1", 2),
         ):
             mix = find_mix(channels, layout, outputs)
             assert mix is not None

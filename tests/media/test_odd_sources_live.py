@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -23,6 +24,7 @@ from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
 from tests.support.audio import (
+    Sound,
     constant,
     convert,
     convert_all,
@@ -207,6 +209,34 @@ class PaddedSamplesTests(SynchronousTestCase):
             head = b"RIFF" + struct.pack("<I", 28 + len(form) + len(data)) + b"WAVEfmt "
             head += struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data))
             self.assert_whole(head + data, probe(head + data).codec)
+
+
+class AmbisonicTests(SynchronousTestCase):
+    """Ambisonics, as Opus has them"""
+
+    def test_sides(self) -> None:
+        """A sound from the left is left in stereo, and has its level in mono (RFC 8486).
+
+        All options take sources of any order, with or without further stereo channels.
+        """
+        for channels in (4, 9, 6):
+            # The front left of the scene: W is 1, and Y and X are the sine and the cosine.
+            scene = tone(48000, 24000, *[440] * channels)
+            directions = np.array([1, 0.8, 0, 0.6, *[0] * (channels - 4)], np.float32)
+            wav = write_wav(Sound(48000, scene.channels * directions[:, None]))
+            opus = "-c:a libopus -b:a 512k -mapping_family 2 -f ogg"
+            source = convert(wav, opus)
+            self.assertTrue((probe(source).layout or "").startswith("ambisonic"), channels)
+            texts = ("f:wav/bd:32f", "f:wav/bd:32f/ch:1", "f:peaks/ch:2", "f:mp3/enhance:voice")
+            texts += ("f:wav/bd:32f/ch:2/gain:6/fade:0.1:0.1/norm:ebu", "f:opus/ch:1/enhance:voice")
+            outputs = render_all(source, texts)
+            left, right = read_wav(outputs[texts[0]]).part(4800, 19200).channels
+            (mono,) = read_wav(outputs[texts[1]]).part(4800, 19200).channels
+            # Further channels lower those of the scene.
+            scale = (0.5, 1) if channels != 6 else (0.25, 1 / 3)
+            levels = [float(np.abs(side).max()) / 0.5 for side in (left, right, mono)]
+            for level, gain in zip(levels, (1.8 * scale[0], 0.2 * scale[0], scale[1]), strict=True):
+                self.assertApproximates(level, gain, 0.02, (channels, levels))
 
 
 class OneBitTests(SynchronousTestCase):
