@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     InvalidOptions,
+    IrregularSource,
     NotFound,
     NothingDecoded,
     OutputTooLarge,
@@ -652,6 +653,66 @@ class MeasuringTests(RenderCase):
                 self.measure(samples)
             self.assertIsInstance(client.outcome, refusal)
             self.assertEqual("4 seconds" in str(client.outcome), refusal is InvalidOptions)
+
+
+class IrregularTests(RenderCase):
+    """Renders of sources that change inside, or hold samples that are no audio (D63)."""
+
+    CHANGE = b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n"
+
+    def alive(self) -> list[tuple[str, bool]]:
+        """Return the name of each child, and whether it is the decoder of another one."""
+        children = self.harness.spawner.alive
+        return [(child.arguments[0], child.arguments[-2] == "f64le") for child in children]
+
+    def end_pipeline(self, data: bytes) -> None:
+        """End a decoder and its encoder."""
+        decoder, encoder = self.harness.spawner.alive
+        decoder.exit_and_end()
+        encoder.exit_and_end(stdout=data)
+
+    def test_before_the_first_byte(self) -> None:
+        """A change that is found before a client has a byte costs time, and nothing else.
+
+        Later renders of the source, with any options, begin with its decoder.
+        """
+        client, encoder = self.harness.render("f:opus")
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"whole")
+        self.assertEqual((client.data, client.outcome), (b"whole", "whole"))
+        self.assertEqual(self.harness.stored(), b"whole")
+        self.harness.start_probed("f:mp3")
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"more")
+
+    def test_after_the_first_byte(self) -> None:
+        """A change that is found later ends the stream; the variant is not stored.
+
+        The source is remembered, so the next request gets the whole variant. A warning says so.
+        """
+        log = Log()
+        self.addCleanup(log.start())
+        client, encoder = self.harness.render("f:mp3")
+        self.harness.write_output(b"x" * 1000)
+        self.assertTrue(client.output_started)
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.assertIsInstance(client.outcome, IrregularSource)
+        self.assertIsNone(self.harness.stored())
+        (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
+        self.assertIn("its next render decodes it in a process of its own", formatEvent(warning))
+        again = self.harness.start_probed("f:mp3")
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"whole")
+        self.assertEqual((again.data, again.outcome), (b"whole", "whole"))
+
+    def test_other_sources(self) -> None:
+        """Other sources, and other versions of the source, are rendered in one process."""
+        _, encoder = self.harness.render("f:opus")
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.end_pipeline(b"whole")
+        self.harness.render("f:opus", b"b.wav")
+        self.assertEqual(self.alive(), [("ffmpeg", False)])
 
 
 class LeavingTests(RenderCase):
