@@ -19,6 +19,7 @@ from decimal import Decimal
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.diagnostics import CUT_SHORT
+from audioproxy.media.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.inputs import Input, decoded_input
 from audioproxy.media.probe import Probe
 
@@ -35,6 +36,10 @@ _MOST_INTEGER_BITS = 32
 # The amplitude from which a sample is no audio: 96 dB over full scale. Conversions of larger ones
 # to 16 bits overflow.
 _LARGEST_SAMPLE = 65536
+
+# No sum of channels exceeds full scale.
+_MIXING_RESAMPLER = (*SWRESAMPLE, "-rematrix_maxval", "1")
+_RESAMPLER = " ".join(_MIXING_RESAMPLER)[1:].replace(" -", ":").replace(" ", "=")
 
 # Reports samples that are no audio. To silencedetect, all audio is silence with this limit, so it
 # reports one start of silence, and an end at each sample that is no audio. At a rate of 1 Hz it
@@ -142,21 +147,22 @@ def decoder_arguments(ffmpeg: str, source: Input, probe: Probe, seek: int) -> li
     filters = []
     if probe.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
+    layout = probe.layout
+    if layout is None or " channels" in layout:
+        layout = OUTPUT_LAYOUTS.get(probe.channels)
     if probe.channels == 2:
-        # libswresample lowers mono by 3 dB on both sides.
+        # libswresample lowers mono by 3 dB on both sides. A filter of its own mixes the channels:
+        # ffmpeg would mix them ahead of the volume.
         filters.append("volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double")
-    layout = ["-ac", str(probe.channels)]
-    if probe.layout is not None and " channels" not in probe.layout:
-        filters.append(f"aformat=channel_layouts={probe.layout}")
-        layout = []
+        filters.append(f"aresample={probe.sample_rate}:ochl={layout}:{_RESAMPLER}")
+    elif layout is not None:
+        filters.append(f"aformat=channel_layouts={layout}")
     form = _stream_format(probe)
     return [
         *open_source(ffmpeg, source, probe, seek, uniform=False),
         *(["-af", ",".join(filters)] if filters else []),
-        *SWRESAMPLE,
-        # No sum of channels exceeds full scale.
-        *("-rematrix_maxval", "1"),
-        *("-ar", str(probe.sample_rate), *layout),
+        *_MIXING_RESAMPLER,
+        *("-ar", str(probe.sample_rate), "-ac", str(probe.channels)),
         *("-abort_on", "empty_output", "-c:a", f"pcm_{form}", "-f", form, "pipe:1"),
     ]
 
@@ -170,7 +176,7 @@ def measure_arguments(ffmpeg: str, source: Input, probe: Probe) -> list[str]:
     return [
         *open_source(ffmpeg, source, uniform=False),
         *("-progress", "pipe:1", "-stats_period", "3600"),
-        *SWRESAMPLE,
+        *_MIXING_RESAMPLER,
         *("-ar", str(probe.sample_rate), "-ac", "1"),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),
     ]

@@ -27,6 +27,7 @@ SOURCE = local_input()
 QUIET = "ffmpeg -nostdin -hide_banner -max_error_rate 1 -v error"
 STREAMS = "-map 0:a:0 -vn -sn -dn"
 SWRESAMPLE = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
+SWRESAMPLE += " -rematrix_maxval 1"
 
 
 class MeasureTests(SynchronousTestCase):
@@ -56,17 +57,20 @@ class DecoderTests(SynchronousTestCase):
         """
         filters = (
             "volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double"
-            ",aformat=channel_layouts=stereo"
+            ",aresample=44100:ochl=stereo:filter_size=160:phase_shift=10:kaiser_beta=12"
+            ":internal_sample_fmt=dblp:rematrix_maxval=1"
         )
         self.assertEqual(
             self.words(STEREO, 441000),
             f"{QUIET} {' '.join(SOURCE.encoder_arguments('10'))} {STREAMS} -af {filters}"
-            f" {SWRESAMPLE} -rematrix_maxval 1 -ar 44100 -abort_on empty_output"
+            f" {SWRESAMPLE} -ar 44100 -ac 2 -abort_on empty_output"
             " -c:a pcm_f64le -f f64le pipe:1",
         )
 
     def test_channels(self) -> None:
-        """The number of channels stands for a layout that is unknown or has no name."""
+        """More than two channels have the layout of the source, if that has a name."""
+        named = self.words(replace(STEREO, channels=6, layout="5.1(side)"))
+        self.assertIn(" -af aformat=channel_layouts=5.1(side) ", named)
         for layout in (None, "6 channels (FL+FR+LFE+FC+BL+BR)"):
             words = self.words(replace(STEREO, channels=6, layout=layout))
             self.assertIn(" -ar 44100 -ac 6 ", words)
