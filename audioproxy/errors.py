@@ -171,6 +171,15 @@ class RenderFailed(Refusal):
     default_message = "The render failed."
 
 
+class IrregularSource(RenderFailed):
+    """A render in one process has found that its source needs two (`audioproxy.media.decoding`)."""
+
+    default_message = (
+        "The source changes its format inside, or has samples that are no numbers, as was found"
+        " after the start of this response. Request it again."
+    )
+
+
 class OutputTooLarge(RenderFailed):
     """The output of a render exceeds AP_MAX_VARIANT_BYTES."""
 

@@ -246,7 +246,7 @@ class CanonicalTests(SynchronousTestCase):
             options, _ = read_options(cut(row["options"]))
             source = source_of(row["source"]).canonical
             self.assertEqual(row["key"], cache_key(options, source), row)
-            validator = b"3\n" + options.canonical().encode("ascii") + b"\n" + source
+            validator = b"4\n" + options.canonical().encode("ascii") + b"\n" + source
             self.assertEqual(row["key"], hashlib.sha256(validator).hexdigest(), row)
 
     def test_paths(self) -> None:

@@ -70,7 +70,7 @@ class Format:
     q: tuple[str, str] | None = None
     q_whole: bool = False
     depths: tuple[str, ...] = ()
-    revision: int = 3
+    revision: int = 4
 
 
 # ISO/IEC 11172-3, 13818-3 and LAME's MPEG 2.5.

@@ -98,6 +98,12 @@ CUT_SHORT = re.compile(
 # ffmpeg 5 exits with 0 despite these errors; later versions do not.
 _END_LOST = re.compile(rb"^(?:\[[^\]\n]*\] )?Error (?:writing trailer|closing file)", re.MULTILINE)
 
+# A write to a pipe whose reader has ended, by ffmpeg 5 and by ffmpeg 7.
+_READER_LOST = re.compile(
+    rb"(?:av_interleaved_write_frame\(\)|Error (?:submitting|muxing) a packet[^\n:]*"
+    rb"|Error writing trailer[^\n:]*): Broken pipe"
+)
+
 # Printed under `-abort_on empty_output` for an output without a single packet, by ffmpeg 5 and by
 # ffmpeg 7.
 _EMPTY_OUTPUT = (b"Empty output", b"Output file is empty")
@@ -134,6 +140,11 @@ def was_cut_short(stderr: bytes) -> bool:
 def lacks_end(stderr: bytes) -> bool:
     """Return whether the last bytes of the output could not be written."""
     return _END_LOST.search(stderr) is not None
+
+
+def lost_reader(stderr: bytes) -> bool:
+    """Return whether the reader of a pipe ended before the end of the output."""
+    return _READER_LOST.search(stderr) is not None and not was_cut_short(stderr)
 
 
 def exceeded_file_size(stderr: bytes) -> bool:

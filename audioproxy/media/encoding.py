@@ -11,17 +11,22 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
 from audioproxy.media.conversion import SOXR, output_depth, output_sample_format
+from audioproxy.media.decoding import open_source, regularity_checks
 from audioproxy.media.downmix import OUTPUT_LAYOUTS
-from audioproxy.media.filters import filter_chain, output_channels, output_rate, output_samples
+from audioproxy.media.filters import (
+    copies_floats,
+    filter_chain,
+    output_channels,
+    output_rate,
+    output_samples,
+)
 from audioproxy.media.inputs import Input
 from audioproxy.media.length_headers import LENGTH_HEADERS, LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import fades_out, find_sample_range
 
-_QUIET = ["-nostdin", "-hide_banner", "-v"]
-# The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
-_AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
+# No dates, encoder tags or random serials (D44).
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
@@ -228,17 +233,19 @@ def encoder_arguments(
     """
     check_bitrate(options, probe)
     sample_range = find_sample_range(options, probe)
-    chain = filter_chain(options, probe, sample_range)
+    samples = not copies_floats(options, probe)
     encoder = ENCODERS[options.f]
     stated = stated_length(options, probe)
+    filters = [
+        *regularity_checks(source, probe, sample_range.seek, samples=samples),
+        *filter(None, [filter_chain(options, probe, sample_range)]),
+        # Gaps in the time stamps of a source would be gaps in the output. An exact length has none.
+        *(["asetpts=N"] if stated is None else []),
+    ]
     return [
-        ffmpeg,
-        *_QUIET,
-        source.verbosity,
-        *_open_at(source, sample_range.seek, probe.sample_rate),
-        *_AUDIO_ONLY,
+        *open_source(ffmpeg, source, probe, sample_range.seek),
         *_BIT_EXACT,
-        *(["-af", chain] if chain else []),
+        *(["-af", ",".join(filters)] if filters else []),
         *resampler,
         *encoder.codec(output_depth(options, probe)),
         *encoder.quality(options),
@@ -256,16 +263,6 @@ def encoder_arguments(
     ]
 
 
-def _open_at(source: Input, sample: int, rate: int) -> list[str]:
-    """Return the arguments that open a source and seek to a sample of it.
-
-    Microseconds, which are ffmpeg's unit, are exact: ffmpeg rounds them to the nearest sample.
-    """
-    if not sample:
-        return source.encoder_arguments()
-    return source.encoder_arguments(print_decimal(round(Decimal(sample) / rate, 6)))
-
-
 def loudness_arguments(
     ffmpeg: str,
     source: Input,
@@ -281,8 +278,7 @@ def loudness_arguments(
     chain = filter_chain(options, probe, sample_range)
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     filters = [*filter(None, [chain]), *loudness_filters(output_rate(options, probe), layout)]
-    opened = _open_at(source, sample_range.seek, probe.sample_rate)
-    return _loudness_arguments(ffmpeg, source.verbosity, opened, filters, resampler)
+    return _loudness_arguments(ffmpeg, source, probe, sample_range.seek, filters, resampler)
 
 
 def source_loudness_arguments(
@@ -297,38 +293,21 @@ def source_loudness_arguments(
     :param options: without effect.
     """
     filters = loudness_filters(probe.sample_rate, None)
-    opened = source.encoder_arguments()
-    return _loudness_arguments(ffmpeg, source.verbosity, opened, filters, resampler)
+    return _loudness_arguments(ffmpeg, source, probe, 0, filters, resampler)
 
 
 def _loudness_arguments(
-    ffmpeg: str, verbosity: str, opened: list[str], filters: list[str], resampler: tuple[str, ...]
+    ffmpeg: str,
+    source: Input,
+    probe: Probe,
+    seek: int,
+    filters: list[str],
+    resampler: tuple[str, ...],
 ) -> list[str]:
+    checks = regularity_checks(source, probe, seek, samples=True)
     return [
-        ffmpeg,
-        *_QUIET,
-        verbosity,
-        *opened,
-        *_AUDIO_ONLY,
-        *("-af", ",".join(filters)),
+        *open_source(ffmpeg, source, probe, seek),
+        *("-af", ",".join([*checks, *filters])),
         *resampler,
-        *("-f", "null", "-"),
-    ]
-
-
-def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
-    """Return the command line of a decode pass that measures the length of the source.
-
-    Time is counted in decoded samples; the container's time stamps are ignored. The unit of time is
-    a sample, so that ``N`` is exact; ffmpeg would truncate ``N/SR/TB``.
-    """
-    return [
-        ffmpeg,
-        *_QUIET,
-        source.verbosity,
-        *("-progress", "pipe:1", "-stats_period", "3600"),
-        *source.encoder_arguments(),
-        *_AUDIO_ONLY,
-        *("-af", "asetpts=N"),
         *("-f", "null", "-"),
     ]

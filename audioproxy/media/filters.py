@@ -20,6 +20,7 @@ from audioproxy.media.conversion import (
     WORKING_FORMAT,
     convert_to,
     dither_filter,
+    output_depth,
     output_sample_format,
     working_format,
 )
@@ -102,6 +103,17 @@ def _computes(options: VariantOptions) -> bool:
     """Return whether a stage other than the mix of channels computes samples."""
     fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
     return bool(options.enhance or options.norm or options.gain or fades)
+
+
+def copies_floats(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the output has the floating-point samples of the source, unchanged."""
+    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    return (
+        output_depth(options, probe) == "32f"
+        and output_rate(options, probe) == probe.sample_rate
+        and not _computes(options)
+        and (mix is None or not mix.computed)
+    )
 
 
 def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:

@@ -38,6 +38,8 @@ class Input:
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
     :ivar seekable: the source is a file, or its server is known to serve ranges. Only then can a
         connection that ends early be recognized.
+    :ivar decoded: the format of the samples that another process decodes, such as ``f64le``; None
+        for a source that is not decoded.
     :ivar tentative: a test of the server goes on, whether it serves ranges as it claims. After a
         probe, the source must be asked for its input again.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
@@ -48,6 +50,7 @@ class Input:
     options: tuple[str, ...] = ()
     seekable: bool = True
     tentative: bool = False
+    decoded: str | None = None
     decoder: str | None = None
 
     @property
@@ -62,9 +65,9 @@ class Input:
     def encoder_arguments(self, seek: str | None = None) -> list[str]:
         """Return the arguments that open the source in ffmpeg.
 
-        :param seek: where decoding starts, in seconds.
+        :param seek: where decoding starts, in seconds. What is decoded already starts there.
         """
-        start = [] if seek is None else ["-ss", seek]
+        start = [] if seek is None or self.decoded else ["-ss", seek]
         decoder = [] if self.decoder is None else ["-c:a", self.decoder]
         return [*self._whitelists(), *decoder, *start, "-i", self.url]
 
@@ -73,7 +76,7 @@ class Input:
             "-protocol_whitelist",
             ",".join(self.protocols),
             "-format_whitelist",
-            DEMUXERS,
+            self.decoded or DEMUXERS,
             *self.options,
         ]
 
@@ -85,6 +88,16 @@ def local_input() -> Input:
     swapped for another one.
     """
     return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
+
+
+def decoded_input(sample_format: str, rate: int, channels: int) -> Input:
+    """Return the input for samples that another process decodes, at the other end of stdin.
+
+    :param sample_format: ffmpeg's name of the raw format, such as ``f64le``.
+    :param rate: Hz.
+    """
+    form = ("-f", sample_format, "-ar", str(rate), "-ac", str(channels))
+    return Input("file:/dev/fd/0", ("file",), form, decoded=sample_format)
 
 
 def remote_input(

@@ -25,6 +25,11 @@ _ONE_BIT_DEPTH = 24
 # Bits of the integer formats of decoded samples, as ffprobe names them.
 _DECODED_BITS = {"u8": 8, "s16": 16, "s32": 32}
 
+_FLOAT_BITS = 64
+
+# Lossless codecs that may store floating-point samples.
+_FLOAT_CODECS = ("wavpack", "mp4als")
+
 # Containers that may pad samples, and the codecs that ffmpeg takes padded samples for.
 _MAY_PAD = ("wav", "w64", "caf")
 _PADDED = ("pcm_u8", "pcm_s8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be")
@@ -73,16 +78,20 @@ class Probe:
     frame_samples: int = 0
     description: SourceInfo = field(default_factory=SourceInfo)
 
-    def with_decoded_duration(self, duration: Decimal) -> Probe:
-        """Return a copy with the duration that a full decode measured.
+    @property
+    def stores_floats(self) -> bool:
+        """Whether the source stores floating-point samples, which may be NaN or infinite."""
+        may_store = self.codec in _FLOAT_CODECS and self.decoded_bits == _FLOAT_BITS
+        return may_store or self.codec.startswith("pcm_f")
 
-        :param duration: seconds.
-        :raises NothingDecoded: for a duration of 0.
+    def with_decoded_samples(self, samples: int) -> Probe:
+        """Return a copy with the number of samples that a full decode has counted.
+
+        :raises NothingDecoded: for none.
         """
-        if not duration:
+        if not samples:
             raise NothingDecoded
-        length = SourceLength(max(1, round(duration * self.sample_rate)))
-        return replace(self, duration=duration, exact=True, measured=True, length=length)
+        return replace(self.with_length(SourceLength(samples)), measured=True)
 
     def with_length(self, length: SourceLength | None) -> Probe:
         """Return a copy with a length that the end of the source confirms."""
@@ -197,7 +206,7 @@ def _decoded_bits(sample_format: object, stated: int | None) -> int:
 
     Decoders output 20 and 24 bits as 32. Floating point has more bits than any integer output.
     """
-    bits = _DECODED_BITS.get(str(sample_format).removesuffix("p"), 64)
+    bits = _DECODED_BITS.get(str(sample_format).removesuffix("p"), _FLOAT_BITS)
     return stated if bits == 32 and stated in (20, 24) else bits
 
 

@@ -117,6 +117,19 @@ class Child:
             raise ChildTimeout
         return ended
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the child has not ended, even if its end is not reported yet."""
+        pid = self.protocol.pid
+        if self.protocol.exited or pid is None:
+            return not self.protocol.exited
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    @property
+    def stderr(self) -> bytes:
+        """The end of its stderr so far, after the earlier lines that were kept."""
+        return self.protocol.stderr
+
     def renice(self, niceness: int) -> None:
         """Raise the child's niceness; do nothing if the child has already ended."""
         pid = self.protocol.pid
@@ -254,11 +267,16 @@ class _ChildProtocol(ProcessProtocol):
         self._child = child
         self._stdout = _Captured(stdout_limit)
         self._stderr = _StderrTail(keep_pattern)
+        self.exited = False
         self._close_pipes_call: IDelayedCall | None = None
 
     @property
     def pid(self) -> int | None:
         return getattr(self.transport, "pid", None)
+
+    @property
+    def stderr(self) -> bytes:
+        return self._stderr.kept_output()
 
     def outReceived(self, data: bytes) -> None:
         self._stdout.add(data)
@@ -269,6 +287,7 @@ class _ChildProtocol(ProcessProtocol):
         self._stderr.add(data)
 
     def processExited(self, reason: Failure) -> None:
+        self.exited = True
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
         self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
@@ -282,7 +301,7 @@ class _ChildProtocol(ProcessProtocol):
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
                 stdout=bytes(self._stdout.data),
-                stderr=self._stderr.kept_output(),
+                stderr=self.stderr,
                 overflowed=self._stdout.overflowed,
             )
         )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from io import RawIOBase
 from threading import Event
 from typing import TypeVar
 
 from audioproxy.errors import Refusal
-from audioproxy.process.encoder import Encoder
+from audioproxy.media.decoding import Pipeline
+from audioproxy.process.encoder import Encoder, open_pipe
 from audioproxy.threads import ThreadRunner, await_uncancelled
 
-# Bytes that the pipe can hold: the most that Linux grants to every user by default.
-_PIPE_SIZE = 1024 * 1024
 # Milliseconds without a byte after which a reader checks whether the child has ended.
 _POLL_TIMEOUT = 500
 
@@ -62,7 +59,7 @@ class Decoder:
 
     async def decode(
         self,
-        arguments: Sequence[str],
+        pipeline: Pipeline,
         descriptors: Mapping[int, int],
         timeout: float,
         read: Callable[[DecoderPipe], T],
@@ -72,14 +69,10 @@ class Decoder:
         :param timeout: seconds.
         :param read: called in a thread. If it raises, its exception is raised here: ffmpeg reports
             it only as a broken pipe.
-        :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
+        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
+            `Encoder.encode`.
         """
-        readable, writable = os.pipe()
-        # A decoder that often waits for its reader is a fifth slower. The pipe keeps its default
-        # size where all pipes together have reached the user's limit, or where the system has no
-        # such call.
-        with suppress(OSError, AttributeError):
-            fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        readable, writable = open_pipe()
         ended = Event()
         try:
             reading = self._in_thread(partial(_read_pipe, readable, ended, read))
@@ -89,7 +82,7 @@ class Decoder:
             raise
         refusal: Refusal | None = None
         try:
-            await self._encoder.run_to_pipe(arguments, descriptors, writable, timeout)
+            await self._encoder.run_to_pipe(pipeline, descriptors, writable, timeout)
         except Refusal as failed:
             refusal = failed
         finally:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from audioproxy.errors import NothingDecoded, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
+from audioproxy.errors import (
+    IrregularSource,
+    NothingDecoded,
+    OutputTooLarge,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+)
 from audioproxy.log_context import Logger
+from audioproxy.media.decoding import KEPT_LINES, Pipeline, is_irregular
 from audioproxy.media.diagnostics import (
-    CUT_SHORT,
     classify,
     exceeded_file_size,
     lacks_end,
+    lost_reader,
     redact,
     was_cut_short,
 )
@@ -36,9 +45,24 @@ _NICENESS = 10
 # by default twice a second, and here once an hour (`measure_arguments`).
 _PROGRESS_LIMIT = 8 * 1024 * 1024
 # Without a single sample, ffmpeg 7 prints N/A, where ffmpeg 5 prints 0.
-_OUT_TIME = re.compile(rb"^out_time_us=(?:(\d+)|N/A)$", re.MULTILINE)
+_TOTAL_SIZE = re.compile(rb"^total_size=(?:(\d+)|N/A)$", re.MULTILINE)
+
+# Bytes that a pipe can hold: the most that Linux grants to every user by default.
+_PIPE_SIZE = 1024 * 1024
 
 _log = Logger()
+
+
+def open_pipe() -> tuple[int, int]:
+    """Return the read and the write end of a large pipe.
+
+    A decoder that often waits for its reader is a fifth slower. The pipe keeps its default size
+    where all pipes together have reached the user's limit, or where the system has no such call.
+    """
+    readable, writable = os.pipe()
+    with suppress(OSError, AttributeError):
+        fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+    return readable, writable
 
 
 class Encoder:
@@ -49,7 +73,7 @@ class Encoder:
 
     async def encode(
         self,
-        arguments: Sequence[str],
+        pipeline: Pipeline,
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
@@ -67,23 +91,33 @@ class Encoder:
             returns whether the output has audio yet. If it raises a `Refusal`, the child is
             stopped.
         :param limit: bytes; the kernel stops a child that writes more (D52).
+        :raises IrregularSource: where the source needs a decoder of its own.
         :raises OutputTooLarge: past ``limit``.
         :raises RenderTimeout: past ``timeout``.
         :raises UndecodableSource: where the source is at fault.
         :raises RenderFailed: for every other failure.
         """
-        child = self._launch(arguments, {**descriptors, 1: output}, output_limit=limit)
-        watch = _Watch(self._launcher.clock, child, check_output)
-        try:
-            ended = await child.wait(timeout)
-        except ChildTimeout:
-            # A child that was stopped for a refusal may die only after the timeout.
-            raise _stopped(watch.refusal or RenderTimeout()) from None
-        finally:
-            watch.stop()
-        if watch.refusal is not None:
-            raise _stopped(watch.refusal)
-        _check(ended)
+        async with self._decoder(pipeline, descriptors, timeout) as opened:
+            child = self._launch(pipeline.encoder, {**opened, 1: output}, output_limit=limit)
+
+            def check() -> bool:
+                if is_irregular(child.stderr):
+                    raise IrregularSource
+                return check_output()
+
+            watch = _Watch(self._launcher.clock, child, check)
+            try:
+                ended = await child.wait(timeout)
+            except ChildTimeout:
+                # A child that was stopped for a refusal may die only after the timeout.
+                raise _stopped(watch.refusal or RenderTimeout()) from None
+            finally:
+                watch.stop()
+            if isinstance(watch.refusal, IrregularSource):
+                raise watch.refusal
+            if watch.refusal is not None:
+                raise _stopped(watch.refusal)
+            _check(ended)
         try:
             check_output()
         except Refusal as refusal:
@@ -91,35 +125,67 @@ class Encoder:
         return ended.stderr
 
     async def run_to_pipe(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float
+        self, pipeline: Pipeline, descriptors: Mapping[int, int], pipe: int, timeout: float
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
         :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
             when the child has ended.
         :param timeout: seconds.
-        :raises RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
+        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
         """
-        try:
-            child = self._launch(arguments, {**descriptors, 1: pipe})
-        finally:
-            os.close(pipe)
-        _check(await self._wait(child, timeout))
+        with ExitStack() as held:
+            held.callback(os.close, pipe)
+            async with self._decoder(pipeline, descriptors, timeout) as opened:
+                child = self._launch(pipeline.encoder, {**opened, 1: pipe})
+                held.close()
+                _check(await self._wait(child, timeout))
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float
-    ) -> Decimal:
-        """Run a decode pass and return how many seconds it decoded.
+    ) -> int:
+        """Run a decode pass and return how many samples it decoded.
 
-        :param arguments: a command that reports with ``-progress`` on its stdout.
+        :param arguments: a command that writes one byte for each sample, and reports with
+            ``-progress`` on its stdout.
         """
         child = self._launch(arguments, descriptors, stdout_limit=_PROGRESS_LIMIT)
         ended = await self._wait(child, timeout)
         _check(ended)
-        times = _OUT_TIME.findall(ended.stdout)
-        if not times:
+        sizes = _TOTAL_SIZE.findall(ended.stdout)
+        if not sizes:
             raise _refusal(ended)
-        return Decimal(int(times[-1] or 0)) / 1_000_000
+        return int(sizes[-1] or 0)
+
+    @asynccontextmanager
+    async def _decoder(
+        self, pipeline: Pipeline, descriptors: Mapping[int, int], timeout: float
+    ) -> AsyncIterator[Mapping[int, int]]:
+        """Run the decoder of an irregular source, and yield the descriptors of its encoder.
+
+        An encoder takes the end of a decoder that failed for the end of the source. So the failure
+        of the decoder is raised, whatever became of the encoder.
+        """
+        if pipeline.decoder is None:
+            yield descriptors
+            return
+        with ExitStack() as held:
+            readable, writable = open_pipe()
+            held.callback(os.close, readable)
+            try:
+                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable})
+            finally:
+                os.close(writable)
+            try:
+                yield {0: readable}
+            finally:
+                # An encoder that has ended before its decoder has read all that it needs.
+                is_needless = decoder.is_running
+                held.close()
+                decoder.stop()
+                ended = await self._wait(decoder, timeout)
+                if not is_needless and not lost_reader(ended.stderr):
+                    _check(ended)
 
     def _launch(
         self,
@@ -134,7 +200,7 @@ class Encoder:
                 arguments,
                 descriptors,
                 stdout_limit=stdout_limit,
-                keep_pattern=CUT_SHORT,
+                keep_pattern=KEPT_LINES,
                 niceness=_NICENESS,
                 output_limit=output_limit,
             )
@@ -159,6 +225,8 @@ def _check(ended: Exit) -> None:
 
     ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
     """
+    if is_irregular(ended.stderr):
+        raise IrregularSource
     if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)
 

@@ -18,11 +18,13 @@ from audioproxy.media.diagnostics import redact
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
-_ENCODERS = "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_f32le".split()
+_ENCODERS = (
+    "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_s32le pcm_f32le pcm_f64le pcm_u8"
+).split()
 _FILTERS = (
     "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
-    " ametadata aselect asetnsamples asplit concat"
+    " ametadata aselect asetnsamples asplit concat aeval asetrate silencedetect"
 ).split()
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.

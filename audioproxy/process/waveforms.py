@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from audioproxy.errors import OutputTooLarge, RenderFailed
 from audioproxy.log_context import Logger
+from audioproxy.media.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.decoder import Decoder
@@ -37,7 +38,7 @@ class Waveforms:
 
     async def decode_waveform(
         self,
-        arguments: Sequence[str],
+        pipeline: Pipeline,
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
@@ -46,19 +47,20 @@ class Waveforms:
     ) -> None:
         """Decode a source once, and write the document of its waveform.
 
-        :param arguments: a command that outputs raw 16-bit samples.
+        :param pipeline: outputs raw 16-bit samples.
         :param output: the descriptor that the document is written to after decoding.
         :param timeout: seconds.
         :param limit: bytes of the document.
         :raises OutputTooLarge: for a larger document.
         :raises NothingDecoded: where no sample is decoded.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
-        :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
+        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
+            `Encoder.encode`.
         """
 
         def decode(spool: IO[bytes]) -> Awaitable[WaveformReader]:
             read = partial(_reduce, spec, spool, None)
-            return self._decoder.decode(arguments, descriptors, timeout, read)
+            return self._decoder.decode(pipeline, descriptors, timeout, read)
 
         await self._write(decode, output, limit)
 

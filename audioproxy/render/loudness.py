@@ -10,6 +10,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
+from audioproxy.media.decoding import Pipeline
 from audioproxy.media.encoding import loudness_arguments, source_loudness_arguments
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.process.decoder import Decoder, DecoderPipe
@@ -65,10 +66,10 @@ class RenderLoudnessMeter:
     ) -> Measurement:
         deadline = Deadline(self.limits.clock, self.limits.timeout)
 
-        async def decode(command: list[str]) -> Measurement:
+        async def decode(pipeline: Pipeline) -> Measurement:
             read = partial(_read_report, on_progress)
             left = deadline.left()
-            return await self.decoder.decode(command, preparation.descriptors, left, read)
+            return await self.decoder.decode(pipeline, preparation.descriptors, left, read)
 
         try:
             return await preparation.run(deadline, decode)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from audioproxy.errors import NothingDecoded
 from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.decoding import Pipeline
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.pcm import UnusualSamples
@@ -30,12 +31,12 @@ class OutputEncoder:
         self,
         options: VariantOptions,
         preparation: Preparation,
-        command: list[str],
+        pipeline: Pipeline,
         output: RenderOutput,
         deadline: Deadline,
         check_output: Callable[[], bool],
     ) -> None:
-        """Run a command, and return when ``output`` is complete.
+        """Run the processes of a render, and return when ``output`` is complete.
 
         :param check_output: see `Encoder.encode`; it is not called for waveforms, which are written
             at the end.
@@ -44,11 +45,11 @@ class OutputEncoder:
         """
         left = deadline.left()
         if options.f == "peaks":
-            await self._render_waveform(options, preparation, command, output, left)
+            await self._render_waveform(options, preparation, pipeline, output, left)
             output.update_size()
         else:
             stderr = await self.encoder.encode(
-                command,
+                pipeline,
                 preparation.descriptors,
                 output.descriptor,
                 left,
@@ -65,7 +66,7 @@ class OutputEncoder:
         self,
         options: VariantOptions,
         preparation: Preparation,
-        command: list[str],
+        pipeline: Pipeline,
         output: RenderOutput,
         left: float,
     ) -> None:
@@ -77,4 +78,4 @@ class OutputEncoder:
                 descriptor = preparation.descriptors[SOURCE_DESCRIPTOR]
                 await self.waveforms.read_waveform(samples, descriptor, *rest)
                 return
-        await self.waveforms.decode_waveform(command, preparation.descriptors, *rest)
+        await self.waveforms.decode_waveform(pipeline, preparation.descriptors, *rest)

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from cachetools import LRUCache
+
 from audioproxy.errors import (
+    IrregularSource,
     NothingDecoded,
     RenderFailed,
     RenderTimeout,
@@ -22,11 +26,16 @@ from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.log_context import Logger
 from audioproxy.media.conversion import SOXR
+from audioproxy.media.decoding import (
+    Pipeline,
+    decoded_stream,
+    decoder_arguments,
+    measure_arguments,
+)
 from audioproxy.media.encoding import (
     CommandBuilder,
     StatedLength,
     encoder_arguments,
-    measure_arguments,
     stated_length,
     uses_length,
 )
@@ -36,13 +45,16 @@ from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
-from audioproxy.media.trim import needs_measuring, seeks_in_frames
+from audioproxy.media.trim import find_sample_range, needs_measuring, seeks_in_frames
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
 from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 T = TypeVar("T")
+
+# Irregular sources that a node remembers; each takes some 200 bytes.
+_IRREGULAR_SOURCES = 4096
 
 _log = Logger()
 
@@ -55,6 +67,8 @@ class Preparer:
     :ivar ffmpeg: path of the program.
     :ivar find_resampler: returns the arguments that select ffmpeg's resampler.
     :ivar max_source: bytes; larger sources are refused.
+    :ivar irregular: identities of sources that need a decoder of their own. It does not matter if
+        one of them is forgotten, or no longer needs it.
     """
 
     sources: SourceStore
@@ -63,6 +77,7 @@ class Preparer:
     ffmpeg: str
     find_resampler: Callable[[], Coroutine[Any, Any, tuple[str, ...]]]
     max_source: int
+    irregular: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _IRREGULAR_SOURCES))
 
     async def open(self, source: Source) -> OpenSource:
         """Open a source, and refuse one that is too large.
@@ -97,7 +112,7 @@ class Preparer:
         except BaseException:
             opened.close()
             raise
-        return Preparation(self, request, opened, probe, build_command)
+        return Preparation(self, request, opened, identity, probe, build_command)
 
 
 class Preparation:
@@ -111,10 +126,12 @@ class Preparation:
         preparer: Preparer,
         request: VariantRequest,
         opened: OpenSource,
+        identity: bytes,
         probe: Probe,
         build_command: CommandBuilder,
     ) -> None:
         self.probe = probe
+        self._identity = identity
         self._build_command = build_command
         self._preparer = preparer
         self._key = request.key
@@ -126,8 +143,8 @@ class Preparation:
         """The descriptors that a child inherits to open the source."""
         return self._opened.descriptors
 
-    async def command(self, deadline: Deadline) -> list[str]:
-        """Return the command line of the render, after measuring the source where needed.
+    async def pipeline(self, deadline: Deadline) -> Pipeline:
+        """Return the command lines of the render, after measuring the source where needed.
 
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
@@ -138,23 +155,27 @@ class Preparation:
             await self._measure(opened, deadline)
             opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
-        return self._build_command(
-            self._preparer.ffmpeg, opened, self._options, self.probe, resampler
-        )
+        ffmpeg, options, probe = self._preparer.ffmpeg, self._options, self.probe
+        if self._identity not in self._preparer.irregular:
+            return Pipeline(self._build_command(ffmpeg, opened, options, probe, resampler))
+        seek = find_sample_range(options, probe).seek
+        decoder = decoder_arguments(ffmpeg, opened, probe, seek)
+        decoded = decoded_stream(probe)
+        return Pipeline(self._build_command(ffmpeg, decoded, options, probe, resampler), decoder)
 
     async def run(
         self,
         deadline: Deadline,
-        run_command: Callable[[list[str]], Coroutine[Any, Any, T]],
+        run_pipeline: Callable[[Pipeline], Coroutine[Any, Any, T]],
         may_retry: Callable[[], bool] = lambda: True,
     ) -> T:
-        """Run the command, and return its result if the source has not changed meanwhile.
+        """Run the processes, and return their result if the source has not changed meanwhile.
 
-        :param may_retry: returns whether a second attempt is possible.
-        :raises Refusal: where both attempts fail.
+        :param may_retry: returns whether a further attempt is possible.
+        :raises Refusal: where all attempts fail.
         """
         try:
-            result = await self._run_or_retry(deadline, run_command, may_retry)
+            result = await self._run_or_retry(deadline, run_pipeline, may_retry)
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
                 _log.warn("the encoder output no audio{why}", why=refusal.diagnostic)
@@ -167,20 +188,32 @@ class Preparation:
     async def _run_or_retry(
         self,
         deadline: Deadline,
-        run_command: Callable[[list[str]], Coroutine[Any, Any, T]],
+        run_pipeline: Callable[[Pipeline], Coroutine[Any, Any, T]],
         may_retry: Callable[[], bool],
     ) -> T:
-        command = await self.command(deadline)
-        try:
-            return await run_command(command)
-        except NothingDecoded:
-            other = await self._find_retry_command(deadline)
-            if other is None or not may_retry():
-                raise
-        return await run_command(other)
+        pipeline = await self.pipeline(deadline)
+        while True:
+            try:
+                return await run_pipeline(pipeline)
+            except IrregularSource:
+                # Remembered even if this render cannot be repeated: the next one begins with it.
+                self._preparer.irregular[self._identity] = True
+                if not may_retry():
+                    _log.warn(
+                        "the source of {key} changes its format inside, or has samples that are no"
+                        " numbers; its next render decodes it in a process of its own",
+                        key=self._key,
+                    )
+                    raise
+                pipeline = await self.pipeline(deadline)
+            except NothingDecoded:
+                padded = await self._find_padded_pipeline(deadline)
+                if padded is None or not may_retry():
+                    raise
+                pipeline = padded
 
-    async def _find_retry_command(self, deadline: Deadline) -> list[str] | None:
-        """Return the command line of a second attempt, for a source whose render gave no audio.
+    async def _find_padded_pipeline(self, deadline: Deadline) -> Pipeline | None:
+        """Return the second attempt for a source whose render gave no audio.
 
         The source is measured, unless that cannot change the outcome. None is returned where a
         second attempt gives no audio either.
@@ -194,8 +227,8 @@ class Preparation:
         except (NothingDecoded, RenderTimeout, RenderFailed):
             return None
         await self.check_unchanged()
-        command = await self.command(deadline)
-        return command if is_too_short(self._options, self.probe) else None
+        pipeline = await self.pipeline(deadline)
+        return pipeline if is_too_short(self._options, self.probe) else None
 
     async def measure_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line that measures the source; None where that is not needed."""
@@ -203,16 +236,16 @@ class Preparation:
         await self._find_length(deadline)
         if not needs_measuring(self._options, self.probe):
             return None
-        return measure_arguments(self._preparer.ffmpeg, opened)
+        return measure_arguments(self._preparer.ffmpeg, opened, self.probe)
 
     @property
     def samples(self) -> PcmSamples | None:
-        """The samples that a waveform needs no decoder for; known after `command`."""
+        """The samples that a waveform needs no decoder for; known after `pipeline`."""
         return find_samples(self._options, self.probe) if self.descriptors else None
 
     @property
     def stated_length(self) -> StatedLength | None:
-        """The length that the header of the output states; known after `command`."""
+        """The length that the header of the output states; known after `pipeline`."""
         return stated_length(self._options, self.probe)
 
     def report_length(self, stderr: bytes) -> None:
@@ -272,9 +305,9 @@ class Preparation:
         :raises NothingDecoded: where it holds no audio.
         """
         preparer = self._preparer
-        arguments = measure_arguments(preparer.ffmpeg, opened)
-        length = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
-        self.probe = self.probe.with_decoded_duration(length)
+        arguments = measure_arguments(preparer.ffmpeg, opened, self.probe)
+        samples = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
+        self.probe = self.probe.with_decoded_samples(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +341,10 @@ async def find_commands(
     try:
         ffprobe = preparer.prober.arguments(await preparation.input(deadline))
         measure = await preparation.measure_command(deadline)
-        ffmpeg = await preparation.command(deadline)
+        pipeline = await preparation.pipeline(deadline)
         samples = preparation.samples
-        return Commands(preparation.probe, ffprobe, measure, None if samples else ffmpeg, samples)
+        ffmpeg = None if samples else pipeline.encoder
+        return Commands(preparation.probe, ffprobe, measure, ffmpeg, samples)
     finally:
         deadline.cancel()
         preparation.close()

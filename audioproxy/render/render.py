@@ -16,6 +16,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
+from audioproxy.media.decoding import Pipeline
 from audioproxy.media.encoding import ENCODERS, StatedLength
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import Deadline
@@ -176,7 +177,7 @@ class Render:
     async def _encode(self, preparation: Preparation, deadline: Deadline) -> None:
         output = await preparation.run(
             deadline,
-            lambda command: self._run_encoder(command, preparation, deadline),
+            lambda pipeline: self._run_encoder(pipeline, preparation, deadline),
             lambda: self.state is not State.STREAMING,
         )
         if self.state is State.FAILED:
@@ -187,7 +188,7 @@ class Render:
         self._readable.fire(output)
 
     async def _run_encoder(
-        self, command: list[str], preparation: Preparation, deadline: Deadline
+        self, pipeline: Pipeline, preparation: Preparation, deadline: Deadline
     ) -> RenderOutput:
         """Encode into a new output and return it.
 
@@ -195,7 +196,7 @@ class Render:
         """
         output = await self._create_output(preparation.stated_length, deadline)
         await self._context.encoder.encode(
-            self._request.options, preparation, command, output, deadline, self._check_output
+            self._request.options, preparation, pipeline, output, deadline, self._check_output
         )
         return output
 

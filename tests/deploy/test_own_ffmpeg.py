@@ -16,8 +16,9 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy.errors import Refusal
+from audioproxy.media.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.diagnostics import classify
-from audioproxy.media.encoding import ENCODERS, measure_arguments
+from audioproxy.media.encoding import ENCODERS
 from audioproxy.media.inputs import local_input, remote_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.process.ffmpeg_capabilities import LISTS
@@ -38,7 +39,16 @@ from tests.web import test_info_live as test_info
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
 #: Names of formats in `configure`, by ffmpeg's own name, where the two differ.
-RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
+RENAMED = {
+    "mpeg": "mpegps",
+    "s16le": "pcm_s16le",
+    "u8": "pcm_u8",
+    "s32le": "pcm_s32le",
+    "f64le": "pcm_f64le",
+}
+
+#: Sources that are decoded to integers and to floating-point numbers.
+STREAMS = tuple(Probe("mp3", "mp3", None, False, decoded_bits=bits) for bits in (16, 64))
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
 DETECTION_DEMUXERS = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
@@ -149,7 +159,12 @@ class ComponentsTests(SynchronousTestCase):
 
     def test_containers(self) -> None:
         """The demuxers are exactly those of the containers that may be opened (D43)."""
-        opened = list_after(local_input().probe_arguments(), "-format_whitelist")
+        inputs = (local_input(), *map(decoded_stream, STREAMS))
+        opened = {
+            name
+            for opened in inputs
+            for name in list_after(opened.probe_arguments(), "-format_whitelist")
+        }
         self.assertEqual(opened | DETECTION_DEMUXERS, listed()["demuxer"])
 
     def test_protocols(self) -> None:
@@ -172,8 +187,10 @@ class ComponentsTests(SynchronousTestCase):
             # No render needs `ebur128`: `audioproxy measure` does.
             self.assertEqual(set(needed), listed()[kind] - {"ebur128"}, flag)
         made = [["", *encoder.muxer] for encoder in ENCODERS.values()]
-        made.append(measure_arguments("ffmpeg", local_input()))
-        used = {RENAMED.get(form, form) for words in made for form in [words[-1]] if form != "-"}
+        made.append(measure_arguments("ffmpeg", local_input(), STREAMS[0]))
+        made += (decoder_arguments("ffmpeg", local_input(), probe, 0) for probe in STREAMS)
+        forms = {words[-words[::-1].index("-f")] for words in made}
+        used = {RENAMED.get(form, form) for form in forms}
         self.assertEqual(used | {"null"}, listed()["muxer"])
 
 

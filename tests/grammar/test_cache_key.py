@@ -25,18 +25,18 @@ from tests.support.strategies import (
 )
 
 # Spellings of requests by the key of their variant: option segments, form and raw source. Each key
-# is the output of `printf '3\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
-# source of the first spelling. The 3 is the byte revision of the output format (D5).
+# is the output of `printf '4\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
+# source of the first spelling. The 4 is the byte revision of the output format (D5).
 REQUESTS = {
-    "76aa5a7f8a8d9fd75f9f15734a0da31dcffc42b7a96da0428589c48cc96c966b": (
+    "66744a06c0e3baf12286ab3e94a3cb42a234ea05fc2750a5cbb46268d81c4db4": (
         ([b"f:mp3"], b"plain", b"local://a.mp3"),
         ([], b"enc", b"bG9jYWw6Ly9hLm1wMw"),
     ),
-    "0d863275911dad2becd9bb2f5e6b38edbe7970dbab18915f0a57515518c711ea": (
+    "711fd431be09c082bee75ed486bb09431f987bb0a3827d7945540f6aee2048fa": (
         (b"ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800".split(b"/"), b"plain", b"s3://bucket/k%ff"),
         ([b"pts:800", b"ch:1", b"f:peaks"], b"plain", b"s3%3A%2F%2Fbucket%2Fk%FF"),
     ),
-    "29bb371d91d0cbf466224931ca89d1c44067687657b279a29627b0d521a006ed": (
+    "4aab142919941ede830950e5662502d5720e1b3549d02047adf7aa4d84f832d8": (
         ([b"br:128", b"f:mp3"], b"plain", b"https://example.com/"),
         ([b"f:mp3", b"br:0128"], b"plain", b"HTTPS://EXAMPLE.com.:443#top"),
         ([b"exp:5", b"br:128"], b"plain", b"https://example.com/?"),
@@ -63,9 +63,9 @@ class CacheKeyTests(SynchronousTestCase):
         """A new byte revision of a format changes the keys of that format only (D5)."""
         mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(wav, b"local://a")
-        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=4)}
+        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=5)}
         self.patch(options_module, "FORMATS", formats)
-        expected = sha256(b"4\nf:mp3\nlocal://a").hexdigest()
+        expected = sha256(b"5\nf:mp3\nlocal://a").hexdigest()
         self.assertEqual(
             (expected, before), (cache_key(mp3, b"local://a"), cache_key(wav, b"local://a"))
         )

@@ -57,7 +57,7 @@ EXACT = STEREO.with_length(SourceLength(441000))
 
 def counted(samples: int, rate: int = 44100) -> Probe:
     """Return the probe of a source of which a decode pass has counted the samples."""
-    return replace(STEREO, sample_rate=rate).with_decoded_duration(Decimal(samples) / rate)
+    return replace(STEREO, sample_rate=rate).with_decoded_samples(samples)
 
 
 def chain(text: str, probe: Probe = STEREO, **fields: object) -> str:

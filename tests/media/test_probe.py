@@ -151,7 +151,7 @@ class DecodedTests(SynchronousTestCase):
         A source without a sample is refused (Errors, 415).
         """
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
-        found = stated.with_decoded_duration(Decimal("4.25"))
+        found = stated.with_decoded_samples(204000)
         counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
         self.assertEqual(replace(counted, measured=True), found)
         self.assertEqual(counted, stated.with_length(SourceLength(204000)))
@@ -159,7 +159,7 @@ class DecodedTests(SynchronousTestCase):
         at_least = SourceLength(9, exact=False)
         self.assertEqual(replace(stated, length=at_least), stated.with_length(at_least))
         self.assertEqual(stated, stated.with_length(None))
-        self.assertRaises(NothingDecoded, stated.with_decoded_duration, Decimal(0))
+        self.assertRaises(NothingDecoded, stated.with_decoded_samples, 0)
 
 
 class FieldTests(SynchronousTestCase):

@@ -113,8 +113,7 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:9.999", exact(), 44),
             ("t:0.004", slow.with_length(SourceLength(3)), 1),
             ("t:1:0.01", exact(1000, 100), 1),
-            # A source shorter than a sample counts as one sample.
-            ("fade:0:1", source().with_decoded_duration(Decimal("0.000001")), 1),
+            ("fade:0:1", source().with_decoded_samples(1), 1),
         ):
             self.assertEqual(find_sample_range(parse_options(text), probe).length, length, text)
 
@@ -184,7 +183,7 @@ class SampleRangeTests(SynchronousTestCase):
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
         probe = source(None, container, "mp3", rate)
         if length is not None:
-            probe = probe.with_decoded_duration(Decimal(length) / 1000)
+            probe = probe.with_decoded_samples(length * rate // 1000)
         try:
             sample_range = find_sample_range(parse_options(text), probe)
         except InvalidOptions:
@@ -215,7 +214,7 @@ class MeasuringTests(SynchronousTestCase):
         stated = source("10", "mov", "aac")
         estimated = source("10", "aac", "aac", exact=False)
         unknown = source(None, "flac", "flac", exact=False)
-        measured = stated.with_decoded_duration(Decimal(10))
+        measured = stated.with_decoded_samples(441000)
         claimed = source("10", length=SourceLength(441000, is_stated_only=True))
         unconfirmed = [stated, estimated, unknown]
         for text, needs in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Iterator
@@ -204,8 +203,6 @@ def sources_with_wrong_length() -> Iterator[tuple[str, int, bytes]]:
     yield "one.wav", 1, write_wav(constant(8000, 1, -0.5))
     floats = write_wav(noise(96000, 5000), "32f")
     yield "float.wav", 1, floats
-    # ffmpeg converts what is no number.
-    yield "nan.wav", 1, floats[:-4000] + struct.pack("<f", math.nan) * 1000
     mono = write_wav(noise(48000, 40_000))
     forms = {"a.ogg": "-c:a libvorbis", "a.opus": "", "a.m4a": ""}
     for name, source in convert_all(mono, forms).items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -13,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    IrregularSource,
     NothingDecoded,
     OutputTooLarge,
     RenderFailed,
@@ -20,11 +20,12 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.media.decoding import Pipeline
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
 from tests.support.http import Log
-from tests.support.processes import FakeSpawner, open_descriptors
+from tests.support.processes import FakeChild, FakeSpawner, open_descriptors
 
 # For each failed run: what the child wrote to stderr, its exit status and signal, and the refusal.
 FAILURES = (
@@ -52,6 +53,9 @@ FAILURES = (
 )
 
 
+COMMAND = Pipeline(["ffmpeg"])
+
+
 class EncoderCase(SynchronousTestCase):
     """An encoder whose output is a file."""
 
@@ -72,20 +76,20 @@ class EncoderCase(SynchronousTestCase):
             raise RenderFailed("too much")
         return size
 
-    def encode(self, timeout: float = 100) -> Deferred[None]:
+    def encode(self, timeout: float = 100, pipeline: Pipeline = COMMAND) -> Deferred[None]:
         """Start an encoder."""
         os.truncate(self.output, 0)
         os.lseek(self.output, 0, os.SEEK_SET)
         return Deferred.fromCoroutine(
-            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.check_output, 1000)
+            self.encoder.encode(pipeline, {}, self.output, timeout, self.check_output, 1000)
         )
 
-    def run_to_pipe(self, pipe: int | None = None) -> Deferred[None]:
+    def run_to_pipe(self, pipe: int | None = None, pipeline: Pipeline = COMMAND) -> Deferred[None]:
         """Start a run that writes to a pipe."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
-        return Deferred.fromCoroutine(self.encoder.run_to_pipe(["ffmpeg"], {}, pipe, 100))
+        return Deferred.fromCoroutine(self.encoder.run_to_pipe(pipeline, {}, pipe, 100))
 
-    def measure(self) -> Deferred[Decimal]:
+    def measure(self) -> Deferred[int]:
         """Start a decode pass."""
         return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, 100))
 
@@ -114,7 +118,7 @@ class EndTests(EncoderCase):
         for stderr, code, number, refusal in FAILURES:
             for running in self.start_each():
                 self.spawner.last.exit_and_end(
-                    code, number, stdout=b"out_time_us=500000\n", stderr=stderr
+                    code, number, stdout=b"total_size=500\n", stderr=stderr
                 )
                 self.refused(running, refusal, (stderr, code, number))
 
@@ -123,7 +127,7 @@ class EndTests(EncoderCase):
         for stderr in (b"", *COMPLETE_SOURCES):
             for running in self.start_each():
                 self.assertNoResult(running)
-                self.spawner.last.exit_and_end(stdout=b"out_time_us=500000\n", stderr=stderr)
+                self.spawner.last.exit_and_end(stdout=b"total_size=500\n", stderr=stderr)
                 self.successResultOf(running)
                 self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -224,6 +228,121 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
 
+class IrregularTests(EncoderCase):
+    """Irregular sources (D63)"""
+
+    def test_found(self) -> None:
+        """A run that finds its source irregular is refused as such, whatever its end (D63)."""
+        for stderr, code, number in (
+            (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", 1, None),
+            (b"lavfi.silence_end=7\n" + b"Header missing\n" * 999, 0, None),
+            (b"lavfi.silence_end=7\n", None, signal.SIGABRT),
+        ):
+            for start in (self.encode, self.run_to_pipe):
+                running: Deferred[Any] = start()
+                self.spawner.last.exit_and_end(code, number, stderr=stderr)
+                self.refused(running, IrregularSource, stderr)
+
+    def test_stopped(self) -> None:
+        """An encoder is stopped at a sample that is no audio, before its output is checked."""
+        running = self.encode()
+        self.clock.advance(1)
+        self.assertEqual(self.spawner.last.signals, [])
+        checks = len(self.checks)
+        self.spawner.last.write_stderr(b"lavfi.silence_end=7\n")
+        self.clock.advance(1)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertEqual(len(self.checks), checks)
+        self.spawner.last.exit_and_end(255)
+        self.refused(running, IrregularSource)
+
+
+class DecoderTests(EncoderCase):
+    """Encoders that read from a decoder (D63)"""
+
+    PIPELINE = Pipeline(["encoder"], ["decoder"])
+
+    def start_each(self) -> Iterator[Deferred[Any]]:
+        """Start a run of each kind; require that it leaves no descriptor open."""
+        for start in (self.encode, self.run_to_pipe):
+            before = open_descriptors()
+            yield start(pipeline=self.PIPELINE)
+            self.assertEqual(open_descriptors(), before)
+
+    @property
+    def decoder(self) -> FakeChild:
+        """The decoder of the last run."""
+        return self.spawner.children[-2]
+
+    def test_pipe(self) -> None:
+        """The decoder's stdout is the encoder's stdin, and both end together."""
+        for running in self.start_each():
+            self.assertEqual(
+                [child.arguments for child in self.spawner.alive], [["decoder"], ["encoder"]]
+            )
+            self.decoder.write_stdout(b"abc")
+            self.assertEqual(os.read(self.spawner.last.inherited[0], 9), b"abc")
+            self.decoder.exit_and_end()
+            self.assertEqual(os.read(self.spawner.last.inherited[0], 9), b"")
+            self.spawner.last.exit_and_end()
+            self.successResultOf(running)
+
+    def test_enough(self) -> None:
+        """An encoder may end before its decoder, which is then stopped, or has lost its reader."""
+        for running in self.start_each():
+            self.spawner.last.exit_and_end()
+            self.assertNoResult(running)
+            self.assertEqual(self.decoder.signals, ["TERM"])
+            self.decoder.exit_and_end(255)
+            self.successResultOf(running)
+        for running in self.start_each():
+            self.decoder.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe\n")
+            self.spawner.last.exit_and_end()
+            self.successResultOf(running)
+
+    def test_decoder_fails(self) -> None:
+        """If the decoder fails, the run fails with its cause, whatever the encoder made of it."""
+        lost = (
+            b"https://h/: Broken pipe\nStream ends prematurely at 5, should be 18446744073709551615"
+        )
+        for code, number, stderr, refusal in (
+            (1, None, b"Invalid data found when processing input", UndecodableSource),
+            (0, None, lost, UpstreamUnavailable),
+            (None, signal.SIGKILL, b"", RenderFailed),
+            (None, signal.SIGTERM, b"", RenderFailed),
+            (255, None, b"", RenderFailed),
+        ):
+            for encoder in (0, 1):
+                for running in self.start_each():
+                    self.decoder.exit_and_end(code, number, stderr=stderr)
+                    self.spawner.last.exit_and_end(encoder, stderr=b"End of file")
+                    self.refused(running, refusal, (code, number, stderr))
+
+    def test_encoder_fails(self) -> None:
+        """If only the encoder fails, the run fails with its cause."""
+        for running in self.start_each():
+            self.spawner.last.exit_and_end(1, stderr=b"No space left on device")
+            self.decoder.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe\n")
+            self.refused(running, RenderFailed)
+
+    def test_cancelled(self) -> None:
+        """If the run is cancelled, both children are stopped; it ends when both are dead."""
+        for running in self.start_each():
+            running.cancel()
+            self.assertEqual(self.spawner.last.signals, ["TERM"])
+            self.spawner.last.exit_and_end(255)
+            self.assertNoResult(running)
+            self.assertEqual(self.decoder.signals, ["TERM"])
+            self.decoder.exit_and_end(255)
+            self.refused(running, CancelledError)
+
+    def test_not_started(self) -> None:
+        """If a program cannot be started, the run fails, and nothing is left."""
+        self.spawner.refusal = OSError(2, "No such file or directory")
+        for running in self.start_each():
+            self.refused(running, RenderFailed)
+
+
 class RunToPipeTests(EncoderCase):
     """`Encoder.run_to_pipe`"""
 
@@ -244,23 +363,23 @@ class MeasureTests(EncoderCase):
     """`Encoder.measure`"""
 
     def test_last_report(self) -> None:
-        """The length of the source is ffmpeg's last report, to the microsecond."""
+        """The length of the source is ffmpeg's last report, one byte for each sample."""
         measuring = self.measure()
-        self.spawner.last.write_stdout(b"out_time_us=500000\nprogress=continue\nout_time")
-        self.spawner.last.write_stdout(b"_us=1234567\nout_time_ms=1234567\nprogress=end\n")
+        self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
+        self.spawner.last.write_stdout(b"_size=1234567\nout_time_ms=28\nprogress=end\n")
         self.spawner.last.exit_and_end()
-        self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
+        self.assertEqual(self.successResultOf(measuring), 1234567)
 
     def test_no_sample(self) -> None:
         """A source without a single sample has the length 0, also with ffmpeg 7."""
-        for time in (b"0", b"N/A"):
+        for size in (b"0", b"N/A"):
             measuring = self.measure()
-            self.spawner.last.exit_and_end(stdout=b"out_time_us=%s\nprogress=end\n" % time)
+            self.spawner.last.exit_and_end(stdout=b"total_size=%s\nprogress=end\n" % size)
             self.assertEqual(self.successResultOf(measuring), 0)
 
     def test_no_report(self) -> None:
-        """A pass that reports no valid time has failed."""
-        for report in (b"", b"out_time_us=\nprogress=end\n", b"xout_time_us=5\n"):
+        """A pass that reports no valid size has failed."""
+        for report in (b"", b"total_size=\nprogress=end\n", b"xtotal_size=5\n"):
             measuring = self.measure()
             self.spawner.last.exit_and_end(stdout=report)
             self.refused(measuring, RenderFailed, report)

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import local_input
 from audioproxy.media.presets import PRESETS
@@ -297,6 +298,18 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.assertEqual([True], self.reports)
 
 
+#: Sources that may need a decoder of their own, of integers and of floating-point numbers.
+IRREGULAR = (
+    Probe("flac", "flac", None, False),
+    Probe("wav", "pcm_f32le", None, False, decoded_bits=64),
+)
+
+
+def _after(option: str, words: list[str]) -> str:
+    """Return the argument of an option."""
+    return words[words.index(option) + 1]
+
+
 class RequirementsTests(SynchronousTestCase):
     """`LISTS` and the functions that use them"""
 
@@ -328,6 +341,8 @@ class RequirementsTests(SynchronousTestCase):
             if token in ENCODERS
             for depth in form.depths or ("",)
         }
+        used |= {f"pcm_{decoded_stream(source).decoded}" for source in IRREGULAR}
+        used |= {_after("-c:a", measure_arguments("ffmpeg", local_input(), IRREGULAR[0]))}
         self.assertEqual(used, set(LISTS[0][2]))
 
     def test_filters(self) -> None:
@@ -339,7 +354,11 @@ class RequirementsTests(SynchronousTestCase):
             probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
             probe = probe.with_length(SourceLength(480_000))
             words = encoder_arguments("ffmpeg", local_input(), options, probe)
-            chains.append(words[words.index("-af") + 1])
+            chains.append(_after("-af", words))
+        for probe in IRREGULAR:
+            words = encoder_arguments("ffmpeg", local_input(), parse_options("f:mp3/t:5"), probe)
+            decoder = decoder_arguments("ffmpeg", local_input(), probe, 0)
+            chains += (_after("-af", words), _after("-af", decoder))
         # Filters are separated by commas or semicolons, and may have labels before them.
         stages = [stage for chain in chains for stage in re.split(r"(?<!\\)[,;]", chain)]
         used = {re.sub(r"^(\[\w+\])+", "", stage).partition("=")[0] for stage in stages}

@@ -26,6 +26,7 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media import waveform as waveform_module
+from audioproxy.media.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import decoder, waveforms
@@ -84,7 +85,12 @@ class WaveformCase(SynchronousTestCase):
         """Start to render a waveform."""
         in_thread = in_thread or self.threads.in_thread
         rendering = Waveforms(Decoder(self.encoder, in_thread), in_thread).decode_waveform(
-            ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
+            Pipeline(["ffmpeg"]),
+            {},
+            self.output if output is None else output,
+            timeout,
+            spec,
+            limit,
         )
         return Deferred.fromCoroutine(rendering)
 

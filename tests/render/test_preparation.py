@@ -50,7 +50,7 @@ class FindCommandsTests(RenderCase):
         begun = self.begin("f:mp3/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
         plan = self.successResultOf(begun)
         self.assertEqual(Decimal(4), plan.probe.duration)
         self.assertEqual(self.harness.spawner.children[-1].arguments, plan.measure)
@@ -83,7 +83,7 @@ class FindCommandsTests(RenderCase):
         self.failureResultOf(begun, InvalidOptions)
         begun = self.begin("fade:0:1")
         self.harness.answer_probe(duration=None)
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=0\nprogress=end\n")
+        self.harness.encoder().exit_and_end(stdout=b"total_size=0\nprogress=end\n")
         self.failureResultOf(begun, NothingDecoded)
         self.harness.sources.slow = True
         begun = self.begin()

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     InvalidOptions,
+    IrregularSource,
     NotFound,
     NothingDecoded,
     OutputTooLarge,
@@ -431,7 +432,7 @@ class RefusalTests(RenderCase):
         """If ``t`` proves to start past the end, the 422 names segment and duration (D11)."""
         for options in ("t:5", "f:peaks/t:5"):
             for end in ((0, b""), (1, b"Empty output")):
-                measured = b"out_time_us=4250000\nprogress=end\n"
+                measured = b"total_size=187425\nprogress=end\n"
                 client = self.measure_after_nothing(options, end, measured)
                 self.assertIn('"t:5"', str(client.outcome))
                 self.assertIn("4.25 seconds", str(client.outcome))
@@ -445,7 +446,7 @@ class RefusalTests(RenderCase):
             ("t:5", b"0", 1),
             ("f:peaks/t:5", b"9000000", 0),
         ):
-            end, measured = (1, b"Empty output"), b"out_time_us=%s\n" % length
+            end, measured = (1, b"Empty output"), b"total_size=%s\n" % length
             client = self.measure_after_nothing(options, end, measured, code)
             self.assertIsInstance(client.outcome, UndecodableSource)
 
@@ -467,7 +468,7 @@ class RefusalTests(RenderCase):
         client, encoder = self.harness.render("t:5")
         encoder.exit_and_end(1, stderr=b"Empty output")
         self.harness.sources.opened[0].written_to = True
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4250000\nprogress=end\n")
+        self.harness.encoder().exit_and_end(stdout=b"total_size=187425\nprogress=end\n")
         self.assertIsInstance(client.outcome, RenderFailed)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
         self.assertIn("a source changed while it was read", formatEvent(warning))
@@ -479,7 +480,7 @@ class RefusalTests(RenderCase):
         encoder.exit_and_end(1, stdout=b"headers", stderr=b"Empty output")
         measuring = self.harness.encoder()
         self.assertIn("-progress", measuring.arguments)
-        measuring.exit_and_end(stdout=b"out_time_us=%s\n" % measured)
+        measuring.exit_and_end(stdout=b"total_size=%s\n" % measured)
         return client, measuring
 
     def test_shortest_trim(self) -> None:
@@ -492,7 +493,7 @@ class RefusalTests(RenderCase):
         # The trim of 0.002 s has 88 samples at 44100 Hz, which are 16 samples at 8000 Hz.
         self.assertTrue(
             chain.endswith(
-                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,atrim=end_sample=16"
+                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,atrim=end_sample=16,asetpts=N"
             ),
             chain,
         )
@@ -596,16 +597,16 @@ class MeasuringTests(RenderCase):
         """Start a client that requests a fade-out of a source of unknown length."""
         return self.harness.start_probed("fade:0:1", duration=None)
 
-    def measure(self, microseconds: int) -> None:
+    def measure(self, samples: int) -> None:
         """Make the measuring pass report a length and succeed."""
         self.assertIn("-progress", self.harness.encoder().arguments)
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=%d\nprogress=end\n" % microseconds)
+        self.harness.encoder().exit_and_end(stdout=b"total_size=%d\nprogress=end\n" % samples)
 
     def test_within_the_slot(self) -> None:
         """The measuring pass runs in the render slot, and gives the start of the fade (D12)."""
         client = self.start()
         self.assertEqual(self.harness.slots.held, 1)
-        self.measure(4_000_000)
+        self.measure(4 * 44100)
         self.assertEqual(self.harness.slots.held, 1)
         chain = self.harness.encoder().arguments[self.harness.encoder().arguments.index("-af") + 1]
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain)
@@ -616,7 +617,7 @@ class MeasuringTests(RenderCase):
         """AP_RENDER_TIMEOUT limits the measuring pass and the encoder together."""
         client = self.start()
         self.harness.clock.advance(60)
-        self.measure(4_000_000)
+        self.measure(4 * 44100)
         self.harness.clock.advance(39)
         self.assertEqual(self.harness.encoder().signals, [])
         self.harness.clock.advance(1)
@@ -629,7 +630,7 @@ class MeasuringTests(RenderCase):
         client = self.start()
         # The last report arrives exactly at the deadline.
         self.harness.clock.rightNow += 100
-        self.measure(4_000_000)
+        self.measure(4 * 44100)
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.spawner.alive, [])
 
@@ -638,20 +639,80 @@ class MeasuringTests(RenderCase):
 
         The response is a 415, or a 422 that names the duration (D11), and a 504 after a timeout.
         """
-        for options, microseconds, refusal in (
+        for options, samples, refusal in (
             ("fade:0:1", 0, UndecodableSource),
-            ("t:5/fade:0:1", 4_000_000, InvalidOptions),
+            ("t:5/fade:0:1", 4 * 44100, InvalidOptions),
             ("fade:0:1", None, RenderTimeout),
         ):
             self.make()
             client = self.harness.start_probed(options, duration=None)
-            if microseconds is None:
+            if samples is None:
                 self.harness.clock.advance(100)
                 self.harness.encoder().exit_and_end(signal=15)
             else:
-                self.measure(microseconds)
+                self.measure(samples)
             self.assertIsInstance(client.outcome, refusal)
             self.assertEqual("4 seconds" in str(client.outcome), refusal is InvalidOptions)
+
+
+class IrregularTests(RenderCase):
+    """Renders of sources that change inside, or hold samples that are no audio (D63)."""
+
+    CHANGE = b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n"
+
+    def alive(self) -> list[tuple[str, bool]]:
+        """Return the name of each child, and whether it is the decoder of another one."""
+        children = self.harness.spawner.alive
+        return [(child.arguments[0], child.arguments[-2] == "f64le") for child in children]
+
+    def end_pipeline(self, data: bytes) -> None:
+        """End a decoder and its encoder."""
+        decoder, encoder = self.harness.spawner.alive
+        decoder.exit_and_end()
+        encoder.exit_and_end(stdout=data)
+
+    def test_before_the_first_byte(self) -> None:
+        """A change that is found before a client has a byte costs time, and nothing else.
+
+        Later renders of the source, with any options, begin with its decoder.
+        """
+        client, encoder = self.harness.render("f:opus")
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"whole")
+        self.assertEqual((client.data, client.outcome), (b"whole", "whole"))
+        self.assertEqual(self.harness.stored(), b"whole")
+        self.harness.start_probed("f:mp3")
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"more")
+
+    def test_after_the_first_byte(self) -> None:
+        """A change that is found later ends the stream; the variant is not stored.
+
+        The source is remembered, so the next request gets the whole variant. A warning says so.
+        """
+        log = Log()
+        self.addCleanup(log.start())
+        client, encoder = self.harness.render("f:mp3")
+        self.harness.write_output(b"x" * 1000)
+        self.assertTrue(client.output_started)
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.assertIsInstance(client.outcome, IrregularSource)
+        self.assertIsNone(self.harness.stored())
+        (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
+        self.assertIn("its next render decodes it in a process of its own", formatEvent(warning))
+        again = self.harness.start_probed("f:mp3")
+        self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        self.end_pipeline(b"whole")
+        self.assertEqual((again.data, again.outcome), (b"whole", "whole"))
+
+    def test_other_sources(self) -> None:
+        """Other sources, and other versions of the source, are rendered in one process."""
+        _, encoder = self.harness.render("f:opus")
+        encoder.exit_and_end(1, stderr=self.CHANGE)
+        self.end_pipeline(b"whole")
+        self.harness.render("f:opus", b"b.wav")
+        self.assertEqual(self.alive(), [("ffmpeg", False)])
 
 
 class LeavingTests(RenderCase):

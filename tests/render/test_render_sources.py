@@ -92,7 +92,7 @@ class FetchTests(SourceCase):
         self.fetching.callback(None)
         self.source.fetching = None
         self.harness.clock.advance(20)
-        self.harness.encoder().exit_and_end(stdout=b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
         self.assertEqual(
             [seconds for seconds, whole in self.source.input_calls if whole], [100, 50]
         )

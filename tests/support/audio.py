@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,16 +25,21 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
+from audioproxy.errors import IrregularSource, NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.conversion import SOXR
+from audioproxy.media.decoding import (
+    decoded_stream,
+    decoder_arguments,
+    is_irregular,
+    measure_arguments,
+)
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import (
     ENCODERS,
     encoder_arguments,
     loudness_arguments,
-    measure_arguments,
     source_loudness_arguments,
     stated_length,
     uses_length,
@@ -46,7 +50,7 @@ from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.source_length.find import find_length
 from audioproxy.media.source_length.padded import find_padding
 from audioproxy.media.source_length.reading import SourceLength
-from audioproxy.media.trim import needs_measuring
+from audioproxy.media.trim import find_sample_range, needs_measuring
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 
@@ -56,7 +60,7 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 # Timeout in seconds; a run with a short source takes less than one second.
 _PATIENCE = 120
 
-_OUT_TIME = re.compile(rb"^out_time_us=(?:(\d+)|N/A)$", re.MULTILINE)
+_TOTAL_SIZE = re.compile(rb"^total_size=(?:(\d+)|N/A)$", re.MULTILINE)
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 # Floats hold 24 bits exactly.
 _FLOATS = "-c:a pcm_f32le -f wav"
@@ -104,6 +108,7 @@ def run(
     source: bytes = b"",
     stdout: int = subprocess.PIPE,
     more: Sequence[int] = (),
+    stdin: bytes = b"",
 ) -> RunResult:
     """Run a program with ``source`` as its seekable descriptor 3.
 
@@ -115,7 +120,7 @@ def run(
         # The shell opens the file as descriptor 3 and then replaces itself with the program.
         ended = subprocess.run(
             ["/bin/sh", "-c", 'exec "$@" 3<"$0"', file.name, *arguments],
-            stdin=subprocess.DEVNULL,
+            input=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
             pass_fds=more,
@@ -186,11 +191,12 @@ def run_in_memory(
 @cache
 def measure(source: bytes) -> Probe:
     """Probe a source, and measure its duration by decoding it."""
-    ended = run(measure_arguments("ffmpeg", input_of(probe(source))), source)
-    times = _OUT_TIME.findall(ended.stdout)
-    if ended.code or not times:
+    found = probe(source)
+    ended = run(measure_arguments("ffmpeg", input_of(found), found), source)
+    sizes = _TOTAL_SIZE.findall(ended.stdout)
+    if ended.code or not sizes:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return probe(source).with_decoded_duration(Decimal(int(times[-1] or 0)) / 10**6)
+    return found.with_decoded_samples(int(sizes[-1] or 0))
 
 
 def render(source: bytes, text: str) -> bytes:
@@ -212,22 +218,49 @@ def render_all(
         probes[text] = measure(source) if needs_measuring(options, found) else found
     try:
         return _encode(source, probes, ffmpeg, resampler)
-    except NothingDecoded:
+    except (IrregularSource, NothingDecoded) as refusal:
         if len(probes) > 1:
             return {text: render_all(source, [text], ffmpeg, resampler)[text] for text in probes}
-        # The service, too, renders again once it knows the length of the source.
+        # The service, too, renders again with a decoder, or once it knows the length of the source.
+        if isinstance(refusal, IrregularSource):
+            return _encode(source, probes, ffmpeg, resampler, irregular=True)
         if probes[text].measured:
             raise
         return _encode(source, {text: measure(source)}, ffmpeg, resampler)
 
 
+def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
+    """Render a source in one attempt, or raise the refusal.
+
+    :param irregular: in two processes, as a node that knows the source as irregular.
+    """
+    options, found = parse_options(text), probe_length(source)
+    known = measure(source) if needs_measuring(options, found) else found
+    return _encode(source, {text: known}, "ffmpeg", SOXR, irregular=irregular)[text]
+
+
 def _encode(
-    source: bytes, probes: Mapping[str, Probe], ffmpeg: str, resampler: tuple[str, ...]
+    source: bytes,
+    probes: Mapping[str, Probe],
+    ffmpeg: str,
+    resampler: tuple[str, ...],
+    *,
+    irregular: bool = False,
 ) -> dict[str, bytes]:
-    """Render with one process; raise NothingDecoded if any output has no audio."""
+    """Render with one process; raise NothingDecoded if any output has no audio.
+
+    :param irregular: render one output with two processes.
+    """
     words: list[str] = []
+    # All probes are of one source.
+    opened, decoded = input_of(next(iter(probes.values()))), b""
+    if irregular:
+        (text, found), *_ = probes.items()
+        seek = find_sample_range(parse_options(text), found).seek
+        decoded = run(decoder_arguments(ffmpeg, opened, found, seek), source).stdout
+        opened = decoded_stream(found)
     commands = {
-        text: encoder_arguments(ffmpeg, input_of(found), parse_options(text), found, resampler)
+        text: encoder_arguments(ffmpeg, opened, parse_options(text), found, resampler)
         for text, found in probes.items()
     }
     with ExitStack() as stack:
@@ -248,7 +281,9 @@ def _encode(
             words += [*command[behind:-1], f"pipe:{spools[text]}"]
         # Of several outputs, `empty_output` detects only that all are empty.
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
-        ended = run(words, source, more=[*spools.values()])
+        ended = run(words, source, more=[*spools.values()], stdin=decoded)
+        if is_irregular(ended.stderr):
+            raise IrregularSource
         refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
         for text, output in outputs.items():
             output.complete()

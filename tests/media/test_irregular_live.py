@@ -1,0 +1,245 @@
+"""Sources that change inside, or hold samples that are no audio, through real ffmpeg."""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import cache
+
+import numpy as np
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import IrregularSource
+from audioproxy.media.encoding import ENCODERS
+from tests.support.audio import (
+    Sound,
+    convert,
+    convert_all,
+    decode,
+    measure,
+    noise,
+    render,
+    render_and_decode,
+    render_and_decode_all,
+    render_once,
+    tone,
+    write_wav,
+)
+from tests.support.measures import level, peak, strength
+
+RATE = 44100
+BARE = "-b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
+SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=0*c0|BL=c0|BR=c0 -c:a ac3 -b:a 384k -f ac3"
+
+#: The files of which each source consists: of a tone of 440 Hz, then of one of 1000 Hz.
+JOINED = {
+    "mono, stereo": ("mono", "stereo 2"),
+    "stereo, mono": ("stereo", "mono 2"),
+    "44, 48": ("stereo", "48"),
+    "stereo, 5.1": ("ac3", "5.1"),
+    "adts": ("adts", "adts 2"),
+    "flac": ("flac", "flac 48"),
+    # One damaged frame header that claims other channels.
+    "one frame": ("stereo", "frame", "stereo 2"),
+    # An advertisement.
+    "between": ("mono", "48", "mono 2"),
+}
+
+#: Seconds that the resampler loses at most at a change of the sample rate.
+LOSS = 0.005
+
+
+@cache
+def parts() -> dict[str, bytes]:
+    """Return two seconds of each tone, in files that can be joined."""
+    low, high = (write_wav(tone(RATE, 2 * RATE, hertz, hertz)) for hertz in (440, 1000))
+    first = {
+        "mono": f"-ac 1 -c:a libmp3lame {BARE}",
+        "stereo": f"-ac 2 -c:a libmp3lame {BARE}",
+        "ac3": "-ac 2 -c:a ac3 -f ac3",
+        "adts": "-ac 1 -c:a aac -f adts",
+        "flac": "-c:a flac -serial_offset 1 -f ogg",
+    }
+    second = {
+        "mono 2": f"-ac 1 -c:a libmp3lame {BARE}",
+        "stereo 2": f"-ac 2 -c:a libmp3lame {BARE}",
+        "48": f"-ac 2 -ar 48000 -c:a libmp3lame {BARE}",
+        "5.1": SURROUND,
+        "adts 2": "-ac 2 -c:a aac -f adts",
+        "flac 48": "-ac 1 -ar 48000 -c:a flac -serial_offset 9 -f ogg",
+    }
+    made = convert_all(low, first) | convert_all(high, second)
+    return {**made, "frame": made["mono 2"][:417]}
+
+
+@cache
+def joined() -> dict[str, bytes]:
+    """Return the sources that change inside."""
+    return {name: b"".join(parts()[part] for part in names) for name, names in JOINED.items()}
+
+
+def seconds_of(name: str) -> float:
+    """Return the sum of the durations of the parts of a source."""
+    sounds = [decode(parts()[part]) for part in JOINED[name] if part != "frame"]
+    return sum(len(sound) / sound.rate for sound in sounds)
+
+
+class ChangeTests(SynchronousTestCase):
+    """Sources whose rate, channels or sample format change inside (D63)."""
+
+    def test_length(self) -> None:
+        """Whole, faded or normalized, such a source is one stream with all of its audio."""
+        texts = ("f:wav", "f:wav/fade:1:1", "f:opus/norm:ebu", "f:flac/enhance:voice/sr:48000")
+        for name, source in joined().items():
+            for heard in render_and_decode_all(source, texts).values():
+                missing = seconds_of(name) - len(heard) / heard.rate
+                self.assertLess(abs(missing), LOSS + 1152 / RATE * (name == "one frame"), name)
+
+    def test_trim(self) -> None:
+        """``t`` counts through a change, also if it starts after one (D63)."""
+        for name, source in joined().items():
+            whole = render_and_decode(source, "f:wav/bd:32f")
+            for text, start, duration in (("t:1:2", 1, 2), ("t:3:0.5", 3, 0.5)):
+                heard = render_and_decode(source, f"f:wav/bd:32f/{text}")
+                at = start * heard.rate
+                self.assertEqual(len(heard) / heard.rate, duration, (name, text))
+                difference = heard.channels - whole.part(at, at + len(heard)).channels
+                self.assertLess(peak(difference), -60, (name, text))
+
+    def test_fades(self) -> None:
+        """Fades are at both ends of the whole source, and nowhere else (D12)."""
+        for name, source in joined().items():
+            plain, faded = render_and_decode_all(
+                source, ("f:wav/bd:32f", "f:wav/bd:32f/fade:1:1")
+            ).values()
+            same = slice(plain.rate + 10, len(plain) - plain.rate - 10)
+            self.assertTrue(np.array_equal(plain.channels[:, same], faded.channels[:, same]), name)
+            self.assertLess(level(faded.channels[0][-plain.rate // 10 :]), -20, name)
+
+    def test_level(self) -> None:
+        """A part with other channels keeps its level, and no sum exceeds full scale (D60)."""
+        for name, lowest in (("mono, stereo", -0.5), ("stereo, mono", -0.5), ("stereo, 5.1", -9)):
+            heard = render_and_decode(joined()[name], "f:wav/bd:32f")
+            rate = heard.rate
+            for channel in heard.channels:
+                first = strength(channel[rate // 2 : 3 * rate // 2], 440, rate)
+                second = strength(channel[5 * rate // 2 : 7 * rate // 2], 1000, rate)
+                self.assertTrue(lowest < second - first < 0.5, (name, second - first))
+
+    def test_same_bytes(self) -> None:
+        """Where a node finds no change, its output is that of a node that knows of one (D63)."""
+        texts = [f"f:{form}/t:0.2:1" for form in ENCODERS]
+        texts += ["f:wav/t:0.2:1/norm:ebu/enhance:voice", "f:flac/t:0.1:0.5/sr:8000/ch:1/gain:3"]
+        floats = convert(write_wav(noise(RATE, 2 * RATE, 2)), "-c:a pcm_f64le", name="a.wav")
+        deep = convert(write_wav(noise(RATE, 2 * RATE, 2), "24"), "-c:a flac", name="a.flac")
+        for source, tried in (
+            (joined()["stereo, mono"], [*texts, "f:mp3/t:3:0.5"]),
+            (joined()["44, 48"], texts[::4]),
+            (parts()["5.1"], texts),
+            (floats, texts[::2]),
+            (deep, texts[1::2]),
+        ):
+            for text in tried:
+                try:
+                    alone = render_once(source, text, irregular=False)
+                except IrregularSource:
+                    continue
+                self.assertTrue(alone == render_once(source, text, irregular=True), text)
+
+    def test_measured(self) -> None:
+        """The measuring pass counts the samples that a render outputs (D12)."""
+        for name, source in joined().items():
+            length = measure(source).length
+            assert length is not None
+            self.assertEqual(length.samples, len(render_and_decode(source, "f:wav")), name)
+
+
+def with_samples(*values: float, at: int, kind: str = "f") -> bytes:
+    """Return three seconds of a tone as floats, in which a few samples have other values."""
+    samples = tone(RATE, 3 * RATE, 440, amplitude=0.1).channels[0].astype(f"<{kind}")
+    samples[at : at + len(values)] = values
+    width = struct.calcsize(kind)
+    head = struct.pack("<HHIIHH", 3, 1, RATE, RATE * width, width, 8 * width)
+    body = samples.tobytes()
+    return (
+        struct.pack("<4sI4s4sI", b"RIFF", 36 + len(body), b"WAVE", b"fmt ", 16)
+        + head
+        + struct.pack("<4sI", b"data", len(body))
+        + body
+    )
+
+
+class SampleTests(SynchronousTestCase):
+    """Floating-point sources with samples that are no audio (D13)."""
+
+    def test_one_sample(self) -> None:
+        """NaN, infinite and huge samples become silence, and nothing else changes.
+
+        They are found at the start, inside and at the end, in every stage and format.
+        """
+        clean, end = with_samples(0, at=50_000), 3 * RATE - 2
+        cases = (
+            (with_samples(math.nan, at=50_000), clean),
+            (with_samples(-math.inf, at=50_000, kind="d"), clean),
+            (with_samples(1e30, at=50_000), clean),
+            (with_samples(math.nan, at=0), with_samples(0, at=0)),
+            (with_samples(math.inf, math.nan, at=end), with_samples(0, 0, at=end)),
+        )
+        texts = ["f:mp3", "f:aac", "f:peaks/pts:20", "f:flac/norm:ebu", "f:wav/bd:16"]
+        texts += ["f:m4a/enhance:voice/gain:3", "f:opus/t:1:1", "f:ogg/fade:1:1"]
+        for number, (source, expected) in enumerate(cases):
+            for text in texts if number == 0 else texts[number - 1 :: 3]:
+                self.assertTrue(render(source, text) == render(expected, text), (number, text))
+
+    def test_containers(self) -> None:
+        """All containers of floating-point samples are checked."""
+        broken, clean = with_samples(math.nan, at=50_000), with_samples(0, at=50_000)
+        forms = {"a.aiff": "-c:a pcm_f32be", "a.caf": "-c:a pcm_f64le", "a.mka": "-c:a copy"}
+        forms |= {"a.wv": "-c:a wavpack", "a.w64": "-c:a copy"}
+        wanted = convert_all(clean, forms)
+        for name, source in convert_all(broken, forms).items():
+            self.assertTrue(render(source, "f:mp3") == render(wanted[name], "f:mp3"), name)
+
+    def test_headroom(self) -> None:
+        """Samples over full scale are audio: they keep their values until the gain (D60)."""
+        loud = write_wav(Sound(RATE, 4 * noise(RATE, RATE, 2).channels), "32f")
+        heard, copied = render_and_decode_all(loud, ("f:wav/gain:-20", "f:wav")).values()
+        self.assertLess(np.abs(heard.channels - copied.channels / 10).max(), 1e-6)
+
+    def test_copies(self) -> None:
+        """A copy of floating-point samples is exact, whatever they are."""
+        source = with_samples(math.nan, 1e30, at=50_000)
+        heard = render_and_decode(source, "f:wav/t:1:1")
+        expected = decode(source).part(RATE, 2 * RATE)
+        self.assertTrue(np.array_equal(heard.channels, expected.channels, equal_nan=True))
+
+
+class TimeStampTests(SynchronousTestCase):
+    """Sources whose time stamps have gaps."""
+
+    def test_one_length(self) -> None:
+        """All formats of a source have all of its audio, and no more (D57)."""
+        wav = write_wav(noise(48000, 5 * 48000, 2))
+        stream = convert(wav, "-c:a mp2 -f mpegts")
+        packets = len(stream) // 188
+        lost = stream[: packets * 2 // 5 * 188] + stream[packets * 3 // 5 * 188 :]
+        # Matroska, with a step of two seconds in its time stamps.
+        stepped = convert(wav, "-af asetpts=N+gte(N\\,96000)*96000 -c:a libvorbis -f matroska")
+        for name, source in (("lost packets", lost), ("a step", stepped)):
+            samples = len(decode(source))
+            texts = [f"f:{form}" for form in ENCODERS if form != "peaks"]
+            for text, heard in render_and_decode_all(source, texts).items():
+                excess = len(heard) - samples
+                self.assertTrue(0 <= excess <= 3 * 1024, (name, text, excess))
+
+
+class DamageTests(SynchronousTestCase):
+    """Sources most of whose frames cannot be decoded."""
+
+    def test_most_frames(self) -> None:
+        """All audio is rendered, however many frames after it are damaged (D13)."""
+        audio = convert(write_wav(tone(RATE, RATE // 2, 440)), f"-c:a libmp3lame {BARE}")
+        source = audio + (b"\xff\xfb\x90\xc4" + b"\xff" * 413) * 100
+        for heard in render_and_decode_all(source, ("f:wav", "f:mp3", "f:opus")).values():
+            first = heard.channels[0][: heard.rate // 2]
+            self.assertGreater(strength(first, 440, heard.rate), -10)

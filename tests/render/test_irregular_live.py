@@ -1,0 +1,67 @@
+"""Irregular sources through the whole service: broken off at most once, then always whole."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from tests.support.audio import convert, decode, noise, tone, write_wav
+from tests.support.http import Response
+from tests.support.service import ServiceCase, fetch, signed, until_hit
+
+MP3 = "-c:a libmp3lame -b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
+
+
+class IrregularTests(ServiceCase):
+    """Sources that change inside, or hold samples that are no audio (D63)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        one, two = (
+            convert(write_wav(tone(44100, 6 * 44100, 440, 440)), MP3, f"-ac {n}") for n in (1, 2)
+        )
+        self.length = 2 * len(decode(one))
+        self.add("a.mp3", one + two)
+
+    async def fetch_whole(self, port: int, path: bytes) -> Response:
+        """Request a variant until it is not broken off; that is at most once."""
+        response = await fetch(port, path)
+        if response.complete:
+            return response
+        self.assertEqual(response["x-audio-proxy"], b"MISS")
+        again = await fetch(port, path)
+        # Nothing of the first attempt was stored.
+        self.assertEqual((again["x-audio-proxy"], again.complete), (b"MISS", True))
+        return again
+
+    async def test_same_bytes(self) -> None:
+        """Whatever is delivered whole is the same on all nodes, and has all of the audio."""
+        bodies = set()
+        path = signed("/f:flac/fade:1:1/plain/local://a.mp3")
+        for store in (None, None, self.config().variant_store):
+            port = self.start(variant_store=store).port
+            bodies.add((await self.fetch_whole(port, path)).body)
+        bodies.add((await until_hit(port, path)).body)
+        (body,) = bodies
+        self.assertEqual(len(decode(body)), self.length)
+
+    async def test_after_another_render(self) -> None:
+        """A node that knows the source breaks no further variant of it off."""
+        port = self.start(variant_store=None).port
+        await self.fetch_whole(port, signed("/f:mp3/plain/local://a.mp3"))
+        for options in ("f:wav", "f:opus/t:1:9", "f:peaks/pts:50", "f:aac/norm:ebu"):
+            response = await fetch(port, signed(f"/{options}/plain/local://a.mp3"))
+            self.assertTrue(response.complete, options)
+
+    async def test_samples(self) -> None:
+        """A NaN far inside a source gives no error, and no waveform at full scale."""
+        floats = write_wav(noise(44100, 9 * 44100, amplitude=0.25), "32f")
+        self.add("nan.wav", floats[:-400] + struct.pack("<f", math.nan) + floats[-396:])
+        self.add("zero.wav", floats[:-400] + bytes(4) + floats[-396:])
+        port = self.start(variant_store=None).port
+        for options in ("f:mp3/norm:ebu", "f:peaks/pts:9", "f:m4a"):
+            broken, clean = [
+                await self.fetch_whole(port, signed(f"/{options}/plain/local://{name}.wav"))
+                for name in ("nan", "zero")
+            ]
+            self.assertTrue(broken.body == clean.body, options)
