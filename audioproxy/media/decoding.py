@@ -171,11 +171,13 @@ def measure_arguments(ffmpeg: str, source: Input, probe: Probe) -> list[str]:
     """Return the command line of a decode pass that counts the samples of a source.
 
     ffmpeg writes one byte for each sample of the stream that `decoder_arguments` describes, and
-    reports their number. Time stamps have gaps, and filters that count begin anew at a change.
+    reports their number. Time stamps have gaps, and filters that count begin anew at a change. One
+    channel is counted: libswresample cannot mix Ambisonics, or nine unlabeled channels.
     """
     return [
         *open_source(ffmpeg, source, uniform=False),
         *("-progress", "pipe:1", "-stats_period", "3600"),
+        *("-af", "pan=mono|c0=c0"),
         *_MIXING_RESAMPLER,
         *("-ar", str(probe.sample_rate), "-ac", "1"),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),

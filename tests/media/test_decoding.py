@@ -37,7 +37,7 @@ class MeasureTests(SynchronousTestCase):
         """The first audio stream is decoded to one byte a sample, at the probed rate (D12, D63)."""
         words = (
             f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS}"
-            f" -progress pipe:1 -stats_period 3600 {SWRESAMPLE} -ar 44100 -ac 1"
+            f" -progress pipe:1 -stats_period 3600 -af pan=mono|c0=c0 {SWRESAMPLE} -ar 44100 -ac 1"
             " -c:a pcm_u8 -f u8 -y /dev/null"
         )
         self.assertEqual(measure_arguments("ffmpeg", SOURCE, STEREO), words.split())

@@ -23,6 +23,7 @@ from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
+from audioproxy.media.source_length.reading import SourceLength
 from tests.support.audio import (
     Sound,
     constant,
@@ -30,6 +31,7 @@ from tests.support.audio import (
     convert_all,
     decode,
     describe,
+    measure,
     noise,
     parse_options,
     probe,
@@ -237,6 +239,16 @@ class AmbisonicTests(SynchronousTestCase):
             levels = [float(np.abs(side).max()) / 0.5 for side in (left, right, mono)]
             for level, gain in zip(levels, (1.8 * scale[0], 0.2 * scale[0], scale[1]), strict=True):
                 self.assertApproximates(level, gain, 0.02, (channels, levels))
+
+
+class MeasuredTests(SynchronousTestCase):
+    """Sources that are measured before the render"""
+
+    def test_channels(self) -> None:
+        """Sources of any number of channels are measured, with or without labels (D12)."""
+        for channels in (1, 3, 8, 9, 64):
+            found = measure(write_wav(noise(8000, 801, channels)))
+            self.assertEqual(found.length, SourceLength(801), channels)
 
 
 class OneBitTests(SynchronousTestCase):
