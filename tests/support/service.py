@@ -332,6 +332,11 @@ def is_stopped(pid: int) -> bool:
     return _state(pid) == "T"
 
 
+def is_blocked(pid: int) -> bool:
+    """Return whether a process is in a system call that no signal ends, as on a frozen disk."""
+    return _state(pid) == "D"
+
+
 # Metrics
 
 

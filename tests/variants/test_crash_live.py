@@ -20,9 +20,12 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from audioproxy import service as service_module
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
+from audioproxy.render.output import RenderOutput
+from audioproxy.service import ProxyService
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
@@ -37,6 +40,7 @@ from tests.support.service import (
     children,
     counter_increases,
     fetch,
+    is_blocked,
     is_running,
     scrape,
     scratch_files,
@@ -291,15 +295,30 @@ class HungDiskTests(ScriptedEncoderCase):
         super().setUp()
         path = f"{self.programs}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
-        # Shorten timeouts that are up to minutes long.
-        self.patch(files_module, "_CREATE_TIMEOUT", 1.0)
-        self.patch(files_module, "_COMMIT_TIMEOUT", 1.0)
+        # The store's timeouts pass only when a test says so.
+        self.disk_clock = Clock()
+        self.patch(
+            service_module,
+            "BlockingCalls",
+            lambda _, run_in_thread: BlockingCalls(self.disk_clock, run_in_thread),
+        )
+        # Shorten timeouts that are seconds long.
         self.patch(child_module, "_TERM_GRACE", 0.1)
         self.patch(child_module, "_KILL_GRACE", 0.1)
         self.patch(registry_module, "_CANCEL_TIMEOUT", 0.2)
         self.guards: list[int] = []
         self.log = Log()
         self.addCleanup(self.log.start())
+
+    def start(self, **settings: Any) -> ProxyService:
+        """Start a service in this process; it stops even if the disk still hangs."""
+        service = super().start(**settings)
+        self.addCleanup(self.exceed_commit_timeout)
+        return service
+
+    def exceed_commit_timeout(self) -> None:
+        """Let the timeout of a running write-back pass."""
+        self.disk_clock.advance(files_module._COMMIT_TIMEOUT)
 
     def children(self) -> list[int]:
         """Return the children of the service, which runs in this process; omit the guards."""
@@ -340,7 +359,7 @@ class HungDiskTests(ScriptedEncoderCase):
             gate.wait(PATIENCE)
             real(descriptor)
 
-        service = self.start(render_timeout=1)
+        service = self.start()
         await fetch(service.port, target("good", "aac"))
         await until_hit(service.port, target("good", "aac"))
         before = await scrape(service.metrics_port)
@@ -352,7 +371,8 @@ class HungDiskTests(ScriptedEncoderCase):
         joined = await send(service.port, target("steady", "aac"))
         await self.assert_whole(joined, b"COALESCED")
         await self.assert_serves(service.port, target("good", "aac"))
-        await until(lambda: len(self.messages(LogLevel.warn)) == 1, "the warning")
+        self.exceed_commit_timeout()
+        self.assertEqual(1, len(self.messages(LogLevel.warn)))
         other_response = await fetch(service.port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
         counted = counter_increases(before, await scrape(service.metrics_port))
@@ -372,7 +392,7 @@ class HungDiskTests(ScriptedEncoderCase):
     async def test_frozen(self) -> None:
         """While the disk is frozen, clients are served; afterwards renders are stored again."""
         freeze = self.mount_freezable_store()
-        service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
+        service = self.start(max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
         await fetch(port, target("good", "aac"))
         await until_hit(port, target("good", "aac"))
@@ -385,7 +405,8 @@ class HungDiskTests(ScriptedEncoderCase):
         await self.assert_whole(client, b"MISS")
         await self.assert_whole(await send(port, target("steady", "aac")), b"COALESCED")
         await self.assert_serves(port, target("good", "aac"))
-        await until(lambda: self.messages(LogLevel.warn), "the warning")
+        self.exceed_commit_timeout()
+        self.assertEqual(1, len(self.messages(LogLevel.warn)))
         other_response = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
         freeze("--unfreeze")
@@ -397,10 +418,8 @@ class HungDiskTests(ScriptedEncoderCase):
             (await fetch(port, target("steady", "aac"), b"HEAD"))["x-audio-proxy"], HIT_OR_MISS
         )
         # As long as the last call of the late write-back has not returned, nothing is stored.
-        states = []
-        while b"HIT" not in states and len(states) < 100:
-            states.append((await fetch(port, target("good", "wav")))["x-audio-proxy"])
-        self.assertIn(b"HIT", states)
+        while (await fetch(port, target("good", "wav")))["x-audio-proxy"] != b"HIT":
+            pass
         await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
         await service.stopService()
         self.assertEqual([], self.log.errors)
@@ -408,10 +427,13 @@ class HungDiskTests(ScriptedEncoderCase):
     async def test_unkillable_encoder(self) -> None:
         """An encoder that cannot be killed is logged, and holds its slot until it is dead."""
         freeze = self.mount_freezable_store()
-        service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
+        service = self.start(max_concurrency=1, queue_size=0)
         client, encoder = await self.start_half_rendered(service.port, "writer")
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
+        await until(lambda: is_blocked(encoder), "the encoder to hang")
+        # From now on the output is above its size limit, so the encoder is stopped.
+        above_limit = self.patch(RenderOutput, "update_size", lambda output: sys.maxsize)
         await until(lambda: self.log.errors, "the error line")
         line = "child N survived SIGKILL; waiting for its end"
         self.assertEqual([line], self.messages(LogLevel.error))
@@ -423,8 +445,10 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
-        # The slot is free, but on a busy machine a second may be too short for a render.
-        self.assertIn((await fetch(service.port, target("good", "aac"))).status, (200, 504))
+        while (await scrape(service.metrics_port))["audio_proxy_render_slots_held"]:
+            pass
+        above_limit.restore()
+        self.assertEqual(200, (await fetch(service.port, target("good", "aac"))).status)
         self.assertEqual([line], self.messages(LogLevel.error))
 
     def mount_freezable_store(self) -> Callable[[str], None]:
