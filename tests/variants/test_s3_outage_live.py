@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
+from audioproxy.http_client.timeouts import ProgressTimeout
 from audioproxy.render import registry as registry_module
 from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
@@ -218,14 +221,25 @@ class HitTests(OutageCase):
         path = signed("/plain/local://short.flac")
         name = key_of(await fetch(self.port, path, b"HEAD"))
         self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
-        for number, (fail, stall_timeout) in enumerate(
-            ((self.store.reset_all, 30), (self.store.close_cleanly, 30), (lambda: None, 0.1)), 1
-        ):
-            self.patch(bodies_module, "STALL_TIMEOUT", stall_timeout)
+        # The timeout of a stalled body passes only when this clock is advanced.
+        clock = Clock()
+        self.patch(
+            bodies_module,
+            "ProgressTimeout",
+            lambda _, seconds, on_expiry: ProgressTimeout(clock, seconds, on_expiry),
+        )
+        failures: tuple[Callable[[], object], ...] = (
+            self.store.reset_all,
+            self.store.close_cleanly,
+            lambda: clock.advance(bodies_module.STALL_TIMEOUT),
+        )
+        for number, fail in enumerate(failures, 1):
             self.store.limit = self.SIZE // 2
             client: Client = await send(self.port, path)
             await until(lambda: self.store.stalled, "half of the body")
-            fail()
+            await until(
+                lambda client=client, fail=fail: client.closed or fail(), "the stream to break off"
+            )
             broken = await client.end()
             self.assertEqual((200, False), (broken.status, broken.complete), number)
             self.assertEqual(b"HIT", broken["x-audio-proxy"])
@@ -240,7 +254,6 @@ class HitTests(OutageCase):
             self.assertRegex(warnings[-1], "the transfer of a stored variant failed: .+")
             await until(lambda: not self.store.stalled, "the connection to close")
             self.store.limit = None
-            self.patch(bodies_module, "STALL_TIMEOUT", 30)
             whole = await fetch(self.port, path)
             self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)), number)
         self.assertEqual([], self.log.errors)
