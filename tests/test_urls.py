@@ -339,7 +339,8 @@ class InterfaceTests(SynchronousTestCase):
         places = [
             text.index(words)
             for words in (
-                *("signer.url(", "class Signer(", " |  url(self", " |  info_url(self"),
+                # Since Python 3.13, pydoc may break a line after the parenthesis.
+                *("signer.url(", "class Signer(", " |  url(", " |  info_url("),
                 *(
                     " |  __",
                     "class Variant(",
