@@ -107,6 +107,12 @@ class UndecodableSource(Refusal):
     default_message = "The source has no audio that can be decoded."
 
 
+class EncryptedSource(UndecodableSource):
+    """The first audio stream of the source is encrypted (D64)."""
+
+    default_message = "The source is encrypted."
+
+
 class NothingDecoded(UndecodableSource):
     """The source was decoded to its end and contains no sample.
 

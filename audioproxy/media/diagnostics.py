@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from audioproxy.errors import (
+    EncryptedSource,
     NotFound,
     NothingDecoded,
     Refusal,
@@ -31,7 +32,7 @@ _SERVICE_FAILURES = (
 _OPEN_FAILURES = re.compile(
     rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
     rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
-    rb"|Result too large|Value too large for defined data type)$",
+    rb"|Result too large|Unknown error -?\d+|Value too large for defined data type)$",
     re.MULTILINE,
 )
 
@@ -45,13 +46,21 @@ _SOURCE_FAILURES = (
     b"Decoder (codec ",
     b"End of file",
     b"does not contain any stream",
+    b"Could not open codec for input stream",
     b"could not find codec parameters",
     b"Could not find codec parameters",
     # Few or no frames of the stream could be decoded.
     b"Error while decoding stream",
+    b"Error while opening decoder",
     b"Cannot determine format of input stream",
     b"Not yet implemented in FFmpeg, patches welcome",
 )
+
+# Printed for a container that is not on the list of demuxers, before the name of ffmpeg's demuxer.
+_UNSUPPORTED_CONTAINER = re.compile(rb"^\[([\w.]+)[^\]\n]*\] Format not on whitelist", re.MULTILINE)
+
+#: Printed about the encryption of Windows Media, which ffmpeg reads as if it was clear.
+ENCRYPTED = re.compile(rb"DRM protected stream detected")
 
 # An ffmpeg without picture decoders prints this message about cover art, whatever the failure is.
 # So the message is removed before a diagnostic is searched for the phrases above.
@@ -126,10 +135,18 @@ def classify(stderr: bytes) -> type[Refusal] | None:
             return refusal
     if any(phrase in stderr for phrase in _EMPTY_OUTPUT):
         return NothingDecoded
+    if ENCRYPTED.search(stderr):
+        return EncryptedSource
     without_cover_art = _COVER_ART_MESSAGE.sub(b"", stderr)
     if any(phrase in without_cover_art for phrase in _SOURCE_FAILURES):
         return UndecodableSource
     return None
+
+
+def unsupported_container(stderr: bytes) -> str | None:
+    """Return ffmpeg's first name of a container that is not supported; None for other failures."""
+    found = _UNSUPPORTED_CONTAINER.search(stderr)
+    return found[1].decode() if found else None
 
 
 def was_cut_short(stderr: bytes) -> bool:

@@ -14,6 +14,13 @@ from audioproxy.grammar.formats import FORMATS
 _MOST_TAGS = 32
 _LONGEST_TEXT = 512
 
+# The order of tags: well-known ones come first, and those that describe MP4 itself come last.
+_FIRST_TAGS = "title artist album album_artist track disc date genre composer comment".split()
+_LAST_TAGS = ("major_brand", "minor_version", "compatible_brands")
+_OTHER_TAGS = len(_FIRST_TAGS)
+_RANKS = {key: rank for rank, key in enumerate(_FIRST_TAGS)}
+_RANKS |= dict.fromkeys(_LAST_TAGS, _OTHER_TAGS + 1)
+
 # ffprobe reports the container `ogg` for both Vorbis and Opus.
 _OGG = "ogg"
 _OPUS = "opus"
@@ -68,6 +75,8 @@ class SourceInfo:
 def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
+    The tags of Ogg are those of the stream; ffprobe has none for its container.
+
     A second field is read where the first one has no usable value: ffprobe's ``N/A``, 0 and text
     that is not a number count as missing.
     """
@@ -80,7 +89,8 @@ def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> 
         or read_count(audio.get("bits_per_sample")),
         bitrate=read_count(container.get("bit_rate")) or read_count(audio.get("bit_rate")),
         size=read_count(container.get("size")),
-        tags=_tags(container.get("tags")),
+        tags=_tags(audio.get("tags") if container.get("format_name") == _OGG else None)
+        or _tags(container.get("tags")),
     )
 
 
@@ -105,9 +115,10 @@ def _format(names: object, codec: object) -> str | None:
 
 
 def _tags(tags: object) -> dict[str, str]:
-    kept: dict[str, str] = {}
+    found: dict[str, str] = {}
     for key, value in tags.items() if isinstance(tags, dict) else ():
-        if isinstance(value, str) and len(kept) < _MOST_TAGS:
+        if isinstance(value, str):
             # If keys differ only in case, the first one is kept.
-            kept.setdefault(key.lower()[:_LONGEST_TEXT], value[:_LONGEST_TEXT])
-    return kept
+            found.setdefault(key.lower()[:_LONGEST_TEXT], value[:_LONGEST_TEXT])
+    ranked = sorted(found, key=lambda key: _RANKS.get(key, _OTHER_TAGS))
+    return {key: found[key] for key in ranked[:_MOST_TAGS]}

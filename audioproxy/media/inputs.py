@@ -10,7 +10,7 @@ from dataclasses import dataclass
 #: undecodable, whatever its name (D43).
 DEMUXERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
-    ",avi,mpegts,mpeg,mxf,flv"
+    ",dts,loas,tak,iff,avi,mpegts,mpeg,mxf,flv"
 )
 
 # The protocol whitelists (Format and encoding options, 5). Cleartext is for an object store at a
@@ -43,6 +43,8 @@ class Input:
     :ivar tentative: a test of the server goes on, whether it serves ranges as it claims. After a
         probe, the source must be asked for its input again.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
+    :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
+        states.
     """
 
     url: str
@@ -52,6 +54,7 @@ class Input:
     tentative: bool = False
     decoded: str | None = None
     decoder: str | None = None
+    ignore_length: bool = False
 
     @property
     def verbosity(self) -> str:
@@ -69,7 +72,8 @@ class Input:
         """
         start = [] if seek is None or self.decoded else ["-ss", seek]
         decoder = [] if self.decoder is None else ["-c:a", self.decoder]
-        return [*self._whitelists(), *decoder, *start, "-i", self.url]
+        length = ["-ignore_length", "1"] if self.ignore_length else []
+        return [*self._whitelists(), *length, *decoder, *start, "-i", self.url]
 
     def _whitelists(self) -> list[str]:
         return [

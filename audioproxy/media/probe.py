@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.media.diagnostics import CUT_SHORT, ENCRYPTED
 from audioproxy.media.info_document import SourceInfo, read_count, read_source_info
 from audioproxy.media.inputs import Input
 from audioproxy.media.source_length.reading import SourceLength
 
 # ffprobe prints this where a container states no duration. The duration that ffprobe reports is
-# then the size divided by the bit rate.
+# then the size divided by the bit rate of the first frames.
 _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
+# Containers of bare frames or samples, and codecs whose bit rate does not change in them, so that
+# the quotient is right. ffprobe knows no right bit rate of ADPCM. The bit rate of MPEG audio that
+# does change is an average, and no multiple of 1000.
+_CONSTANT_RATE = re.compile(r"(?:(?:wav|w64|caf|au|aiff) pcm_|(?:e?ac3|dts) |mp3 mp[123]$)")
+
+# The tag of an encrypted stream in matroska.
+_ENCRYPTION_TAG = "enc_key_id"
+# ffprobe does not report the encryption of these.
+_MAY_BE_ENCRYPTED = "mov"
+
+#: ffprobe's messages that count even if many others follow.
+NOTICES = re.compile(b"|".join((CUT_SHORT.pattern, _ESTIMATE_NOTICE, ENCRYPTED.pattern)), re.M)
+
+# Packets at the start of a source, among which one of audio is looked for: those of cover art come
+# first.
+_PACKETS = 8
+
+# The start of the last object in ffprobe's output. Strings in the output have no line ends.
+_FORMAT_START = b'\n    "format": {'
 
 # Used where ffprobe reports no rate, depth or channels (Format and encoding options, 1).
 _FALLBACK_RATE = 48000
@@ -59,6 +80,8 @@ class Probe:
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
+    :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
+    :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar description: the fields of the info document, as ffprobe reports them.
     """
 
@@ -76,6 +99,8 @@ class Probe:
     measured: bool = False
     length: SourceLength | None = None
     frame_samples: int = 0
+    may_be_encrypted: bool = False
+    ignore_length: bool = False
     description: SourceInfo = field(default_factory=SourceInfo)
 
     @property
@@ -101,11 +126,15 @@ class Probe:
         return replace(self, duration=duration, exact=True, length=length)
 
 
-def probe_arguments(ffprobe: str, source: Input) -> list[str]:
+def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) -> list[str]:
     """Return ffprobe's command line.
 
-    All streams are requested, so that a video stream is found at any position. The output ends with
-    the tags, which may be of any size.
+    All streams are requested, so that a video stream is found at any position. The first packets
+    tell whether there is any audio. The output ends with the tags of the container, which may be of
+    any size.
+
+    :param stream_tags: request the tags of streams. They too may be of any size, and precede what
+        is known about the container.
     """
     return [
         ffprobe,
@@ -114,46 +143,70 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
         "warning",
         "-of",
         "json",
+        "-read_intervals",
+        f"%+#{_PACKETS}",
         "-show_entries",
-        "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_fmt,"
+        "packet=codec_type:format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_fmt,"
         "sample_rate,channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
-        ":stream_disposition=attached_pic:format_tags",
+        ":stream_disposition=attached_pic:format_tags" + (":stream_tags" if stream_tags else ""),
         *source.probe_arguments(),
     ]
 
 
+def has_container(stdout: bytes) -> bool:
+    """Return whether output that was cut off has the fields of the container."""
+    return _FORMAT_START in stdout
+
+
 def read_probe(
-    stdout: bytes, stderr: bytes, *, cut_off: bool = False, seekable: bool = True
+    stdout: bytes,
+    stderr: bytes,
+    *,
+    cut_off: bool = False,
+    seekable: bool = True,
+    tagged: bytes = b"",
 ) -> Probe:
     """Parse the output of an ffprobe that did not fail.
 
     :param cut_off: the output was longer than its limit, and ``stdout`` is its beginning.
     :param seekable: ffprobe could read the end of the source. Otherwise its estimates of duration
         and bit rate are worthless.
+    :param tagged: the beginning of an output with the tags of streams, if ``stdout`` has none.
+    :raises EncryptedSource: where ffprobe reports encrypted audio.
     :raises VideoSource: for a genuine video stream; embedded cover art is not video.
     :raises UndecodableSource: where no audio stream can be decoded.
     :raises ValueError: for output that does not have the form of ffprobe's.
     """
-    text = stdout.decode("utf-8", "replace")
     try:
-        output = json.loads(_close_brackets(text) if cut_off else text)
+        output = _parse(stdout, cut_off=cut_off)
         container = dict(output.get("format", {}))
-        streams = [dict(stream) for stream in output.get("streams", [])]
+        streams = _streams(output)
         video = any(_is_video(stream) for stream in streams)
+        tagged_streams = _streams(_parse(tagged, cut_off=True)) if tagged else streams
     except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
     if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
     if video:
         raise VideoSource
-    audio = next((s for s in streams if s.get("codec_type") == "audio"), None)
+    audio = _first_audio(streams)
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
+    tags = (_first_audio(tagged_streams) or {}).get("tags")
+    if ENCRYPTED.search(stderr) or (isinstance(tags, dict) and _ENCRYPTION_TAG in tags):
+        raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    description = read_source_info(container, audio)
+    description = read_source_info(container, {**audio, "tags": tags})
     exact = _ESTIMATE_NOTICE not in stderr
-    if not exact and not seekable:
+    name, codec = str(container.get("format_name", "")).split(",")[0], str(audio["codec_name"])
+    duration = description.duration if exact or seekable else None
+    # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
+    # an encrypted one.
+    no_packets = seekable and codec.startswith("pcm_") and _lacks_audio(output)
+    if no_packets and not (name == "wav" and duration):
+        raise NothingDecoded
+    if not exact and not (seekable and _has_constant_rate(name, codec, audio.get("bit_rate"))):
         description = replace(description, duration=None, bitrate=None)
     rate = description.sample_rate or _FALLBACK_RATE
     channels = description.channels or _FALLBACK_CHANNELS
@@ -161,11 +214,8 @@ def read_probe(
         raise UndecodableSource(
             f"The source states {channels} channels at {rate} Hz, which is not supported."
         )
-    duration = description.duration
-    container_name = str(container.get("format_name", "")).split(",")[0]
-    codec = str(audio["codec_name"])
     return Probe(
-        container=container_name,
+        container=name,
         codec=codec,
         duration=duration,
         exact=duration is not None and exact,
@@ -174,7 +224,9 @@ def read_probe(
         bit_depth=_bit_depth(codec, audio.get("sample_fmt"), description.bit_depth),
         decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
-        may_be_padded=container_name in _MAY_PAD and _may_be_padded(codec, audio),
+        may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
+        may_be_encrypted=name == _MAY_BE_ENCRYPTED,
+        ignore_length=no_packets,
         description=description,
     )
 
@@ -199,6 +251,34 @@ def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:
     if codec == "dst" or (stated == 8 and str(sample_format).startswith("flt")):
         return _ONE_BIT_DEPTH
     return stated or _FALLBACK_DEPTH
+
+
+def _parse(stdout: bytes, *, cut_off: bool) -> Any:
+    text = stdout.decode("utf-8", "replace")
+    return json.loads(_close_brackets(text) if cut_off else text)
+
+
+def _streams(output: Any) -> list[dict[str, Any]]:
+    return [dict(stream) for stream in output.get("streams", [])]
+
+
+def _first_audio(streams: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((s for s in streams if s.get("codec_type") == "audio"), None)
+
+
+def _lacks_audio(output: Any) -> bool:
+    """Return whether the source ends without a packet of audio."""
+    packets = output.get("packets")
+    if not isinstance(packets, list) or len(packets) >= _PACKETS:
+        return False
+    return not any(packet.get("codec_type") == "audio" for packet in packets)
+
+
+def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
+    """Return whether an estimate from the bit rate is right."""
+    return bool(_CONSTANT_RATE.match(f"{container} {codec}")) and (
+        container != "mp3" or (read_count(bit_rate) or 1) % 1000 == 0
+    )
 
 
 def _decoded_bits(sample_format: object, stated: int | None) -> int:

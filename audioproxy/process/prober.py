@@ -9,16 +9,25 @@ from typing import Protocol
 from cachetools import LRUCache
 
 from audioproxy.errors import (
+    EncryptedSource,
     NotFound,
     ProbeFailed,
     ProbeTimeout,
     RenderFailed,
+    UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.http_client.timeouts import with_timeout
 from audioproxy.log_context import Logger
-from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
+from audioproxy.media.diagnostics import (
+    classify,
+    redact,
+    unsupported_container,
+    was_cut_short,
+)
+from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.inputs import Input
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
 from audioproxy.media.source_length.padded import find_padding
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit
 from audioproxy.process.slots import Slots
@@ -26,7 +35,7 @@ from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.shared_result import SharedCalls
 
 # Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
-# fields come first.
+# fields come first, apart from the tags of streams.
 _OUTPUT_LIMIT = 1024 * 1024
 
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
@@ -72,6 +81,8 @@ class Prober:
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         probe = await self._probe_once(identity, source)
+        if probe.may_be_encrypted:
+            probe = await self._refuse_encrypted(identity, source, probe)
         if not probe.may_be_padded:
             return probe
         try:
@@ -91,6 +102,32 @@ class Prober:
             identity, lambda: self._probe_and_cache(identity, fingerprint, source)
         )
 
+    async def _refuse_encrypted(self, identity: bytes, source: ProbeSource, probe: Probe) -> Probe:
+        """Refuse an encrypted source; return a probe that says so if the source is clear.
+
+        Each request reads its own source: the one that was probed may be closed.
+        """
+        deadline = self._launcher.clock.seconds() + self._timeout
+        try:
+            opened = await source.input(self._timeout, whole=False)
+            if opened.tentative:
+                opened = await source.input(self._left(deadline), whole=False)
+            if source.size is None or not opened.seekable:
+                return probe
+            reading = is_encrypted(source.read, source.size)
+            encrypted = await with_timeout(self._launcher.clock, self._left(deadline), reading)
+        except RenderFailed as error:
+            raise ProbeFailed(error.message) from error
+        except TimeoutError:
+            raise ProbeTimeout from None
+        if encrypted:
+            raise EncryptedSource
+        clear = replace(probe, may_be_encrypted=False)
+        key = identity, source.fingerprint()
+        if self._cache.get(key) is probe:
+            self._cache[key] = clear
+        return clear
+
     def arguments(self, opened: Input) -> list[str]:
         """Return the command line that probes an opened source."""
         return probe_arguments(self._ffprobe, opened)
@@ -107,12 +144,14 @@ class Prober:
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._launcher.clock.seconds())
 
-    async def _run(self, opened: Input, source: ProbeSource, deadline: float) -> Exit:
+    async def _run(
+        self, opened: Input, source: ProbeSource, deadline: float, *, stream_tags: bool = True
+    ) -> Exit:
         child = self._launcher.launch(
-            self.arguments(opened),
+            probe_arguments(self._ffprobe, opened, stream_tags=stream_tags),
             source.descriptors,
             stdout_limit=_OUTPUT_LIMIT,
-            keep_pattern=CUT_SHORT,
+            keep_pattern=NOTICES,
             parent_death_signal=False,
         )
         return await child.wait(self._left(deadline))
@@ -128,6 +167,10 @@ class Prober:
                     opened = await source.input(self._left(deadline), whole=False)
                     if opened != assumed:
                         ended = await self._run(opened, source, deadline)
+                tagged = b""
+                if ended.overflowed and not has_container(ended.stdout):
+                    tagged = ended.stdout
+                    ended = await self._run(opened, source, deadline, stream_tags=False)
             except RenderFailed as error:
                 raise ProbeFailed(error.message) from error
             except SpawnFailed as error:
@@ -143,6 +186,7 @@ class Prober:
                     ended.stderr,
                     cut_off=ended.overflowed,
                     seekable=opened.seekable,
+                    tagged=tagged,
                 )
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
@@ -155,6 +199,8 @@ class Prober:
                     "ffprobe cannot read a source that exists: {diagnostic}",
                     diagnostic=redact(ended.stderr),
                 )
+            if (name := unsupported_container(ended.stderr)) is not None:
+                raise UndecodableSource(f'The container "{name}" is not supported.')
             raise refusal
         log = _log.error if ended.never_ran else _log.warn
         log(

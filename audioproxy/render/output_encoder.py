@@ -43,7 +43,7 @@ class OutputEncoder:
         :raises NothingDecoded: where the output holds no audio.
         :raises Refusal: for every other failure.
         """
-        left = deadline.left()
+        left, stderr = deadline.left(), b""
         if options.f == "peaks":
             await self._render_waveform(options, preparation, pipeline, output, left)
             output.update_size()
@@ -58,9 +58,9 @@ class OutputEncoder:
             )
             output.complete()
             check_output()
-            preparation.report_length(stderr)
         if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
             raise NothingDecoded
+        preparation.report_length(stderr)
 
     async def _render_waveform(
         self,

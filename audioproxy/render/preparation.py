@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from audioproxy.errors import (
+    EncryptedSource,
     IrregularSource,
     NothingDecoded,
     RenderFailed,
@@ -39,6 +40,7 @@ from audioproxy.media.encoding import (
     stated_length,
     uses_length,
 )
+from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.exact_length import length_warning
 from audioproxy.media.filters import is_too_short, may_need_length
 from audioproxy.media.inputs import Input, local_input
@@ -150,6 +152,7 @@ class Preparation:
         :raises Refusal: for options that do not fit this source.
         """
         opened = await self.input(deadline)
+        await self._refuse_encrypted(deadline)
         await self._find_length(deadline)
         if needs_measuring(self._options, self.probe):
             await self._measure(opened, deadline)
@@ -262,7 +265,8 @@ class Preparation:
         """Return the input with which ffmpeg opens the source."""
         try:
             opened = await self._opened.input(deadline.left(), whole=True)
-            return replace(opened, decoder=self.probe.decoder)
+            probe = self.probe
+            return replace(opened, decoder=probe.decoder, ignore_length=probe.ignore_length)
         except TimeoutError:
             raise RenderTimeout from None
 
@@ -281,6 +285,15 @@ class Preparation:
     def close(self) -> None:
         """Close the source."""
         self._opened.close()
+
+    async def _refuse_encrypted(self, deadline: Deadline) -> None:
+        """Refuse an encrypted source that could not be read before it was downloaded."""
+        if not self.probe.may_be_encrypted:
+            return
+        size = self._opened.size or 0
+        if await deadline.limit(is_encrypted(self._opened.read, size)):
+            raise EncryptedSource
+        self.probe = replace(self.probe, may_be_encrypted=False)
 
     async def _find_length(self, deadline: Deadline) -> None:
         """Record the length that the source's end confirms, where that is of use.

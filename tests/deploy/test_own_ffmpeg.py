@@ -51,7 +51,7 @@ RENAMED = {
 STREAMS = tuple(Probe("mp3", "mp3", None, False, decoded_bits=bits) for bits in (16, 64))
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
-DETECTION_DEMUXERS = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
+DETECTION_DEMUXERS = set("h264 hevc m4v mpegvideo spdif truehd".split())
 
 #: Filters, and a muxer below, that every build has although the list does not name them. They serve
 #: filter graphs and fragmented MP4.
@@ -93,6 +93,8 @@ CODECS = {
     "au": "pcm_alaw pcm_f32be",
     "asf": "wmav1 ac3",
     "eac3": "eac3",
+    "dts": "dca",
+    "latm": "aac",
     # Containers of broadcasters, here with audio alone (D43).
     "avi": "libmp3lame pcm_s16le",
     "flv": "libmp3lame",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    EncryptedSource,
     NotFound,
     NothingDecoded,
     Refusal,
@@ -20,6 +21,7 @@ from audioproxy.media.diagnostics import (
     exceeded_file_size,
     lacks_end,
     redact,
+    unsupported_container,
     was_cut_short,
 )
 from tests.support.strategies import DETERMINISTIC
@@ -37,8 +39,12 @@ SOURCE_FAILURES = (
     b"Output file #0 does not contain any stream",
     b"[wav @ 0x1] Could not find codec parameters for stream 0",
     b"file:/dev/fd/3: could not find codec parameters",
+    b"[flac @ 0x1] invalid max blocksize: 1\nCould not open codec for input stream 0",
+    b"file:/dev/fd/3: Unknown error 16763986",
+    b"file:/dev/fd/3: Unknown error -5",
     b"Cannot determine format of input stream 0:0 after EOF\nError marking filters as finished",
     b"Error while decoding stream #0:0: Operation not permitted",
+    b"Error while opening decoder for input stream #0:0 : Function not implemented",
     b"file:/dev/fd/3: Not yet implemented in FFmpeg, patches welcome",
     b"Truncating packet of size 4036 to 10\nfile:/dev/fd/3: Input/output error",
     b"[mov @ 0x1] error reading header\nfile:/dev/fd/3: Cannot allocate memory",
@@ -175,6 +181,24 @@ class ClassifyTests(SynchronousTestCase):
         ):
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
+
+    def test_encrypted(self) -> None:
+        """Encrypted Windows Media is named, whatever fails because of it (D64)."""
+        notice = b"[asf @ 0x1] DRM protected stream detected, decoding will likely fail!\n"
+        for stderr in (notice, *(notice + failure for failure in SOURCE_FAILURES[:1])):
+            self.assertIs(classify(stderr), EncryptedSource)
+
+    def test_unsupported_container(self) -> None:
+        """A container that is left out is named as ffmpeg names it (D43)."""
+        for name in (b"hls", b"libopenmpt", b"rm", b"avs2", b"3dostr"):
+            line = b"[%b @ 0x1] Format not on whitelist 'mp3,flac'\n" % name
+            for stderr in (line, b"[%b,other @ 0x1] x\n" % name + line):
+                self.assertEqual(unsupported_container(stderr), name.decode())
+        self.assertEqual(
+            unsupported_container(b"[mov,mp4 @ 0x1] Format not on whitelist 'mp3'"), "mov"
+        )
+        for stderr in (*SERVICE_FAILURES, b"[mp3 @ 0x1] Format mp3 detected", b""):
+            self.assertIsNone(unsupported_container(stderr))
 
     def test_cover(self) -> None:
         """Messages about a cover do not affect the classification (Errors, 500).

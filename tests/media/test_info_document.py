@@ -249,7 +249,7 @@ class TagTests(SynchronousTestCase):
             self.assertEqual(expected, tags(given_tags), given_tags)
 
     def test_count(self) -> None:
-        """The first 32 valid tags are kept (D24)."""
+        """At most 32 valid tags are kept (D24)."""
         for count, kept in ((31, 31), (32, 32), (33, 32), (1000, 32)):
             given_tags = {f"Tag{number}": "x" for number in range(count)}
             self.assertEqual({f"tag{number}": "x" for number in range(kept)}, tags(given_tags))
@@ -257,6 +257,33 @@ class TagTests(SynchronousTestCase):
         self.assertEqual({"title": "x"}, tags({**dropped, "title": "x"}))
         collided = {"a" * 600 + str(number): "x" for number in range(100)}
         self.assertEqual({"a" * 512: "x", "title": "x"}, tags({**collided, "title": "x"}))
+
+    def test_order(self) -> None:
+        """Well-known tags come first and the brands of MP4 last, and others keep their order (D24).
+
+        So a file with many tags keeps its title.
+        """
+        first = "title artist album album_artist track disc date genre composer comment".split()
+        last = ["major_brand", "minor_version", "compatible_brands"]
+        others = [f"musicbrainz_{number}" for number in range(40)]
+        given_tags = {key.upper(): "x" for key in (*last, *others, *reversed(first))}
+        found: Any = tags(given_tags)
+        self.assertEqual([*first, *others[:22]], list(found))
+        found = tags(dict.fromkeys((*last, "encoder", "title"), "x"))
+        self.assertEqual(["title", "encoder", *last], list(found))
+
+    def test_ogg(self) -> None:
+        """The tags of Ogg are those of its first audio stream (D24)."""
+        audio = {"codec_name": "opus", "tags": {"TITLE": "x"}}
+        for container, expected in (
+            ({"format_name": "ogg"}, {"title": "x"}),
+            ({"format_name": "ogg", "tags": {"artist": "y"}}, {"title": "x"}),
+            ({"format_name": "matroska,webm", "tags": {"artist": "y"}}, {"artist": "y"}),
+            ({"format_name": "matroska,webm"}, None),
+        ):
+            self.assertEqual(expected, document(container, audio).get("tags"))
+        only = {"format_name": "ogg", "tags": {"artist": "y"}}
+        self.assertEqual({"artist": "y"}, document(only, {}).get("tags"))
 
     def test_length(self) -> None:
         """Values and keys are cut after 512 whole characters (D24)."""

@@ -10,7 +10,7 @@ from audioproxy.media.inputs import Input, local_input, remote_input
 
 CONTAINERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
-    ",avi,mpegts,mpeg,mxf,flv"
+    ",dts,loas,tak,iff,avi,mpegts,mpeg,mxf,flv"
 )
 
 
@@ -51,6 +51,13 @@ class InputTests(SynchronousTestCase):
         source = replace(local_input(), decoder="pcm_s32le")
         self.assertEqual(source.encoder_arguments("1")[-6:-2], ["-c:a", "pcm_s32le", "-ss", "1"])
         self.assertEqual(source.probe_arguments(), local_input().probe_arguments())
+
+    def test_ignored_length(self) -> None:
+        """The stated length of a wav file is ignored only where it is wrong."""
+        for source in (local_input(), remote_input(URL, "a")):
+            words = replace(source, ignore_length=True).encoder_arguments("4")
+            self.assertEqual(words[-6:], ["-ignore_length", "1", "-ss", "4", "-i", source.url])
+            self.assertNotIn("-ignore_length", source.encoder_arguments("4"))
 
 
 class RemoteTests(SynchronousTestCase):

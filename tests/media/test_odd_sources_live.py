@@ -68,6 +68,8 @@ KINDS = {
     "w64": "-f w64",
     "ac3": "-f ac3",
     "asf": "-c:a wmav2 -f asf",
+    "dts": "-c:a dca -strict -2 -f dts",
+    "loas": "-c:a aac -f latm",
 }
 
 
@@ -81,6 +83,24 @@ def samples() -> dict[str, bytes]:
 def sample(kind: str = "wav") -> bytes:
     """Return the noise in one container."""
     return samples()[kind]
+
+
+def dsdiff(count: int) -> bytes:
+    """Return a DSDIFF file of silence, with ``count`` bytes of each of two channels."""
+
+    def chunk(name: bytes, *parts: bytes) -> bytes:
+        body = b"".join(parts)
+        return name + len(body).to_bytes(8, "big") + body
+
+    properties = chunk(
+        b"PROP",
+        b"SND ",
+        chunk(b"FS  ", (2_822_400).to_bytes(4, "big")),
+        chunk(b"CHNL", b"\0\2SLFTSRGT"),
+        chunk(b"CMPR", b"DSD \x0enot compressed\0"),
+    )
+    version, sound = chunk(b"FVER", b"\1\5\0\0"), chunk(b"DSD ", b"\x69" * 2 * count)
+    return chunk(b"FRM8", b"DSD ", version, properties, sound)
 
 
 class IdentityTests(SynchronousTestCase):
@@ -137,6 +157,14 @@ class StreamSelectionTests(SynchronousTestCase):
             whole = decode(source)
             self.assertEqual(rendered, whole.part(0, len(rendered)), name)
             self.assertLess(len(whole) - len(rendered), 1024 if name == "a.m4a" else 1)
+
+    def test_bare_frames(self) -> None:
+        """DTS, AAC in LOAS and DSD in DSDIFF render whole (D43)."""
+        for kind, samples_of_frame in (("dts", 512), ("loas", 1024)):
+            heard = render_and_decode(sample(kind), "f:wav")
+            self.assertLess(abs(len(heard) - 8820), 2 * samples_of_frame, kind)
+        heard = render_and_decode(dsdiff(70_560), "f:wav/sr:44100")
+        self.assertEqual((len(heard), len(heard.channels)), (8820, 2))
 
     def test_first_of_two(self) -> None:
         """The first of two audio streams is rendered (Info document, 3)."""
@@ -456,6 +484,35 @@ class BrokenTests(SynchronousTestCase):
             error = self.assertRaises(Refusal, render, source, "f:wav")
             self.assertIsInstance(error, UndecodableSource, what)
             self.assertEqual(error.status, 415, what)
+
+    def test_refused_by_the_probe(self) -> None:
+        """Sources without usable audio are refused by the probe too, so info and renders agree.
+
+        Such are headers that ffprobe rejects, and chunks without their pad byte, behind which
+        ffmpeg does not find the audio.
+        """
+        flac, aiff = sample("flac"), sample("aiff")
+        at = aiff.index(b"SSND")
+        for what, source in {
+            "blocks of one sample": flac[:8] + b"\0\1\0\1" + flac[12:],
+            "aiff without a pad byte": aiff[:at] + b"JUNK\0\0\0\3odd" + aiff[at:],
+            "wav without a pad byte": sample().replace(b"data", b"junk\3\0\0\0odddata", 1),
+            "tracker module": bytes(1080) + b"M.K." + bytes(3000),
+        }.items():
+            self.assertRaises(UndecodableSource, probe, source)
+            self.assertRaises(UndecodableSource, render, source, "f:wav")
+            self.assertTrue(source, what)
+
+    def test_empty_ds64(self) -> None:
+        """An RF64 file that was written to a pipe states no size, and renders like any other."""
+        wav = write_wav(noise(44100, 8820, 2))
+        data = wav.index(b"data")
+        sizes = b"ds64" + (28).to_bytes(4, "little") + bytes(28)
+        source = b"RF64\xff\xff\xff\xffWAVE" + sizes + wav[12:data]
+        source += b"data\xff\xff\xff\xff" + wav[data + 8 :]
+        self.assertAlmostEqual(float(probe(source).description.duration or 0), 0.2, delta=0.001)
+        texts = ["f:wav", "f:mp3", "f:flac/t:0.05:0.1", "f:wav/fade:0.05:0.05", "f:peaks"]
+        self.assertEqual(render_all(source, texts), render_all(wav, texts))
 
     def test_picture(self) -> None:
         """A picture returns 415, as video_source or undecodable_source depending on ffprobe."""

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
 from audioproxy.media.source_length.reading import SourceLength
 from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
+PCM = {"codec_type": "audio", "codec_name": "pcm_s16le"}
 COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
 FIELDS = (
     *("sample_rate", "channels", "channel_layout", "bits_per_sample", "bits_per_raw_sample"),
@@ -49,14 +50,22 @@ class ProbeArgumentsTests(SynchronousTestCase):
             probe_arguments("/bin/ffprobe", source),
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
-                "-show_entries",
-                "format=format_name,duration,bit_rate,size"
+                *("-read_intervals", "%+#8", "-show_entries"),
+                "packet=codec_type:format=format_name,duration,bit_rate,size"
                 ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,"
                 "bits_per_sample,bits_per_raw_sample,duration,bit_rate"
-                ":stream_disposition=attached_pic:format_tags",
+                ":stream_disposition=attached_pic:format_tags:stream_tags",
                 *source.probe_arguments(),
             ],
         )
+
+    def test_without_stream_tags(self) -> None:
+        """The tags of streams can be left out, if they are too large (Info document; D24)."""
+        fields, without = (
+            probe_arguments("ffprobe", local_input(), stream_tags=tags)[-7]
+            for tags in (True, False)
+        )
+        self.assertEqual(fields, without + ":stream_tags")
 
 
 class CutOffTests(SynchronousTestCase):
@@ -95,6 +104,73 @@ class CutOffTests(SynchronousTestCase):
         text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
         for at in range(100, len(text)):
             self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
+
+    def test_tags_of_streams(self) -> None:
+        """If the tags of streams are cut off, those before the cut are kept (D24)."""
+        tags = {"TITLE": "a song", "lyrics": "la"}
+        stream = {**AUDIO, "codec_name": "opus", "tags": tags}
+        output = {"streams": [COVER, stream], "format": {"format_name": "ogg"}}
+        tagged = json.dumps(output, indent=4).encode().partition(b'"la')[0]
+        self.assertFalse(has_container(tagged))
+        output["streams"] = [COVER, AUDIO]
+        brief = json.dumps(output, indent=4).encode()
+        self.assertTrue(has_container(brief))
+        found = read_probe(brief, b"", tagged=tagged)
+        self.assertEqual(found.description.tags, {"title": "a song"})
+
+
+class EncryptionTests(SynchronousTestCase):
+    """Encrypted sources that ffprobe recognizes (D64)"""
+
+    def test_refused(self) -> None:
+        """Encrypted audio in Matroska and ASF is refused, and its diagnostic is kept."""
+        notice = b"[asf @ 0x1] DRM protected stream detected, decoding will likely fail!\n"
+        self.assertIsNotNone(NOTICES.search(notice))
+        keyed = {**AUDIO, "tags": {"enc_key_id": "AAAA"}}
+        for streams, stderr in (([AUDIO], notice), ([keyed], b""), ([COVER, keyed, AUDIO], b"")):
+            error = self.assertRaises(
+                EncryptedSource, parse_streams, *streams, stderr=stderr, format_name="asf"
+            )
+            self.assertEqual(error.message, "The source is encrypted.")
+        self.assertRaises(VideoSource, parse_streams, keyed, VIDEO)
+
+    def test_other_streams(self) -> None:
+        """Only the first audio stream counts, and only MP4 needs another look."""
+        keyed = {**AUDIO, "tags": {"enc_key_id": "AAAA"}}
+        for name, expected in (("matroska,webm", False), ("mov,mp4,m4a,3gp,3g2,mj2", True)):
+            found = parse_streams(AUDIO, keyed, format_name=name)
+            self.assertEqual(found.may_be_encrypted, expected)
+
+
+class PacketTests(SynchronousTestCase):
+    """Sources whose header promises audio that they do not have"""
+
+    def test_nothing(self) -> None:
+        """Without a packet of audio, the source is refused (Errors, 415)."""
+        container = {"format_name": "aiff", "duration": "1"}
+        for packets in ([], [{"codec_type": "video"}]):
+            output = {"packets": packets, "streams": [PCM], "format": container}
+            text = json.dumps(output).encode()
+            self.assertRaises(NothingDecoded, read_probe, text, b"")
+            # The end of the source was not read.
+            self.assertFalse(read_probe(text, b"", seekable=False).ignore_length)
+            # A first packet that is damaged may hide the others.
+            flac = json.dumps({**output, "streams": [AUDIO]}).encode()
+            self.assertFalse(read_probe(flac, b"").ignore_length)
+
+    def test_audio(self) -> None:
+        """A packet of audio is enough, or pictures that may precede it."""
+        picture, sound = {"codec_type": "video"}, {"codec_type": "audio"}
+        for packets in ([sound], [picture, sound], [picture] * 8):
+            output = {"packets": packets, "streams": [PCM], "format": {"format_name": "wav"}}
+            self.assertFalse(read_probe(json.dumps(output).encode(), b"").ignore_length)
+
+    def test_wav(self) -> None:
+        """If a wav file states no samples but has some, its stated length is ignored."""
+        output = {"packets": [], "streams": [PCM], "format": {"format_name": "wav"}}
+        self.assertRaises(NothingDecoded, read_probe, json.dumps(output).encode(), b"")
+        output["format"] = {"format_name": "wav", "duration": "1"}
+        self.assertTrue(read_probe(json.dumps(output).encode(), b"").ignore_length)
 
 
 class AcceptedSourcesTests(SynchronousTestCase):
@@ -267,6 +343,30 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.duration, duration)
             self.assertIs(found.exact, duration is not None)
             self.assertIs(found.measured, False)
+
+    def test_guesses(self) -> None:
+        """The info document has no duration and no bit rate that ffprobe only guessed.
+
+        It guesses from the bit rate of the first frames. That is right where the rate is constant.
+        """
+        for container, codec, bit_rate, stated in (
+            *(("wav", "pcm_s16le", "9", True), ("w64", "pcm_alaw", "9", True)),
+            *(("ac3", "ac3", "9", True), ("dts", "dts", "9", True)),
+            *(("mp3", "mp3", "128000", True), ("mp3", "mp3", "43210", False)),
+            *(("mp3", "mp2", "192000", True), ("mp3", "mp3", "N/A", False)),
+            *(("aac", "aac", "128000", False), ("amr", "amr_nb", "12400", False)),
+            *(("asf", "wmavoice", "16000", False), ("asf", "wmav2", "128000", False)),
+            *(("wav", "adpcm_ms", "64000", False), ("wav", "mp3", "128000", False)),
+            *(("avi", "pcm_s16le", "9", False), ("flv", "mp3", "128000", False)),
+        ):
+            stream = {**AUDIO, "codec_name": codec, "bit_rate": bit_rate}
+            found = parse_streams(stream, format_name=container, duration="9", stderr=ESTIMATE)
+            document = found.description.document(None)
+            self.assertEqual("duration" in document, stated, (container, codec))
+            self.assertEqual("bitrate" in document, stated, (container, codec))
+            self.assertEqual(found.duration, 9)
+            certain = parse_streams(stream, format_name=container, duration="9")
+            self.assertEqual(certain.description.duration, 9)
 
     def test_estimate(self) -> None:
         """A duration that ffprobe estimated from the file's size is not exact (D12)."""

@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    EncryptedSource,
     ProbeFailed,
     ProbeTimeout,
     QueueFull,
@@ -28,6 +29,7 @@ from audioproxy.process.spawn import Launcher
 from tests.media.source_length.test_padded import extensible
 from tests.media.source_length.test_pcm import chunk, wav
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
+from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.support.processes import FakeSpawner
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
@@ -48,8 +50,8 @@ class FakeSource:
     """Source whose behavior each test sets.
 
     :ivar state: its fingerprint.
+    :ivar data: its bytes, and ``reads`` counts the reads.
     :ivar refusal: raised by `input`, if it is set.
-    :ivar content: its bytes.
     :ivar input_calls: for each call of `input`, the seconds that it may take, and whether it needs
         the whole source.
     """
@@ -57,8 +59,10 @@ class FakeSource:
     state: bytes = b""
     opened: Input = field(default_factory=local_input)
     refusal: Exception | None = None
-    content: bytes = b""
     input_calls: list[tuple[float, bool]] = field(default_factory=list)
+    data: bytes = b""
+    size: int | None = 0
+    reads: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
 
     def fingerprint(self) -> bytes:
@@ -70,12 +74,11 @@ class FakeSource:
             raise self.refusal
         return self.opened
 
-    @property
-    def size(self) -> int | None:
-        return len(self.content)
-
     async def read(self, offset: int, count: int) -> bytes:
-        return self.content[offset : offset + count]
+        self.reads += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return self.data[offset : offset + count]
 
 
 class ProberCase(SynchronousTestCase):
@@ -210,11 +213,22 @@ class ResultTests(ProberCase):
         self.spawner.last.exit_and_end(signal=15)
         return probing
 
+    def repeat(self, text: bytes) -> None:
+        """Answer the second probe, which requests no tags of streams."""
+        self.assertNotIn(":stream_tags", " ".join(self.spawner.last.arguments))
+        self.spawner.last.write_stdout(text)
+        self.spawner.last.exit_and_end()
+
     def test_endless_output(self) -> None:
         """Endless output is stopped: a 500 without a result, a 415 where there may be video."""
-        self.assert_refused(self.cut_off(b" " * (prober_module._OUTPUT_LIMIT + 1)), ProbeFailed)
+        text = b" " * (prober_module._OUTPUT_LIMIT + 1)
+        probing = self.cut_off(text)
+        self.repeat(text)
+        self.assert_refused(probing, ProbeFailed)
         text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
-        self.assert_refused(self.cut_off(text), UndecodableSource)
+        probing = self.cut_off(text)
+        self.repeat(text)
+        self.assert_refused(probing, UndecodableSource)
 
     def test_long_tags(self) -> None:
         """If a source's tags exceed the output limit, everything before the cut is known."""
@@ -224,6 +238,27 @@ class ResultTests(ProberCase):
         probe = self.successResultOf(self.cut_off(text))
         self.assertEqual((probe.codec, probe.duration), ("mp3", 10))
         self.assertEqual(probe.description.tags, {"title": "x"})
+
+    def test_long_tags_of_streams(self) -> None:
+        """If the tags of streams hide the container, it is probed without them (D24)."""
+        tags = {"TITLE": "x", "LYRICS": "la " * prober_module._OUTPUT_LIMIT, "ARTIST": "y"}
+        container = {"format_name": "ogg", "duration": "10.0"}
+        output = {"streams": [{**AUDIO, "tags": tags}], "format": container}
+        probing = self.cut_off(json.dumps(output, indent=4).encode())
+        output["streams"] = [AUDIO]
+        self.repeat(json.dumps(output, indent=4).encode())
+        probe = self.successResultOf(probing)
+        self.assertEqual((probe.container, probe.duration), ("ogg", 10))
+        self.assertEqual(probe.description.tags, {"title": "x"})
+        self.assert_released()
+
+    def test_unsupported_container(self) -> None:
+        """A container that is left out is named (D43)."""
+        probing = self.fetch()
+        stderr = b"[rm @ 0x1] Format not on whitelist 'mp3'\nfile:/dev/fd/3: Invalid argument\n"
+        self.spawner.last.exit_and_end(1, stderr=stderr)
+        error = self.failureResultOf(probing, UndecodableSource).value
+        self.assertEqual(error.message, 'The container "rm" is not supported.')
 
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
@@ -256,7 +291,7 @@ class PaddedTests(ProberCase):
 
     def test_each_request(self) -> None:
         """Each request reads the header of its own source, whether the probe is cached or not."""
-        source = FakeSource(b"1", content=self.CONTENT)
+        source = FakeSource(b"1", data=self.CONTENT, size=len(self.CONTENT))
         for _ in range(2):
             probe = self.successResultOf(self.probe_padded(source))
             self.assertEqual((probe.codec, probe.decoder), ("pcm_s32le", "pcm_s32le"))
@@ -366,6 +401,73 @@ class RemoteTests(ProberCase):
         """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
         for stderr in COMPLETE_SOURCES:
             self.successResultOf(self.probe_remote(stderr))
+
+
+class EncryptedTests(ProberCase):
+    """Sources that may be encrypted, which ffprobe does not report (D64)"""
+
+    ENCRYPTED = TYPE + movie(track(entry(b"enca")))
+
+    def probe_mp4(self, source: FakeSource, *, children: int = 1) -> Deferred[Probe]:
+        """Probe an MP4 file, with the expected number of children."""
+        before = len(self.spawner.children)
+        source.size = None if source.size is None else len(source.data)
+        probing = self.fetch(b"a", source)
+        self.assertEqual(len(self.spawner.children) - before, children)
+        if children:
+            output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
+            self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+        return probing
+
+    def test_encrypted(self) -> None:
+        """An encrypted source is refused."""
+        probing = self.probe_mp4(FakeSource(data=self.ENCRYPTED))
+        self.assert_refused(probing, EncryptedSource)
+
+    def test_clear(self) -> None:
+        """A clear source is read once for all requests while it is unchanged."""
+        source = FakeSource(b"1", data=TYPE + movie(CLEAR))
+        probe = self.successResultOf(self.probe_mp4(source))
+        self.assertFalse(probe.may_be_encrypted)
+        self.assertEqual(source.reads, 1)
+        self.assertEqual(self.successResultOf(self.probe_mp4(source, children=0)), probe)
+        self.assertEqual(source.reads, 1)
+
+    def test_without_ranges(self) -> None:
+        """A source that can only be read from its start is left to the render, which copies it."""
+        remote = remote_input("https://a.test/b", "us/1", ranges=False)
+        for source in (FakeSource(opened=remote), FakeSource(size=None)):
+            source.data = self.ENCRYPTED
+            probe = self.successResultOf(self.probe_mp4(source))
+            self.assertTrue(probe.may_be_encrypted)
+            self.assertEqual(source.reads, 0)
+
+    def test_tentative(self) -> None:
+        """A request that shares a probe waits for the test of its own server."""
+        opened = replace(remote_input("https://a.test/b", "us/1"), tentative=True)
+        first, second = (FakeSource(data=self.ENCRYPTED, size=9, opened=opened) for _ in range(2))
+        probing = self.fetch(b"a", first), self.fetch(b"a", second)
+        first.opened = replace(opened, tentative=False)
+        first.size = second.size = len(self.ENCRYPTED)
+        output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
+        self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+        for each in probing:
+            self.assert_refused(each, EncryptedSource)
+        self.assertEqual(len(second.input_calls), 2)
+
+    def test_unreadable(self) -> None:
+        """If a source cannot be read, its error is raised; a changed source fails the probe."""
+        for refusal, expected in (
+            (UpstreamUnavailable(), UpstreamUnavailable),
+            (RenderFailed("The source changed while it was read."), ProbeFailed),
+            (TimeoutError(), ProbeTimeout),
+        ):
+            source = FakeSource(data=self.ENCRYPTED)
+            probing = self.fetch(b"a", source)
+            source.refusal = refusal
+            output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
+            self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+            self.assert_refused(probing, expected)
 
 
 class SharingTests(ProberCase):

@@ -8,6 +8,7 @@ from decimal import Decimal
 from twisted.internet.defer import Deferred
 
 from audioproxy.errors import (
+    EncryptedSource,
     InvalidOptions,
     NotFound,
     NothingDecoded,
@@ -20,6 +21,7 @@ from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.preparation import Commands, find_commands
 from tests.media.source_length.test_padded import extensible
 from tests.media.source_length.test_pcm import chunk, wav
+from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
 
 
@@ -66,6 +68,18 @@ class FindCommandsTests(RenderCase):
         decoder = command.index("-c:a")
         self.assertLess(decoder, command.index("-i"))
         self.assertEqual(command[decoder + 1], "pcm_s32le")
+
+    def test_encrypted(self) -> None:
+        """A source that has to be downloaded is examined once it is; encrypted ones are refused."""
+        for sound, refused in ((CLEAR, False), (track(entry(b"enca")), True)):
+            self.harness.sources.content = TYPE + movie(sound)
+            self.harness.sources.sizes[b"a.wav"] = None
+            begun = self.begin("f:opus")
+            self.harness.answer_probe(container="mov,mp4,m4a")
+            if refused:
+                self.failureResultOf(begun, EncryptedSource)
+            else:
+                self.assertIsNotNone(self.successResultOf(begun).ffmpeg)
 
     def test_info(self) -> None:
         """An info document needs only a probe, for a source of any size (Info endpoint, 4)."""

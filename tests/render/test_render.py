@@ -157,6 +157,20 @@ class LengthTests(RenderCase):
         encoder.exit_and_end()
         self.assertIsInstance(client.outcome, UndecodableSource)
 
+    def test_no_warning(self) -> None:
+        """A render that ends with a 415 logs no warning about the length of its output."""
+        log = Log()
+        self.addCleanup(log.start())
+        for options in ("f:wav", "f:flac"):
+            self.make()
+            log.events.clear()
+            client, encoder = self.start(options)
+            header = ENCODERS[options[2:]].header_bytes
+            encoder.exit_and_end(stdout=b"h" * header if options == "f:flac" else b"")
+            self.assertIsInstance(client.outcome, UndecodableSource)
+            warnings = [formatEvent(e) for e in log.events if e["log_level"] is LogLevel.warn]
+            self.assertNotIn("the length of", " ".join(warnings))
+
     def test_warnings(self) -> None:
         """If the source has another length than it states, a warning says so."""
         log = Log()

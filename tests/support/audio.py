@@ -25,7 +25,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from audioproxy.errors import IrregularSource, NothingDecoded, ProbeFailed, RenderFailed
+from audioproxy.errors import (
+    EncryptedSource,
+    IrregularSource,
+    NothingDecoded,
+    ProbeFailed,
+    RenderFailed,
+)
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.conversion import SOXR
@@ -44,6 +50,7 @@ from audioproxy.media.encoding import (
     stated_length,
     uses_length,
 )
+from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
@@ -143,8 +150,15 @@ def probe(source: bytes) -> Probe:
     ended = run(probe_arguments("ffprobe", local_input()), source)
     if ended.code == 0:
         found = read_probe(ended.stdout, ended.stderr)
+        found = _refuse_encrypted(source, found) if found.may_be_encrypted else found
         return _pad(source, found) if found.may_be_padded else found
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+
+
+def _refuse_encrypted(source: bytes, found: Probe) -> Probe:
+    if run_in_memory(lambda read: is_encrypted(read, len(source)), source):
+        raise EncryptedSource
+    return replace(found, may_be_encrypted=False)
 
 
 def _pad(source: bytes, found: Probe) -> Probe:
@@ -153,7 +167,7 @@ def _pad(source: bytes, found: Probe) -> Probe:
 
 def input_of(found: Probe) -> Input:
     """Return the input of a probed source, as the service opens it."""
-    return replace(local_input(), decoder=found.decoder)
+    return replace(local_input(), decoder=found.decoder, ignore_length=found.ignore_length)
 
 
 @cache

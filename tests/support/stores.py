@@ -49,6 +49,9 @@ class FakeSource:
             await self.fetching
         if whole and self.refusal is not None:
             raise self.refusal
+        if whole and self.size is None and isinstance(self.content, bytes):
+            # It was downloaded.
+            self.size = len(self.content)
         return local_input()
 
     async def read(self, offset: int, count: int) -> bytes:

@@ -7,18 +7,13 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.boxes import Box, inside, read_box
 from audioproxy.media.source_length.reading import Malformed, Reader, SourceLength, read_range
 
 # Boxes in one other box. Files have few; the tables are not split into boxes.
 _MOST_BOXES = 64
 _LARGEST_TABLE = 64 * 1024
 _NORMAL_RATE = 0x10000
-
-
-class _Box(NamedTuple):
-    name: bytes
-    start: int
-    end: int
 
 
 class _Edit(NamedTuple):
@@ -37,13 +32,13 @@ def read_mp4(size: int, probe: Probe) -> Reader:
     boxes = yield from _list_boxes(0, size)
     if boxes[-1].end != size:
         raise Malformed
-    movie = yield from _list_boxes(*_inside(_find(boxes, b"moov")))
+    movie = yield from _list_boxes(*inside(_find(boxes, b"moov")))
     movie_rate = yield from _read_rate(_find(movie, b"mvhd"))
     for box in movie:
         if box.name != b"trak":
             continue
-        track = yield from _list_boxes(*_inside(box))
-        media = yield from _list_boxes(*_inside(_find(track, b"mdia")))
+        track = yield from _list_boxes(*inside(box))
+        media = yield from _list_boxes(*inside(_find(track, b"mdia")))
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
             edit = yield from _read_edit(track)
@@ -52,35 +47,27 @@ def read_mp4(size: int, probe: Probe) -> Reader:
     raise Malformed
 
 
-def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[_Box]]:
-    boxes: list[_Box] = []
+def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[Box]]:
+    boxes: list[Box] = []
     while end - start >= 8 and len(boxes) < _MOST_BOXES:
-        header = yield from read_range(start, 8)
-        length = int.from_bytes(header[:4], "big")
-        if length == 1:
-            length = int.from_bytes((yield from read_range(start + 8, 8)), "big")
-        # A box of size 0 reaches to the end of the file, wherever that is.
-        if length < 8 or start + length > end or header[4:] == b"moof":
+        box = yield from read_box(start, end)
+        if box.name == b"moof":
             raise Malformed
-        boxes.append(_Box(header[4:], start, start + length))
-        start += length
+        boxes.append(box)
+        start = box.end
     if not boxes:
         raise Malformed
     return boxes
 
 
-def _inside(box: _Box) -> tuple[int, int]:
-    return box.start + 8, box.end
-
-
-def _find(boxes: list[_Box], name: bytes) -> _Box:
+def _find(boxes: list[Box], name: bytes) -> Box:
     found = next((box for box in boxes if box.name == name), None)
     if found is None:
         raise Malformed
     return found
 
 
-def _read_rate(header: _Box) -> Generator[tuple[int, int], bytes, int]:
+def _read_rate(header: Box) -> Generator[tuple[int, int], bytes, int]:
     """Return the units of a second from a movie or media header."""
     version = (yield from read_range(header.start + 8, 1))[0]
     rate = yield from read_range(header.start + (28 if version else 20), 4)
@@ -89,10 +76,10 @@ def _read_rate(header: _Box) -> Generator[tuple[int, int], bytes, int]:
     return int.from_bytes(rate, "big")
 
 
-def _read_edit(track: list[_Box]) -> Generator[tuple[int, int], bytes, _Edit | None]:
+def _read_edit(track: list[Box]) -> Generator[tuple[int, int], bytes, _Edit | None]:
     if not any(box.name == b"edts" for box in track):
         return None
-    edits = yield from _list_boxes(*_inside(_find(track, b"edts")))
+    edits = yield from _list_boxes(*inside(_find(track, b"edts")))
     start = _find(edits, b"elst").start + 8
     version = (yield from read_range(start, 1))[0]
     width = 8 if version else 4
@@ -105,13 +92,13 @@ def _read_edit(track: list[_Box]) -> Generator[tuple[int, int], bytes, _Edit | N
     return _Edit(int.from_bytes(duration, "big"), begin)
 
 
-def _read_samples(media: list[_Box], probe: Probe) -> Generator[tuple[int, int], bytes, int]:
+def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], bytes, int]:
     """Return the number of samples of all packets, from the time-to-sample table."""
     if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed
-    information = yield from _list_boxes(*_inside(_find(media, b"minf")))
-    tables = yield from _list_boxes(*_inside(_find(information, b"stbl")))
-    start, end = _inside(_find(tables, b"stts"))
+    information = yield from _list_boxes(*inside(_find(media, b"minf")))
+    tables = yield from _list_boxes(*inside(_find(information, b"stbl")))
+    start, end = inside(_find(tables, b"stts"))
     if end - start > _LARGEST_TABLE:
         raise Malformed
     table = yield from read_range(start + 8, end - start - 8)

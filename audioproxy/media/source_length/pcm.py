@@ -36,11 +36,11 @@ def read_wav(size: int, probe: Probe) -> Reader:
         chunk = yield from read_range(offset, 8)
         length, offset = int.from_bytes(chunk[4:], "little"), offset + 8
         if chunk[:4] == b"data":
+            # To the end of the file if the size is unknown, as in ffmpeg with `-ignore_length`.
             if is_large:
-                return _count(offset, min(offset + large_size, size), probe)
-            # ffmpeg reads to the end of the file if the size is 0 or unknown.
-            end = size if length in (0, _UNKNOWN_SIZE) else offset + length
-            return _count(offset, min(end, size), probe)
+                length = large_size
+            unknown = length == 0 or (length == _UNKNOWN_SIZE and not is_large)
+            return _count(offset, size if unknown else min(offset + length, size), probe)
         if chunk[:4] == b"ds64":
             sizes = yield from read_range(offset, 16)
             large_size = int.from_bytes(sizes[8:], "little")

@@ -85,12 +85,19 @@ class WavTests(SynchronousTestCase):
         small = chunk(b"data", bytes(80), 4)
         self.assertEqual(found(wav(chunk(b"ds64", sizes), small, name=b"RF64"), "wav"), 10)
 
+    def test_empty_ds64(self) -> None:
+        """If an RF64 file states no size, its samples reach to the end of the file."""
+        form, data = chunk(b"fmt ", FORMAT), chunk(b"data", bytes(80), 0xFFFF_FFFF)
+        sizes = chunk(b"ds64", bytes(28))
+        for name in (b"RF64", b"BW64"):
+            self.assertEqual(found(wav(sizes, form, data, name=name), "wav"), 20)
+
     def test_unknown(self) -> None:
         """Files of another form, without samples or with padded samples have no known length."""
         form, data = chunk(b"fmt ", FORMAT), chunk(b"data", bytes(40))
         for file in (
             *(b"", b"RIFF", wav(form), wav(form, chunk(b"data", b""))),
-            *(wav(form, data, name=b"RIFX"), wav(form, data, name=b"RF64")),
+            wav(form, data, name=b"RIFX"),
             wav(*[chunk(b"junk", b"")] * 64, form, data),
         ):
             self.assertIsNone(found(file, "wav"), file[:60])
