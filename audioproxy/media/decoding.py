@@ -75,13 +75,14 @@ def open_source(
 ) -> list[str]:
     """Return the beginning of a command line, up to the selection of the audio stream.
 
-    :param seek: the sample at which decoding starts. Microseconds, which are ffmpeg's unit, are
-        exact: ffmpeg rounds them to the nearest sample.
+    :param seek: the sample at which decoding starts. ffmpeg counts the time of a seek from the
+        first sample of any stream. Microseconds, which are its unit, are exact: it rounds them to
+        the nearest sample.
     :param uniform: fail at a change inside the source.
     """
     position = None
     if seek and probe is not None:
-        position = print_decimal(round(Decimal(seek) / probe.sample_rate, 6))
+        position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
     return [
         *(ffmpeg, *_QUIET, source.verbosity),
         *(_NO_CHANGES if uniform and source.decoded is None else []),

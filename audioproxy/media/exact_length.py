@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
-# Samples by which decoders and resamplers miss the exact number.
+from audioproxy.media.probe import Probe
+
+# Samples by which resamplers and most decoders miss the exact number.
 _ROUNDING = 64
 # Seconds of silence that may replace samples that a damaged source lacks.
 _LONGEST_PADDING = 1
@@ -34,14 +36,25 @@ def resampled_count(start: int, count: int, rate: int, output_rate: int) -> int:
     return max(1, resampled(start + count) - resampled(start))
 
 
-def exact_length_filters(samples: int, rate: int) -> str:
+def find_tolerance(probe: Probe, output_rate: int) -> int:
+    """Return the number of samples by which an output misses its length without a loss.
+
+    Some codecs end within a frame, and decoders do not cut all last frames: a Vorbis block overlaps
+    the next one, and the last mp3 frames are those that flush the encoder.
+    """
+    block = 0 if probe.length is None else probe.length.block
+    return max(_ROUNDING, -(-block * output_rate // probe.sample_rate))
+
+
+def exact_length_filters(samples: int, rate: int, tolerance: int = _ROUNDING) -> str:
     """Return the filters that give an output its exact length.
 
     The output is split into three parts: the body, the tail, which is the last second up to the
     stated length, and the excess after it. If the tail has any samples, it is padded with silence.
-    If the excess is only a rounding error, it is dropped; otherwise all of it is kept.
+    If the excess is within the tolerance, it is dropped; otherwise all of it is kept.
 
     :param rate: Hz.
+    :param tolerance: as `find_tolerance` returns it.
     """
     tail = min(samples, _LONGEST_PADDING * rate)
     body = samples - tail
@@ -52,8 +65,8 @@ def exact_length_filters(samples: int, rate: int) -> str:
             f"[body]atrim=end_sample={body}[whole_body]",
             f"[tail]atrim=start_sample={body}:end_sample={samples},asetnsamples=n={tail}:p=0,"
             f"{_report(_TAIL_KEY)},asetpts=0,asetnsamples=n={tail}:p=1[padded_tail]",
-            f"[excess]atrim=start_sample={samples},asetnsamples=n={_ROUNDING}:p=0,"
-            f"aselect=n+gte(samples_n\\,{_ROUNDING}),asetnsamples=n={_EXCESS_FRAME}:p=0,"
+            f"[excess]atrim=start_sample={samples},asetnsamples=n={tolerance}:p=0,"
+            f"aselect=n+gte(samples_n\\,{tolerance}),asetnsamples=n={_EXCESS_FRAME}:p=0,"
             f"{_report(_EXCESS_KEY)},asetpts=N[kept_excess]",
             "[whole_body][padded_tail][kept_excess]concat=n=3:v=0:a=1",
         )
@@ -68,10 +81,13 @@ def _report(key: str) -> str:
     )
 
 
-def length_warning(stderr: bytes, samples: int, rate: int) -> str | None:
+def length_warning(
+    stderr: bytes, samples: int, rate: int, tolerance: int = _ROUNDING
+) -> str | None:
     """Return how an output differs from its stated length; None where it does not.
 
     :param stderr: what ffmpeg printed.
+    :param tolerance: as `find_tolerance` returns it.
     """
     if _EXCESS_KEY.encode() in stderr:
         return "the source has more samples than it states, so the header states too few"
@@ -82,6 +98,6 @@ def length_warning(stderr: bytes, samples: int, rate: int) -> str | None:
             " so the header states too many"
         )
     missing = min(samples, _LONGEST_PADDING * rate) - int(found[1])
-    if missing <= _ROUNDING:
+    if missing <= tolerance:
         return None
     return f"the source lacks {missing / rate:.3f} seconds, which are silent at the end"

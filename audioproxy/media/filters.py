@@ -25,7 +25,7 @@ from audioproxy.media.conversion import (
     working_format,
 )
 from audioproxy.media.downmix import OUTPUT_LAYOUTS, Mix, find_mix, find_speakers
-from audioproxy.media.exact_length import exact_length_filters, resampled_count
+from audioproxy.media.exact_length import exact_length_filters, find_tolerance, resampled_count
 from audioproxy.media.length_headers import LENGTH_HEADERS
 from audioproxy.media.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.probe import Probe
@@ -206,7 +206,7 @@ def _finish(
     if short:
         stages.append(f"atrim=end_sample={samples}")
     if options.f in LENGTH_HEADERS and samples is not None:
-        stages.append(exact_length_filters(samples, output))
+        stages.append(exact_length_filters(samples, output, find_tolerance(probe, output)))
     if stages:
         # Otherwise ffmpeg may convert the rate and the format in different places, and round
         # resampled audio to the format of the source.

@@ -10,7 +10,12 @@ from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.diagnostics import CUT_SHORT, ENCRYPTED
-from audioproxy.media.info_document import SourceInfo, read_count, read_source_info
+from audioproxy.media.info_document import (
+    SourceInfo,
+    read_count,
+    read_seconds,
+    read_source_info,
+)
 from audioproxy.media.inputs import Input
 from audioproxy.media.source_length.reading import SourceLength
 
@@ -43,6 +48,9 @@ _FALLBACK_DEPTH = 16
 _FALLBACK_CHANNELS = 2
 _ONE_BIT_DEPTH = 24
 
+# The tag with which iTunes states an encoder's delay and padding.
+_GAPLESS_TAG = "iTunSMPB"
+
 # Bits of the integer formats of decoded samples, as ffprobe names them.
 _DECODED_BITS = {"u8": 8, "s16": 16, "s32": 32}
 
@@ -73,6 +81,7 @@ class Probe:
     :ivar length: the number of samples, where the end of the source confirms it or a full decode
         has counted them.
     :ivar frame_samples: as that of `SourceLength`.
+    :ivar seekable: as that of `SourceLength`; False where no search for the length has found it.
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored; 24 for one-bit audio.
@@ -82,6 +91,10 @@ class Probe:
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
+    :ivar start: seconds from the zero of the container's time to the first sample.
+    :ivar seek_offset: seconds from the time from which ffmpeg counts a seek to the first sample.
+    :ivar stream_bitrate: bits per second of the stream, as its header states them, or None.
+    :ivar gapless: the value of the tag ``iTunSMPB``, or an empty string.
     :ivar description: the fields of the info document, as ffprobe reports them.
     """
 
@@ -101,6 +114,11 @@ class Probe:
     frame_samples: int = 0
     may_be_encrypted: bool = False
     ignore_length: bool = False
+    seekable: bool = False
+    start: Decimal = Decimal(0)
+    seek_offset: Decimal = Decimal(0)
+    stream_bitrate: int | None = None
+    gapless: str = ""
     description: SourceInfo = field(default_factory=SourceInfo)
 
     @property
@@ -116,14 +134,23 @@ class Probe:
         """
         if not samples:
             raise NothingDecoded
-        return replace(self.with_length(SourceLength(samples)), measured=True)
+        duration = Decimal(samples) / self.sample_rate
+        length = SourceLength(samples)
+        return replace(self, duration=duration, exact=True, measured=True, length=length)
 
     def with_length(self, length: SourceLength | None) -> Probe:
         """Return a copy with a length that the end of the source confirms."""
+        probe = replace(self.with_seek_data(length), length=length)
         if length is None or not length.exact:
-            return replace(self, length=length)
+            return probe
         duration = Decimal(length.samples) / self.sample_rate
-        return replace(self, duration=duration, exact=True, length=length)
+        return replace(probe, duration=duration, exact=True)
+
+    def with_seek_data(self, length: SourceLength | None) -> Probe:
+        """Return a copy with what a seek depends on, but without the length itself."""
+        if length is None:
+            return self
+        return replace(self, frame_samples=length.frame_samples, seekable=length.seekable)
 
 
 def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) -> list[str]:
@@ -146,8 +173,9 @@ def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) ->
         "-read_intervals",
         f"%+#{_PACKETS}",
         "-show_entries",
-        "packet=codec_type:format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_fmt,"
-        "sample_rate,channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+        "packet=codec_type:format=format_name,start_time,duration,bit_rate,size:stream=codec_type"
+        ",codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"
+        ",bits_per_raw_sample,start_time,duration,bit_rate"
         ":stream_disposition=attached_pic:format_tags" + (":stream_tags" if stream_tags else ""),
         *source.probe_arguments(),
     ]
@@ -214,6 +242,7 @@ def read_probe(
         raise UndecodableSource(
             f"The source states {channels} channels at {rate} Hz, which is not supported."
         )
+    start = _read_start(audio.get("start_time"))
     return Probe(
         container=name,
         codec=codec,
@@ -227,6 +256,10 @@ def read_probe(
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == _MAY_BE_ENCRYPTED,
         ignore_length=no_packets,
+        start=start,
+        seek_offset=start - _read_start(container.get("start_time")),
+        stream_bitrate=read_count(audio.get("bit_rate")),
+        gapless=_text(container.get("tags"), _GAPLESS_TAG),
         description=description,
     )
 
@@ -279,6 +312,17 @@ def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
     return bool(_CONSTANT_RATE.match(f"{container} {codec}")) and (
         container != "mp3" or (read_count(bit_rate) or 1) % 1000 == 0
     )
+
+
+def _text(tags: object, key: str) -> str:
+    return str(tags.get(key, "")) if isinstance(tags, dict) else ""
+
+
+def _read_start(text: object) -> Decimal:
+    """Parse a time stamp in seconds, which may be negative; ffprobe's ``N/A`` is 0."""
+    spelled = str(text)
+    seconds = read_seconds(spelled.removeprefix("-")) or Decimal(0)
+    return -seconds if spelled.startswith("-") else seconds
 
 
 def _decoded_bits(sample_format: object, stated: int | None) -> int:

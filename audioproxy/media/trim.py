@@ -9,23 +9,15 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.pcm import sample_bytes
 
-# Containers in which a seek is exact, as measured sample by sample against a full decode. Ogg
-# Vorbis, matroska and raw AAC are not among them. AAC with noise in place of samples (ISO/IEC
-# 14496-3, 4.6.13) is an exception: the noise depends on where decoding starts.
-_SEEKABLE = {
-    ("wav", None),
-    ("w64", None),
-    ("flac", "flac"),
-    ("aiff", None),
-    ("caf", None),
-    ("wv", "wavpack"),
-    ("tta", "tta"),
-    ("mov", "alac"),
-    ("mov", "aac"),
-    ("ogg", "opus"),
-    ("mp3", "mp3"),
-}
+# Containers in which a seek is exact, as `make matrix` proves sample by sample against a full
+# decode. AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise
+# depends on where decoding starts. ``pcm`` stands for all codecs of uncompressed audio.
+_SEEKABLE = {("wav", "pcm"), ("w64", "pcm"), ("aiff", "pcm"), ("caf", "pcm")}
+_SEEKABLE |= {("wv", "wavpack"), ("tta", "tta")}
+# Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
+_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
 
 # Seconds after which a codec that carries state from frame to frame has settled.
 _PREROLL = 1
@@ -72,7 +64,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         for stop in (end, probe.duration)
     ):
         return True
-    if not probe.exact and probe.duration is not None and start >= probe.duration:
+    if _is_past_end(start, probe) and not _is_proven(probe):
         return True
     return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
 
@@ -97,8 +89,7 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
         raise InvalidOptions(
             f'"t:{options.t}" is not accepted: it is shorter than a sample of the source.'
         )
-    known = None if probe.duration is None else max(1, _samples(probe.duration, rate))
-    if known is not None and first >= known:
+    if _is_past_end(start, probe):
         raise InvalidOptions(
             f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
         )
@@ -118,23 +109,53 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     )
 
 
-def seeks_in_frames(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the render seeks faster if the length of the source's frames is known.
+def may_seek(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the render seeks if the end of the source confirms its length.
 
     In a flac file without a seek table, ffmpeg searches for the position, and each step is a
     request to the source's server. The search ends early if a frame starts exactly there: after 9
-    requests, and otherwise after up to 30.
+    requests, and otherwise after up to 30. So the length of the frames is needed, too.
     """
     start, _ = _bounds(options)
-    return (probe.container, probe.codec) == ("flac", "flac") and int(start) > _PREROLL
+    return (probe.container, probe.codec) in _CONFIRMED and int(start) > _PREROLL
+
+
+def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether ``t`` starts at or past the end of the source, as far as that is known."""
+    return _is_past_end(_bounds(options)[0], probe)
 
 
 def _find_seek(start: Decimal, probe: Probe) -> int:
     """Return the sample at which decoding starts: a whole second, or the start of a frame."""
-    if not _matches(_SEEKABLE, probe):
+    if not _seeks_exactly(probe):
         return 0
     sample = max(0, int(start) - _PREROLL) * probe.sample_rate
     return sample - sample % (probe.frame_samples or 1)
+
+
+def _seeks_exactly(probe: Probe) -> bool:
+    kind = probe.container, probe.codec
+    if kind in _CONFIRMED:
+        return probe.seekable
+    width = sample_bytes(probe.codec)
+    if (probe.container, "pcm") in _SEEKABLE and width:
+        # ffmpeg finds the position by the bytes per second that the header states.
+        return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
+    return kind in _SEEKABLE
+
+
+def _is_past_end(start: Decimal, probe: Probe) -> bool:
+    """Return whether less than a sample of the stated duration is left at ``start``."""
+    duration, rate = probe.duration, probe.sample_rate
+    if duration is None:
+        return False
+    return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
+
+
+def _is_proven(probe: Probe) -> bool:
+    """Return whether the end of the source proves its length, so that a refusal may rest on it."""
+    length = probe.length
+    return length is not None and length.exact and not length.is_stated_only
 
 
 def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
@@ -163,10 +184,6 @@ def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
 def fades_out(options: VariantOptions) -> bool:
     """Return whether the output ends with a fade."""
     return options.fade is not None and options.fade.fade_out > 0
-
-
-def _matches(table: set[tuple[str, str | None]], probe: Probe) -> bool:
-    return (probe.container, probe.codec) in table or (probe.container, None) in table
 
 
 def _samples(seconds: Decimal, rate: int) -> int:

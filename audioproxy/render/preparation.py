@@ -41,13 +41,18 @@ from audioproxy.media.encoding import (
     uses_length,
 )
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.exact_length import length_warning
+from audioproxy.media.exact_length import find_tolerance, length_warning
 from audioproxy.media.filters import is_too_short, may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
-from audioproxy.media.trim import find_sample_range, needs_measuring, seeks_in_frames
+from audioproxy.media.trim import (
+    find_sample_range,
+    may_seek,
+    needs_measuring,
+    starts_past_end,
+)
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
@@ -109,6 +114,9 @@ class Preparer:
         try:
             identity = source_identity(request.source.canonical, opened.validator)
             probe = await self.prober.probe(identity, opened)
+            if opened.descriptors and opened.size and starts_past_end(request.options, probe):
+                # Where the end of the source confirms the length, the refusal needs no decoder.
+                probe = probe.with_length(await find_length(opened.read, opened.size, probe))
             if not needs_measuring(request.options, probe):
                 build_command(self.ffmpeg, local_input(), request.options, probe, SOXR)
         except BaseException:
@@ -257,7 +265,9 @@ class Preparation:
         :param stderr: what the encoder printed.
         """
         if (stated := self.stated_length) is not None:
-            difference = length_warning(stderr, stated.form.samples, stated.form.rate)
+            form = stated.form
+            tolerance = find_tolerance(self.probe, form.rate)
+            difference = length_warning(stderr, form.samples, form.rate, tolerance)
             if difference is not None:
                 _log.warn("the length of {key}: {difference}", key=self._key, difference=difference)
 
@@ -301,16 +311,14 @@ class Preparation:
         :raises Refusal: where the source cannot be read.
         """
         options, probe, size = self._options, self.probe, self._opened.size
-        if size is None or probe.length is not None or probe.frame_samples:
+        if size is None or probe.length is not None or probe.seekable:
             return
         reads_samples = bool(self.descriptors) and may_read_samples(options, probe)
-        if not (uses_length(options) or seeks_in_frames(options, probe) or reads_samples):
+        is_used = uses_length(options) or reads_samples or starts_past_end(options, probe)
+        if not (is_used or may_seek(options, probe)):
             return
         length = await deadline.limit(find_length(self._opened.read, size, probe))
-        if length is not None:
-            self.probe = replace(probe, frame_samples=length.frame_samples)
-        if uses_length(options) or reads_samples:
-            self.probe = self.probe.with_length(length)
+        self.probe = probe.with_length(length) if is_used else probe.with_seek_data(length)
 
     async def _measure(self, opened: Input, deadline: Deadline) -> None:
         """Decode the source to its end, and record its length.

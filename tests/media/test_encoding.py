@@ -103,9 +103,12 @@ class CommandTests(SynchronousTestCase):
             f" {RESAMPLER}"
             f" -c:a pcm_f32le -sample_fmt flt -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
-        opened = [*QUIET, *SOURCE.encoder_arguments("4")]
-        found = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
-        self.assertEqual(found, [*opened, *words.split()])
+        options = "f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f"
+        # ffmpeg counts the time of a seek from the first sample of any stream.
+        for offset, seek in ((Decimal(0), "4"), (Decimal("0.676009"), "4.676009")):
+            opened = [*QUIET, *SOURCE.encoder_arguments(seek)]
+            found = command(options, replace(CD, seekable=True, seek_offset=offset))
+            self.assertEqual(found, [*opened, *words.split()])
 
     def test_resampler(self) -> None:
         """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""

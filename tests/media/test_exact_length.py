@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.exact_length import length_warning, resampled_count
+from audioproxy.media.exact_length import find_tolerance, length_warning, resampled_count
+from audioproxy.media.probe import Probe
+from audioproxy.media.source_length.reading import SourceLength
 from tests.support.strategies import DETERMINISTIC
 
 RATES = st.integers(1, 384_000)
@@ -57,3 +59,14 @@ class WarningTests(SynchronousTestCase):
             (TAIL % 8000 + excess, 80_000, too_few),
         ):
             self.assertEqual(length_warning(stderr, samples, 8000), warning)
+
+    def test_blocks(self) -> None:
+        """A difference of less than a block of Vorbis, or a frame of mp3, is no loss (D57)."""
+        vorbis = Probe("ogg", "vorbis", None, False, 44100)
+        self.assertEqual(find_tolerance(vorbis, 44100), 64)
+        for block, rate, tolerance in ((0, 8000, 64), (2048, 44100, 2048), (2048, 8000, 372)):
+            known = vorbis.with_length(SourceLength(90_000, block=block))
+            self.assertEqual(find_tolerance(known, rate), tolerance)
+        for count, silent in ((7628, False), (7627, True)):
+            warning = length_warning(TAIL % count, 80_000, 8000, 372)
+            self.assertEqual(warning is not None, silent)

@@ -51,9 +51,9 @@ class ProbeArgumentsTests(SynchronousTestCase):
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 *("-read_intervals", "%+#8", "-show_entries"),
-                "packet=codec_type:format=format_name,duration,bit_rate,size"
+                "packet=codec_type:format=format_name,start_time,duration,bit_rate,size"
                 ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,"
-                "bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+                "bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate"
                 ":stream_disposition=attached_pic:format_tags:stream_tags",
                 *source.probe_arguments(),
             ],
@@ -262,6 +262,29 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(values, (48000, 2, 16, None), missing)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual(bare, Probe("", "mp3", None, False, decoded_bits=64))
+
+    def test_start(self) -> None:
+        """A seek is counted from the first sample of any stream, and ``t`` from that of the audio.
+
+        A start that ffprobe does not report is 0.
+        """
+        for audio, container, offset in (
+            ("0.700000", "0.000000", "0.7"),
+            ("0.025057", "0.025057", "0"),
+            ("-0.007000", "-0.007000", "0"),
+            ("0.000000", "-0.500000", "0.5"),
+            ("N/A", "N/A", "0"),
+            (None, None, "0"),
+        ):
+            found = parse_streams({**AUDIO, "start_time": audio}, start_time=container)
+            self.assertEqual(found.seek_offset, Decimal(offset), (audio, container))
+        found = parse_audio(start_time="0.047891", bit_rate="705600")
+        self.assertEqual((found.start, found.stream_bitrate), (Decimal("0.047891"), 705600))
+
+    def test_gapless(self) -> None:
+        """The tag in which iTunes states the delay and the padding of AAC is kept as it is."""
+        for tags, text in (({"iTunSMPB": " 0 840 64"}, " 0 840 64"), ({"a": "b"}, ""), ([], "")):
+            self.assertEqual(parse_streams(AUDIO, tags=tags).gapless, text)
 
     def test_depth_and_layout(self) -> None:
         """The raw depth comes first, since a 24-bit stream may be stored in 32 bits.

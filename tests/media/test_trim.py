@@ -14,8 +14,9 @@ from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import (
     SampleRange,
     find_sample_range,
+    may_seek,
     needs_measuring,
-    seeks_in_frames,
+    starts_past_end,
 )
 from tests.support.audio import parse_options
 from tests.support.strategies import DETERMINISTIC
@@ -29,6 +30,8 @@ def source(
     exact: bool = True,
     length: SourceLength | None = None,
     frame_samples: int = 0,
+    seekable: bool = True,
+    bitrate: int | None = None,
 ) -> Probe:
     """Return a probe result."""
     duration = None if seconds is None else Decimal(seconds)
@@ -40,6 +43,8 @@ def source(
         sample_rate=rate,
         length=length,
         frame_samples=frame_samples,
+        seekable=seekable,
+        stream_bitrate=bitrate,
     )
 
 
@@ -120,7 +125,7 @@ class SampleRangeTests(SynchronousTestCase):
     def test_seek(self) -> None:
         """If seeks are exact, decoding starts at a whole second, 1 s or more before the region."""
         seekable = (
-            "wav/pcm_s24le w64/pcm_s16le flac/flac aiff/pcm_s16be caf/alac wv/wavpack tta/tta"
+            "wav/pcm_s24le w64/pcm_f64le flac/flac aiff/pcm_alaw caf/pcm_mulaw wv/wavpack tta/tta"
         )
         for kind in f"{seekable} mov/alac mov/aac ogg/opus mp3/mp3".split():
             container, codec = kind.split("/")
@@ -148,8 +153,8 @@ class SampleRangeTests(SynchronousTestCase):
             options = parse_options(text)
             self.assertEqual(find_sample_range(options, probe), sample_range, text)
 
-    def test_needs_frames(self) -> None:
-        """Only a seek in a flac file needs the length of its frames."""
+    def test_may_seek(self) -> None:
+        """The end of a source is read if a seek depends on it: only where joined files differ."""
         for text, kind, needed in (
             ("t:41.25", "flac/flac", True),
             ("t:2", "flac/flac", True),
@@ -157,14 +162,31 @@ class SampleRangeTests(SynchronousTestCase):
             ("f:mp3", "flac/flac", False),
             ("t:41.25", "ogg/flac", False),
             ("t:41.25", "wav/pcm_s16le", False),
+            *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "ogg/opus", "mp3/mp3")),
         ):
-            found = seeks_in_frames(parse_options(text), source("100", *kind.split("/")))
+            found = may_seek(parse_options(text), source("100", *kind.split("/")))
             self.assertEqual(found, needed, (text, kind))
+
+    def test_unconfirmed(self) -> None:
+        """If the end of a source does not confirm that it is one stream, it is not sought in."""
+        options = parse_options("t:41.25")
+        for kind in "flac/flac mov/alac mov/aac ogg/opus mp3/mp3".split():
+            found = find_sample_range(options, source("100", *kind.split("/"), seekable=False))
+            self.assertEqual((found.seek, found.start), (0, 1819125), kind)
+
+    def test_bytes_per_second(self) -> None:
+        """Uncompressed audio is not sought in if its header states a false rate of bytes."""
+        options = parse_options("t:41.25")
+        for bitrate, seek in ((None, 1764000), (44100 * 32, 1764000), (44100 * 16, 0)):
+            found = find_sample_range(options, source("100", bitrate=bitrate))
+            self.assertEqual(found.seek, seek)
 
     def test_no_seek(self) -> None:
         """Where seeking is not exact, the source is decoded from its start."""
         options = parse_options("t:41.25")
-        for kind in "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3".split():
+        kinds = "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3 caf/alac"
+        kinds += " wav/adpcm_ima_wav w64/adpcm_g722 aiff/adpcm_ima_qt wav/wmav2 caf/flac wav/mp3"
+        for kind in kinds.split():
             found = find_sample_range(options, source("100", *kind.split("/")))
             self.assertEqual((found.seek, found.start), (0, 1819125), kind)
 
@@ -204,6 +226,19 @@ class SampleRangeTests(SynchronousTestCase):
         self.assertIs(sample_range.length is None, length is None)
 
 
+class PastEndTests(SynchronousTestCase):
+    """`starts_past_end`"""
+
+    def test_less_than_a_sample(self) -> None:
+        """At the end, less than a sample is left."""
+        for text, probe, past in (
+            *((text, source(), True) for text in ("t:10", "t:11:1", "t:999999999")),
+            *(("t:9.999", source(), False), ("t:99", source(None), False)),
+            *(("f:wav", source(), False), ("t:0.005", source("0.006", rate=500), True)),
+        ):
+            self.assertIs(starts_past_end(parse_options(text), probe), past, text)
+
+
 class MeasuringTests(SynchronousTestCase):
     """`needs_measuring`"""
 
@@ -228,9 +263,9 @@ class MeasuringTests(SynchronousTestCase):
             ("fade:1:1/t:5:4", unconfirmed),
             ("t:5:50", []),
             ("t:9.999", []),
-            # A refusal must not depend on an estimate.
-            ("t:10", [estimated]),
-            ("t:50:1", [estimated]),
+            # A refusal must not rest on a length that nothing confirms.
+            ("t:10", [bounded, claimed, stated, estimated]),
+            ("t:50:1", [bounded, claimed, stated, estimated]),
             # norm and enhance need the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
             ("norm:ebu/t:9.908", [confirmed, bounded, claimed, stated, estimated]),

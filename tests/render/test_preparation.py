@@ -23,6 +23,7 @@ from tests.media.source_length.test_padded import extensible
 from tests.media.source_length.test_pcm import chunk, wav
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
+from tests.support.audio import silence, write_wav
 
 
 class FindCommandsTests(RenderCase):
@@ -92,9 +93,11 @@ class FindCommandsTests(RenderCase):
         """Preparation fails with the same errors as a render, and then closes the source."""
         self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
         self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
+        self.harness.sources.content = write_wav(silence(44100, 239, 2))
         begun = self.begin("t:99")
         self.harness.answer_probe()
         self.failureResultOf(begun, InvalidOptions)
+        self.harness.sources.content = b""
         begun = self.begin("fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.encoder().exit_and_end(stdout=b"total_size=0\nprogress=end\n")

@@ -27,7 +27,7 @@ from audioproxy.errors import (
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
-from tests.support.audio import noise, write_wav
+from tests.support.audio import noise, silence, write_wav
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 
@@ -313,10 +313,11 @@ class RefusalTests(RenderCase):
             self.assert_refused(refusal)
 
     def test_options_that_the_source_refuses(self) -> None:
-        """If the probe shows that options are impossible, clients get 422 without a slot (D11)."""
+        """If ``t`` starts past a confirmed end, clients get 422 without a slot (D11)."""
         for options in ("t:60", "f:peaks/t:60"):
             for busy in (False, True):
                 self.make()
+                self.harness.sources.content = write_wav(silence(44100, 239, 2))
                 if busy:
                     self.harness.render(path=b"b.wav")
                 children = len(self.harness.spawner.children)
@@ -647,6 +648,16 @@ class MeasuringTests(RenderCase):
         self.measure(4 * 44100)
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.spawner.alive, [])
+
+    def test_past_a_stated_end(self) -> None:
+        """If only a header states that ``t`` starts past the end, the source is measured (D11)."""
+        for seconds, is_rendered in ((4, False), (61, True)):
+            self.make()
+            client = self.harness.start_probed("t:60")
+            self.measure(seconds * 44100)
+            self.assertEqual(isinstance(client.outcome, InvalidOptions), not is_rendered)
+            if is_rendered:
+                self.assertIn("-ss 59 ", " ".join(self.harness.encoder().arguments))
 
     def test_refused(self) -> None:
         """A measuring pass may find that the source is empty, or that ``t`` starts past its end.

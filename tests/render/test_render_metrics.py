@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import QueueFull
 from audioproxy.media.encoding import ENCODERS
 from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
+from tests.support.audio import silence, write_wav
 from tests.support.strategies import DETERMINISTIC, option_segments
 from tests.test_metrics import FORMATS, OUTCOMES, Counts
 
@@ -189,6 +190,7 @@ class NeverRanTests(MetricsCase):
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
             self.harness.start_client()
             self.harness.spawner.last.exit_and_end(code, stderr=said)
+        self.harness.sources.content = write_wav(silence(44100, 239, 2))
         self.harness.start_probed("t:60")
         self.harness.start_client("f:opus")
         self.harness.clock.advance(10)

@@ -13,6 +13,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from tests.render.harness import NOTHING_UNRELEASED, RenderHarness
+from tests.support.audio import silence, write_wav
 from tests.support.stores import FakeSource
 from tests.test_metrics import Counts
 
@@ -78,6 +79,7 @@ class FetchTests(SourceCase):
 
     def test_not_fetched(self) -> None:
         """A source is not fetched for impossible options (D11), or while a render is queued."""
+        self.harness.sources.content = write_wav(silence(44100, 239, 2))
         client = self.harness.start_probed("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
         self.assertEqual([whole for _, whole in self.source.input_calls], [False])

@@ -57,7 +57,12 @@ from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.source_length.find import find_length
 from audioproxy.media.source_length.padded import find_padding
 from audioproxy.media.source_length.reading import SourceLength
-from audioproxy.media.trim import find_sample_range, needs_measuring
+from audioproxy.media.trim import (
+    find_sample_range,
+    may_seek,
+    needs_measuring,
+    starts_past_end,
+)
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 
@@ -210,7 +215,7 @@ def measure(source: bytes) -> Probe:
     sizes = _TOTAL_SIZE.findall(ended.stdout)
     if ended.code or not sizes:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return found.with_decoded_samples(int(sizes[-1] or 0))
+    return probe_length(source).with_decoded_samples(int(sizes[-1] or 0))
 
 
 def render(source: bytes, text: str) -> bytes:
@@ -228,7 +233,7 @@ def render_all(
     probes = {}
     for text in texts:
         options = parse_options(text)
-        found = probe_length(source) if uses_length(options) else probe(source)
+        found = _find_probe(source, options)
         probes[text] = measure(source) if needs_measuring(options, found) else found
     try:
         return _encode(source, probes, ffmpeg, resampler)
@@ -248,9 +253,20 @@ def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
 
     :param irregular: in two processes, as a node that knows the source as irregular.
     """
-    options, found = parse_options(text), probe_length(source)
+    options = parse_options(text)
+    found = _find_probe(source, options)
     known = measure(source) if needs_measuring(options, found) else found
     return _encode(source, {text: known}, "ffmpeg", SOXR, irregular=irregular)[text]
+
+
+def _find_probe(source: bytes, options: VariantOptions) -> Probe:
+    """Probe a source, and find its length where the service does."""
+    found = probe(source)
+    if uses_length(options) or starts_past_end(options, found):
+        return probe_length(source)
+    if may_seek(options, found):
+        return found.with_seek_data(find_length_of(source, found))
+    return found
 
 
 def _encode(

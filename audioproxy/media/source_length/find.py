@@ -57,7 +57,11 @@ async def find_length(
     if reader is None:
         return None
     length = await run_reader(read, size, reader(size, probe))
-    return length if length is not None and length.samples > 0 else None
+    if length is None:
+        return None
+    # Of a source that can be sought in, not even a least length may be known.
+    is_known = length.samples > 0 or (length.seekable and not length.exact)
+    return length if is_known else None
 
 
 async def run_reader(

@@ -67,7 +67,13 @@ def read_flac(size: int, probe: Probe) -> Reader:
         raise Malformed
     shortest, longest = info[:2], info[2:4]
     frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
-    return SourceLength(last_sample, is_stated_only=not total, frame_samples=frame_samples)
+    return SourceLength(
+        last_sample,
+        is_stated_only=not total,
+        frame_samples=frame_samples,
+        # Without a stated length, the file may be joined of two.
+        seekable=bool(total),
+    )
 
 
 def _skip_blocks(offset: int) -> Generator[tuple[int, int], bytes, int]:

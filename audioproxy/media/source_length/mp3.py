@@ -64,7 +64,9 @@ def read_mp3(size: int, probe: Probe) -> Reader:
         if header.size in (end - start, audio_size) and _size_fits_frames(
             header, following, audio_size
         ):
-            return SourceLength(header.samples, is_stated_only=True)
+            return SourceLength(
+                header.samples, is_stated_only=True, block=frame.samples, seekable=True
+            )
 
     def frame_length_at(data: bytes) -> int:
         found = FrameHeader.parse(data)

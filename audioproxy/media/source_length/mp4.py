@@ -1,7 +1,11 @@
-"""Lengths of AAC and ALAC in MP4, from the sample tables and the edit list (ISO/IEC 14496-12)."""
+"""Lengths of AAC and ALAC in MP4, from the sample tables and the edit list (ISO/IEC 14496-12).
+
+Without an edit list, the tag ``iTunSMPB`` may state the encoder's delay and padding.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Generator
 from typing import NamedTuple
@@ -14,6 +18,12 @@ from audioproxy.media.source_length.reading import Malformed, Reader, SourceLeng
 _MOST_BOXES = 64
 _LARGEST_TABLE = 64 * 1024
 _NORMAL_RATE = 0x10000
+# The start of an empty edit, which delays the audio.
+_NO_MEDIA = -1
+# Hexadecimal numbers, of which the second to the fourth are those of `_Gapless`.
+_GAPLESS = re.compile(r" *[0-9A-Fa-f]+ +([0-9A-Fa-f]+) +([0-9A-Fa-f]+) +([0-9A-Fa-f]+)(?: .*)?")
+# ffmpeg ignores the tag if the delay is not shorter.
+_LONGEST_DELAY = 16384
 
 
 class _Edit(NamedTuple):
@@ -21,6 +31,21 @@ class _Edit(NamedTuple):
 
     duration: int
     start: int
+
+
+class _Gapless(NamedTuple):
+    """What ``iTunSMPB`` states: samples ahead of the audio, after it, and of the audio itself."""
+
+    delay: int
+    padding: int
+    samples: int
+
+
+class _Table(NamedTuple):
+    """The samples of all packets; ``even`` if all packets but the last have the same number."""
+
+    samples: int
+    even: bool
 
 
 def read_mp4(size: int, probe: Probe) -> Reader:
@@ -41,9 +66,9 @@ def read_mp4(size: int, probe: Probe) -> Reader:
         media = yield from _list_boxes(*inside(_find(track, b"mdia")))
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
-            edit = yield from _read_edit(track)
-            samples = yield from _read_samples(media, probe)
-            return _apply_edit(samples, edit, movie_rate, probe)
+            starts_late, edit = yield from _read_edit(track)
+            table = yield from _read_samples(media, probe)
+            return _apply_edit(table, edit, movie_rate, probe, starts_late=starts_late)
     raise Malformed
 
 
@@ -76,23 +101,28 @@ def _read_rate(header: Box) -> Generator[tuple[int, int], bytes, int]:
     return int.from_bytes(rate, "big")
 
 
-def _read_edit(track: list[Box]) -> Generator[tuple[int, int], bytes, _Edit | None]:
+def _read_edit(
+    track: list[Box],
+) -> Generator[tuple[int, int], bytes, tuple[bool, _Edit | None]]:
+    """Return whether an empty edit precedes the audio, and the only edit with audio."""
     if not any(box.name == b"edts" for box in track):
-        return None
+        return False, None
     edits = yield from _list_boxes(*inside(_find(track, b"edts")))
     start = _find(edits, b"elst").start + 8
     version = (yield from read_range(start, 1))[0]
-    width = 8 if version else 4
-    fields = yield from read_range(start + 4, 8 + 2 * width)
-    count, duration = int.from_bytes(fields[:4], "big"), fields[4 : 4 + width]
-    begin = int.from_bytes(fields[4 + width : 4 + 2 * width], "big", signed=True)
-    rate = int.from_bytes(fields[4 + 2 * width :], "big")
-    if count != 1 or begin < 0 or rate != _NORMAL_RATE:
+    count = int.from_bytes((yield from read_range(start + 4, 4)), "big")
+    form = ">QqI" if version else ">IiI"
+    size = struct.calcsize(form)
+    if not 1 <= count <= 2:
         raise Malformed
-    return _Edit(int.from_bytes(duration, "big"), begin)
+    entries = yield from read_range(start + 8, count * size)
+    *empty, (duration, begin, rate) = struct.iter_unpack(form, entries)
+    if begin < 0 or rate != _NORMAL_RATE or any(each[1] != _NO_MEDIA for each in empty):
+        raise Malformed
+    return bool(empty), _Edit(duration, begin)
 
 
-def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], bytes, int]:
+def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], bytes, _Table]:
     """Return the number of samples of all packets, from the time-to-sample table."""
     if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed
@@ -102,17 +132,43 @@ def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], 
     if end - start > _LARGEST_TABLE:
         raise Malformed
     table = yield from read_range(start + 8, end - start - 8)
-    entries = struct.iter_unpack(">II", table[: len(table) // 8 * 8])
-    return sum(count * duration for count, duration in entries)
+    entries = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
+    # The last packet may be shorter.
+    others = entries if entries and entries[-1][0] > 1 else entries[:-1]
+    even = len({duration for _, duration in others}) <= 1
+    return _Table(sum(count * duration for count, duration in entries), even)
 
 
-def _apply_edit(samples: int, edit: _Edit | None, movie_rate: int, probe: Probe) -> SourceLength:
+def _apply_edit(
+    table: _Table, edit: _Edit | None, movie_rate: int, probe: Probe, *, starts_late: bool
+) -> SourceLength:
+    gapless = _read_gapless(probe.gapless)
+    samples = table.samples
     if edit is None:
-        return SourceLength(samples, ends_in_padding=True)
+        # ffmpeg has skipped the delay if it has applied the tag.
+        left = samples - round(probe.start * probe.sample_rate)
+        if gapless is not None and sum(gapless) == samples:
+            left -= gapless.padding
+        return SourceLength(left, ends_in_padding=True, seekable=table.even)
+    if gapless is not None and gapless.delay != edit.start:
+        # ffmpeg skips the delay, but counts time from the edit.
+        raise Malformed
+    if starts_late:
+        # ffmpeg outputs the encoder's delay too.
+        return SourceLength(0, exact=False, seekable=table.even)
     left = samples - edit.start
     # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
     # of the samples does not shorten them.
     duration = edit.duration * probe.sample_rate
     if duration and abs(left * movie_rate - duration) > probe.sample_rate:
         left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
-    return SourceLength(left, ends_in_padding=True)
+    return SourceLength(left, ends_in_padding=True, seekable=table.even)
+
+
+def _read_gapless(text: str) -> _Gapless | None:
+    """Return what the tag states; None where ffmpeg does not apply it."""
+    found = _GAPLESS.fullmatch(text)
+    if found is None:
+        return None
+    gapless = _Gapless(*(int(number, 16) for number in found.groups()))
+    return gapless if 0 < gapless.delay < _LONGEST_DELAY else None

@@ -52,7 +52,7 @@ def read_opus(size: int, probe: Probe) -> Reader:
         raise Malformed
     samples = yield from _last_granule(first, size)
     delay = int.from_bytes(head[10:], "little")
-    return SourceLength(samples - delay, is_stated_only=True)
+    return SourceLength(samples - delay, is_stated_only=True, seekable=True)
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader:
@@ -63,10 +63,11 @@ def read_vorbis(size: int, probe: Probe) -> Reader:
         raise Malformed
     page = yield from _first_audio_page(first, headers=3)
     # Two long blocks overlap by half.
-    longest = (1 << (head[28] >> 4)) // 2
-    if page.granule > page.packets * longest:
+    longest = 1 << (head[28] >> 4)
+    if page.granule > page.packets * longest // 2:
         raise Malformed
-    return SourceLength((yield from _last_granule(first, size)), is_stated_only=True)
+    samples = yield from _last_granule(first, size)
+    return SourceLength(samples, is_stated_only=True, block=longest)
 
 
 def _read_page(offset: int) -> Generator[tuple[int, int], bytes, _Page]:

@@ -101,20 +101,19 @@ def _count(start: int, end: int, probe: Probe) -> SourceLength:
     """Return the number of samples in a range of bytes."""
     if end < start:
         raise Malformed
-    samples = (end - start) // (_sample_bytes(probe.codec) * probe.channels)
+    width = sample_bytes(probe.codec)
+    if not width:
+        raise Malformed
+    samples = (end - start) // (width * probe.channels)
     return SourceLength(samples, data_offset=start)
 
 
-def _sample_bytes(codec: str) -> int:
-    """Return the bytes of a sample, which the codec tells ffmpeg's decoder.
+def sample_bytes(codec: str) -> int:
+    """Return the bytes of a sample, which the codec tells ffmpeg's decoder; 0 for other codecs.
 
     Headers may state more.
     """
-    if codec in _ONE_BYTE:
-        return 1
     if codec in _FOUR_BYTES:
         return 4
     found = _BITS.match(codec)
-    if found is None:
-        raise Malformed
-    return int(found[1]) // 8
+    return codec in _ONE_BYTE if found is None else int(found[1]) // 8

@@ -33,6 +33,10 @@ class SourceLength:
         may state the right size and a wrong number. Ogg streams that were joined have several ends.
     :ivar frame_samples: number of samples of each frame, if all but the last have as many, and a
         seek to the start of a frame is faster; otherwise 0.
+    :ivar block: number of samples by which decoders may miss the end, since that is within a frame;
+        otherwise 0.
+    :ivar seekable: a seek by time leads to the right sample: the file is one stream, and its time
+        stamps have no gaps. Otherwise nothing confirms it.
     :ivar data_offset: of the first sample in the file, for uncompressed audio; otherwise 0.
     """
 
@@ -41,6 +45,8 @@ class SourceLength:
     ends_in_padding: bool = False
     is_stated_only: bool = False
     frame_samples: int = 0
+    block: int = 0
+    seekable: bool = False
     data_offset: int = 0
 
 

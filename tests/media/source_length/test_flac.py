@@ -56,7 +56,12 @@ def found(file: bytes) -> int | None:
     is_unstated = not int.from_bytes(file[at + 18 : at + 26], "big") & 0xFFFF_FFFF
     shortest, longest = struct.unpack_from(">HH", file, at + 8)
     frame_samples = shortest if shortest == longest else 0
-    expected = SourceLength(length.samples, is_stated_only=is_unstated, frame_samples=frame_samples)
+    expected = SourceLength(
+        length.samples,
+        is_stated_only=is_unstated,
+        frame_samples=frame_samples,
+        seekable=not is_unstated,
+    )
     assert length == expected
     return length.samples
 

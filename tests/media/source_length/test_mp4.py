@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
+from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -30,8 +32,17 @@ def times(name: bytes, rate: int, version: int = 0) -> bytes:
 def edit(
     duration: int, start: int, *, count: int = 1, rate: int = 1 << 16, version: int = 0
 ) -> bytes:
-    entry = struct.pack(">Qq" if version else ">Ii", duration, start) + struct.pack(">I", rate)
-    return box(b"edts", full_box(b"elst", struct.pack(">I", count) + entry, version))
+    return edits((duration, start), count=count, rate=rate, version=version)
+
+
+def edits(
+    *entries: tuple[int, int], count: int | None = None, rate: int = 1 << 16, version: int = 0
+) -> bytes:
+    """Return an edit list of durations and starts."""
+    form = ">QqI" if version else ">IiI"
+    body = struct.pack(">I", len(entries) if count is None else count)
+    body += b"".join(struct.pack(form, *entry, rate) for entry in entries)
+    return box(b"edts", full_box(b"elst", body, version))
 
 
 def track(
@@ -54,12 +65,22 @@ def mp4(*tracks: bytes, rate: int = 1000, version: int = 0) -> bytes:
     return box(b"ftyp", b"M4A ") + large + movie + box(b"mdat", bytes(90))
 
 
-def found(file: bytes, codec: str = "aac") -> int | None:
+def find(
+    file: bytes, codec: str = "aac", gapless: str = "", start: str = "0"
+) -> SourceLength | None:
+    """Find the length of a file, whose audio ffprobe reports to start at a number of seconds."""
+    probe = Probe("mov", codec, None, False, sample_rate=44100)
+    return find_length_of(file, replace(probe, gapless=gapless, start=Decimal(start)))
+
+
+def found(
+    file: bytes, codec: str = "aac", gapless: str = "", start: str = "0", *, even: bool = True
+) -> int | None:
     """Return the number of samples that is found; the decoder's padding always follows them."""
-    length = find_length_of(file, Probe("mov", codec, None, False, sample_rate=44100))
+    length = find(file, codec, gapless, start)
     if length is None:
         return None
-    assert length == SourceLength(length.samples, ends_in_padding=True)
+    assert length == SourceLength(length.samples, ends_in_padding=True, seekable=even)
     return length.samples
 
 
@@ -90,6 +111,51 @@ class Mp4Tests(SynchronousTestCase):
                 sound = track((10, 1024), edits=edit(duration, 1024, version=version))
                 self.assertEqual(found(mp4(sound, rate=movie_rate)), samples, duration)
 
+    def test_gapless(self) -> None:
+        """Without an edit list, ``iTunSMPB`` tells the padding, and ffprobe the skipped delay.
+
+        Only numbers that add up to those of the packets are believed.
+        """
+        file, start = mp4(track((10, 1024))), "0.047891"
+        rest = " 00000000" * 8
+        for gapless, samples in (
+            (f" 00000000 00000840 00000064 0000000000001F5C{rest}", 10240 - 2112 - 100),
+            ("0 840 64 1f5c", 10240 - 2112 - 100),
+            (f" 00000000 00000840 00000064 0000000000001F5D{rest}", 10240 - 2112),
+            (f" 00000000 00000840 7FFFFFFF 0000000000001F5C{rest}", 10240 - 2112),
+            *((each, 10240 - 2112) for each in ("", "hello", " 00000000 00000840", "0 840 64 -1")),
+        ):
+            self.assertEqual(found(file, gapless=gapless, start=start), samples, gapless)
+        # ffmpeg does not skip the delay of a track before the last one.
+        self.assertEqual(found(file, gapless="0 840 64 1f5c"), 10240 - 100)
+
+    def test_two_delays(self) -> None:
+        """If ``iTunSMPB`` contradicts the edit list, the length is unknown."""
+        file = mp4(track((10, 1024), edits=edit(0, 2112)))
+        for gapless in ("0 840 64 1f5c", "0 0 64 0", "0 4000 64 1f5c", "hello"):
+            self.assertEqual(found(file, gapless=gapless), 10240 - 2112, gapless)
+        self.assertIsNone(found(file, gapless="0 400 64 1f5c"))
+
+    def test_late(self) -> None:
+        """After an empty edit, nothing but the position of the samples is certain."""
+        for version in (0, 1):
+            late = edits((700, -1), (200, 1024), version=version)
+            found = find(mp4(track((10, 1024), edits=late)))
+            self.assertEqual(found, SourceLength(0, exact=False, seekable=True))
+
+    def test_holes(self) -> None:
+        """A file with a hole in its time stamps is not sought in."""
+        for table in (
+            ((5, 1024), (1, 50_000), (4, 1024)),
+            ((5, 1024), (2, 1000)),
+            ((9, 1024), (1, 1023), (1, 1024)),
+        ):
+            samples = sum(count * duration for count, duration in table)
+            self.assertEqual(found(mp4(track(*table)), even=False), samples)
+        for table in (((5, 1024), (1, 50_000)), ((5, 1024), (4, 1024)), ((1, 1024), (1, 7))):
+            samples = sum(count * duration for count, duration in table)
+            self.assertEqual(found(mp4(track(*table))), samples)
+
     def test_unknown(self) -> None:
         """Files that are cut or fragmented, and edits of other kinds, have no known length."""
         sound = track((10, 1024))
@@ -102,8 +168,11 @@ class Mp4Tests(SynchronousTestCase):
             *(mp4(track((10, 1024), rate=22050)), mp4(track())),
             *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),
             *(
-                mp4(track((10, 1024), edits=edits))
-                for edits in (edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15))
+                mp4(track((10, 1024), edits=each))
+                for each in (
+                    *(edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15)),
+                    *(edits(count=0), edits((9, 0), (9, 9)), edits((9, -1), (9, 0), (9, 9))),
+                )
             ),
             mp4(track((10, 1024), edits=box(b"edts", b""))),
             mp4(track(*[(1, 1)] * 9000)),
