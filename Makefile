@@ -37,7 +37,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers radosgw run demo \
     check lint format types docs coverage test quick test-deploy test-ceph \
-    test-ffmpeg soak guards bench quality wrk fuzz container screenshots clean
+    test-ffmpeg matrix soak guards bench quality wrk fuzz container screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -73,6 +73,9 @@ test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmp
 test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph's S3 server
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
+
+matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode
+	$(BIN)/python -m tests.matrix
 
 soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md

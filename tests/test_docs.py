@@ -138,7 +138,7 @@ class ReferenceTests(SynchronousTestCase):
         for _, name, codecs, start, length in table:
             container, codec = name.strip("`"), codecs.split(",")[0].lower()
             codec = {"all": "?", "others": "?", "pcm": "pcm_s16le"}.get(codec, codec)
-            probe = Probe(container, codec, Decimal(1000), exact=True)
+            probe = Probe(container, codec, Decimal(1000), exact=True, seekable=True)
             seeks = find_sample_range(trim, probe).seek > 0
             self.assertEqual("seeks" if seeks else "decodes", start, (container, codec))
             kind = codec.partition("_")[0]

@@ -80,7 +80,7 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     if probe.duration is not None and start >= probe.duration:
         raise InvalidOptions(
             f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
-            f" {print_decimal(probe.duration)} seconds."
+            f" {print_decimal(round(probe.duration, 6))} seconds."
         )
     seek = _find_seek(start, probe)
     first = _samples(start, rate)

@@ -233,7 +233,7 @@ def render_all(
     probes = {}
     for text in texts:
         options = parse_options(text)
-        found = _find_probe(source, options)
+        found = find_probe(source, options)
         probes[text] = measure(source) if needs_measuring(options, found) else found
     try:
         return _encode(source, probes, ffmpeg, resampler)
@@ -254,12 +254,12 @@ def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
     :param irregular: in two processes, as a node that knows the source as irregular.
     """
     options = parse_options(text)
-    found = _find_probe(source, options)
+    found = find_probe(source, options)
     known = measure(source) if needs_measuring(options, found) else found
     return _encode(source, {text: known}, "ffmpeg", SOXR, irregular=irregular)[text]
 
 
-def _find_probe(source: bytes, options: VariantOptions) -> Probe:
+def find_probe(source: bytes, options: VariantOptions) -> Probe:
     """Probe a source, and find its length where the service does."""
     found = probe(source)
     if uses_length(options) or starts_past_end(options, found):

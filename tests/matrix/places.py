@@ -1,0 +1,72 @@
+"""Comparison of what ``t`` renders with the same place of a full decode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from audioproxy.media.trim import find_sample_range
+from tests.support.audio import Sound, decode, find_probe, parse_options, read_wav, render
+
+#: Seconds at which the compared regions start; decoding starts 1 s or more before each.
+PLACES = ("2", "4.3", "7.25", "10.5")
+#: Seconds of a source with these places.
+SECONDS = 12
+
+_DURATION = "0.25"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A region that is not the requested one.
+
+    :ivar offset: samples by which it is late; None where its audio is not found in the source.
+    """
+
+    place: str
+    offset: int | None
+
+    def __str__(self) -> str:
+        found = "not found" if self.offset is None else f"{self.offset:+} samples"
+        return f"t:{self.place}: {found}"
+
+
+def find_differences(
+    source: bytes, places: Iterable[str] = PLACES, whole: Sound | None = None
+) -> list[Difference]:
+    """Render regions of a source, and return those that differ from its full decode.
+
+    Every sample is compared. The source has to be noise, in which every position is unique.
+
+    :param whole: the full decode, where it is known.
+    """
+    whole = whole or decode.__wrapped__(source)
+    differences = []
+    for place in places:
+        heard = read_wav(render(source, f"f:wav/bd:32f/t:{place}:{_DURATION}"))
+        start = round(float(place) * whole.rate)
+        expected = whole.part(start, start + round(float(_DURATION) * whole.rate))
+        if heard != expected:
+            differences.append(Difference(place, _find_offset(whole, heard, start)))
+    return differences
+
+
+def seeks(source: bytes) -> bool:
+    """Return whether a render of the second place does not decode the source from its start."""
+    options = parse_options(f"f:wav/t:{PLACES[1]}")
+    return find_sample_range(options, find_probe(source, options)).seek > 0
+
+
+def _find_offset(whole: Sound, heard: Sound, start: int) -> int | None:
+    """Return the position of a region, relative to a sample of the whole sound."""
+    sound, part = whole.channels[0].astype(np.float64), heard.channels[0].astype(np.float64)
+    if not part.any():
+        return None
+    size = len(sound) + len(part)
+    product = np.fft.rfft(sound, size) * np.conj(np.fft.rfft(part, size))
+    position = int(np.fft.irfft(product, size)[: len(sound)].argmax())
+    found = sound[position : position + len(part)]
+    likeness = np.corrcoef(found, part[: len(found)])[0, 1] if len(found) > 1 else 0
+    return position - start if likeness > 0.9 else None

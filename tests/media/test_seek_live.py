@@ -1,0 +1,230 @@
+"""Trims of real files: the audio at the place that ``t`` names, whatever ffmpeg's seeks do.
+
+`make matrix` has every container and codec.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Container, Mapping
+from functools import cache
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from tests.matrix.places import PLACES, SECONDS, find_differences, seeks
+from tests.support.audio import (
+    convert_all,
+    decode,
+    decode_all,
+    noise,
+    probe,
+    render,
+    render_and_decode,
+    render_and_decode_all,
+    write_wav,
+)
+
+RATE = 44100
+AAC = "-c:a aac -aac_pns 0"
+
+#: ffmpeg's arguments for sources that are sought in, by the name of the file.
+SOUGHT = {
+    "a.w64": "-c:a pcm_s24le",
+    "a.aiff": "-c:a pcm_alaw",
+    "a.caf": "-c:a pcm_f32le",
+    "a.flac": "",
+    "a.wv": "",
+    "a.tta": "",
+    "alac.m4a": "-c:a alac",
+    "aac.m4a": AAC,
+    "a.opus": "-c:a libopus",
+    "constant.mp3": "-b:a 128k",
+    "variable.mp3": "-q:a 4",
+}
+#: Those that are decoded from their start.
+DECODED = {
+    "ima.wav": "-c:a adpcm_ima_wav",
+    "ms.w64": "-c:a adpcm_ms",
+    "g722.wav": "-c:a g722 -ar 16000 -ac 1",
+    "wma.wav": "-c:a wmav2",
+    "ima.aiff": "-c:a adpcm_ima_qt",
+    "flac.caf": "-c:a flac",
+    "vorbis.ogg": "-c:a libvorbis",
+    "flac.ogg": "-c:a flac",
+    "bare.mp3": "-b:a 128k -write_xing 0",
+    "fragmented.m4a": f"{AAC} -movflags empty_moov",
+}
+#: Those whose first track starts later or earlier than another one.
+LATE = {
+    "late.m4a": f"{AAC} -map 1:a -map 0:a",
+    "late-alac.m4a": "-c:a alac -map 1:a -map 0:a",
+    "early.m4a": f"{AAC} -map 0:a -map 1:a",
+    "late-fragmented.m4a": f"{AAC} -map 1:a -map 0:a -movflags empty_moov -frag_duration 1000000",
+    "late.mka": "-c:a pcm_s16le -map 1:a -map 0:a",
+}
+
+
+@cache
+def wav() -> bytes:
+    """Return noise, in which every position is unique."""
+    return write_wav(noise(RATE, SECONDS * RATE))
+
+
+@cache
+def sources() -> dict[str, bytes]:
+    """Return the noise as files of several kinds."""
+    return {"a.wav": wav(), **convert_all(wav(), {**SOUGHT, **DECODED})}
+
+
+@cache
+def parts() -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return files of 5 and of 7 seconds of other noise."""
+    kinds = {
+        **{name: SOUGHT[name] for name in ("a.flac", "a.opus", "constant.mp3", "variable.mp3")},
+        "vorbis.ogg": "-c:a libvorbis",
+        "flac.ogg": "-c:a flac",
+        "bare.mp3": "-b:a 128k -write_xing 0",
+    }
+    short = convert_all(write_wav(noise(RATE, 5 * RATE, seed=2)), kinds)
+    # Each stream of a joined Ogg file has its own serial number.
+    ogg = ("ogg", "opus")
+    kinds = {n: f"{k} -serial_offset 9" if n.endswith(ogg) else k for n, k in kinds.items()}
+    return short, convert_all(write_wav(noise(RATE, 7 * RATE, seed=3)), kinds)
+
+
+class PlaceTests(SynchronousTestCase):
+    """``t`` against the same place of a full decode, sample by sample"""
+
+    def assert_exact(self, files: Mapping[str, bytes], *, sought: Container[str]) -> None:
+        """Require the audio near the end of files, of which some are sought in."""
+        decoded = decode_all(files)
+        for name, source in files.items():
+            self.assertEqual(find_differences(source, PLACES[-1:], decoded[name]), [], name)
+            self.assertIs(seeks(source), name in sought, name)
+
+    def test_kinds(self) -> None:
+        """In each container and codec, ``t`` is the audio at that time."""
+        self.assert_exact(sources(), sought={"a.wav", *SOUGHT})
+
+    def test_false_bytes_per_second(self) -> None:
+        """A wav header that states a false rate of bytes does not move ``t``."""
+        false = bytearray(wav())
+        struct.pack_into("<I", false, 28, RATE)
+        self.assertEqual(find_differences(bytes(false), PLACES[-1:]), [])
+
+    def test_joined(self) -> None:
+        """In joined files, ``t`` is the audio at that time, too."""
+        short, long = parts()
+        joined = {name: first + long[name] for name, first in short.items()}
+        self.assert_exact(joined, sought=())
+
+    def test_late(self) -> None:
+        """If the audio starts later than another track, ``t`` counts from its first sample."""
+        files = convert_all(
+            wav(), LATE, f"-itsoffset 0.7 -f lavfi -i anoisesrc=d={SECONDS}:r={RATE}:seed=1"
+        )
+        self.assert_exact(files, sought=("late.m4a", "late-alac.m4a", "early.m4a"))
+        offsets = {name: probe(source).seek_offset > 0.6 for name, source in files.items()}
+        self.assertTrue(offsets["late.m4a"] and offsets["late-alac.m4a"])
+        self.assertFalse(offsets["early.m4a"])
+
+
+class PastEndTests(SynchronousTestCase):
+    """``t`` past an end that nothing confirms (D11)"""
+
+    def assert_rendered(self, name: str, source: bytes, start: float = 5.5) -> None:
+        """Require the audio near the start of a second part, and a refusal after the real end."""
+        whole = decode(source)
+        part, rest = f"f:wav/bd:32f/t:{start}:0.5", "f:wav/bd:32f/t:3"
+        heard = render_and_decode_all(source, (part, rest))
+        first = round(start * whole.rate)
+        self.assertEqual(heard[part], whole.part(first, first + whole.rate // 2), name)
+        self.assertEqual(heard[rest], whole.part(3 * whole.rate), name)
+        error = self.assertRaises(InvalidOptions, render, source, "t:99")
+        seconds = re.findall(r"which is ([0-9.]+) seconds", error.message)
+        self.assertAlmostEqual(float(seconds[0]), len(whole) / whole.rate, 3, name)
+
+    def test_joined(self) -> None:
+        """The audio of joined files is rendered, although a header states an earlier end."""
+        short, long = parts()
+        for name, first in short.items():
+            self.assert_rendered(name, first + long[name])
+
+    def test_false_header(self) -> None:
+        """The audio of a flac file is rendered, although its header states a second."""
+        flac = sources()["a.flac"]
+        length = int.from_bytes(flac[18:26], "big") >> 36 << 36 | RATE
+        self.assert_rendered("flac", flac[:18] + length.to_bytes(8, "big") + flac[26:])
+
+    def test_without_a_length(self) -> None:
+        """The audio of a fragmented m4a file, and of raw audio, is rendered up to its end."""
+        for name in ("fragmented.m4a", "ima.wav"):
+            self.assert_rendered(name, sources()[name])
+
+
+class GaplessTests(SynchronousTestCase):
+    """AAC whose delay and padding only the tag ``iTunSMPB`` states"""
+
+    def with_tag(self, name: str, text: str) -> bytes:
+        """Return an m4a file with the tag at its end."""
+        data = self.box(b"data", struct.pack(">II", 1, 0), text.encode())
+        mean = self.box(b"mean", bytes(4), b"com.apple.iTunes")
+        item = self.box(b"----", mean, self.box(b"name", bytes(4), b"iTunSMPB"), data)
+        handler = self.box(b"hdlr", bytes(8), b"mdirappl", bytes(9))
+        tags = self.box(b"udta", self.box(b"meta", bytes(4), handler, self.box(b"ilst", item)))
+        source = self.files[name]
+        at = source.index(b"moov") - 4
+        size = int.from_bytes(source[at : at + 4], "big")
+        assert at + size == len(source), "the tag moves no audio"
+        return source[:at] + struct.pack(">I", size + len(tags)) + source[at + 4 :] + tags
+
+    def box(self, name: bytes, *parts: bytes) -> bytes:
+        """Return a box of ISO/IEC 14496-12."""
+        body = b"".join(parts)
+        return struct.pack(">I", 8 + len(body)) + name + body
+
+    def setUp(self) -> None:
+        """Encode with and without an edit list, into whole packets: 1024 samples ahead."""
+        sound = write_wav(noise(RATE, 516 * 1024))
+        bare = "-bitexact -use_editlist 0"
+        self.files = convert_all(
+            sound, {"tag.m4a": f"{AAC} {bare}", "edit.m4a": f"{AAC} -bitexact"}
+        )
+
+    def assert_gapless(self, source: bytes, delay: int, samples: int) -> None:
+        """Require the samples between the delay and the padding, and no silence."""
+        packets = decode(self.files["tag.m4a"])
+        expected = packets.part(delay, delay + samples)
+        texts = [f"f:wav/bd:32f{more}" for more in ("", "/t:0:99", "/fade:0:0.1")]
+        whole, region, faded, m4a = render_and_decode_all(source, [*texts, "f:m4a"]).values()
+        self.assertEqual((whole, region), (expected, expected))
+        self.assertEqual(faded.part(0, samples - 5000), expected.part(0, samples - 5000))
+        self.assertEqual((len(faded), faded.channels[0, -1].round(2)), (samples, 0))
+        # The encoder of the service adds a packet ahead, and fills the last one.
+        self.assertEqual(len(m4a), samples + 1024 + -samples % 1024)
+        self.assertEqual(render_and_decode(source, "f:wav/bd:32f/t:11"), expected.part(11 * RATE))
+
+    def test_delay(self) -> None:
+        """The output has the samples of the packets, less the delay and less the padding."""
+        samples = 516 * 1024
+        for delay, padding in ((1024, 0), (2112, 300)):
+            left = samples + 1024 - delay - padding
+            tag = f" 00000000 {delay:08X} {padding:08X} {left:016X}" + " 00000000" * 8
+            self.assert_gapless(self.with_tag("tag.m4a", tag), delay, left)
+
+    def test_nonsense(self) -> None:
+        """A tag without meaning changes nothing, and one that contradicts itself cuts nothing."""
+        samples = 517 * 1024
+        for tag, delay in (("hello", 0), (f" 0 840 {1 << 20:X} {samples:X}", 2112)):
+            self.assert_gapless(self.with_tag("tag.m4a", tag), delay, samples - delay)
+
+    def test_edit_list(self) -> None:
+        """An edit list with the same delay is applied once; another delay is decoded as it is."""
+        samples = 516 * 1024
+        same = self.with_tag("edit.m4a", f" 0 400 0 {samples:X}")
+        self.assert_gapless(same, 1024, samples)
+        other = self.with_tag("edit.m4a", f" 0 840 0 {samples - 1088:X}")
+        self.assertEqual(render_and_decode(other, "f:wav/bd:32f"), decode(other))
+        self.assertEqual(find_differences(other, PLACES[-1:]), [])
