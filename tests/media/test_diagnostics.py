@@ -20,6 +20,7 @@ from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
     lacks_end,
+    lost_reader,
     redact,
     unsupported_container,
     was_cut_short,
@@ -262,6 +263,23 @@ class ClassifyTests(SynchronousTestCase):
             for place in (b"file:/dev/fd/3", b"pipe:1", b"see https://a.test/b"):
                 self.assertIs(classify(place + b": " + what + b"\n"), None, what)
         self.assertIs(classify(b"pipe:1: Input/output error"), None)
+
+
+class ReaderTests(SynchronousTestCase):
+    """`lost_reader`"""
+
+    def test_messages(self) -> None:
+        """Only a write to a pipe without a reader counts, in the words of ffmpeg 5 and 7."""
+        for stderr, expected in (
+            (b"av_interleaved_write_frame(): Broken pipe\n", True),
+            (b"[aost#0:0 @ 0x5] Error submitting a packet to the muxer: Broken pipe\n", True),
+            (b"[out#0/s32le @ 0x55] Error muxing a packet: Broken pipe\n", True),
+            (b"[out#0/s32le @ 0x55] Error writing trailer: Broken pipe\n", True),
+            (b"https://a.test/b: Broken pipe\n", False),
+            (CUT_SHORT[0] + b"\nav_interleaved_write_frame(): Broken pipe\n", False),
+            (b"", False),
+        ):
+            self.assertIs(lost_reader(stderr), expected, stderr)
 
 
 class CutShortTests(SynchronousTestCase):

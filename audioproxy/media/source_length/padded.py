@@ -38,7 +38,7 @@ _CONTAINERS = (16, 24, 32)
 async def find_padding(
     read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
 ) -> Probe:
-    """Return the probe of a source that `may_be_padded`, with the true codec and length.
+    """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
 
     :param read: as that of `find_length`.
     :param size: bytes of the source.
