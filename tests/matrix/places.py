@@ -54,7 +54,7 @@ def find_differences(
 
 
 def decode_whole(source: bytes) -> Sound:
-    """Decode a file with ffmpeg, also one that only looks like uncompressed audio (DTS in wav)."""
+    """Decode a file with ffmpeg, also DTS in wav, which looks like uncompressed audio."""
     return read_wav(convert(source, *"-map 0:a:0 -c:a pcm_f32le -f wav".split()))
 
 

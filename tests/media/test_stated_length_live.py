@@ -7,7 +7,9 @@ from functools import cache
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.exact_length import resampled_count
+from audioproxy.media.encoding import encoder_arguments
+from audioproxy.media.exact_length import find_tolerance, length_warning, resampled_count
+from audioproxy.media.inputs import local_input
 from tests.support.audio import (
     Sound,
     convert,
@@ -15,11 +17,13 @@ from tests.support.audio import (
     decode,
     decode_all,
     noise,
+    parse_options,
     probe_length,
     render,
     render_all,
     render_and_decode,
     render_and_decode_all,
+    run,
     write_wav,
 )
 
@@ -158,6 +162,37 @@ class OutputTests(SynchronousTestCase):
         if duration:
             last = min(last, round((float(start) + float(duration)) * rate))
         return resampled_count(first, last - first, rate, int(fields.get("sr", rate)))
+
+    def test_last_block(self) -> None:
+        """Vorbis that ends within a block has its stated length, and no warning is logged (D57)."""
+        for samples in (441, 2000, 30_000, RATE + 30_000):
+            source = convert(write_wav(noise(RATE, samples)), "-c:a", "libvorbis", name="a.ogg")
+            for text, rate in (("f:flac", RATE), ("f:flac/sr:8000", 8000)):
+                output = render(source, text)
+                count = resampled_count(0, samples, RATE, rate)
+                self.assertEqual((stated_samples(output), len(decode(output))), (count, count))
+        # The encoder's last block is missing.
+        source = sources()["vorbis.ogg"]
+        options = parse_options("f:wav")
+        last = source.rindex(b"OggS\0")
+        granule = int.from_bytes(source[last + 6 : last + 14], "little") + 1000
+        longer = source[: last + 6] + granule.to_bytes(8, "little") + source[last + 14 :]
+        longer = self.with_checksum(longer, last)
+        found = probe_length(longer)
+        command = encoder_arguments("ffmpeg", local_input(), options, found)
+        stderr = run(command, longer).stderr
+        self.assertIsNone(length_warning(stderr, granule, RATE, find_tolerance(found, RATE)))
+        self.assertIsNotNone(length_warning(stderr, granule, RATE))
+
+    def with_checksum(self, ogg: bytes, at: int) -> bytes:
+        """Return an Ogg file whose last page has the right checksum (RFC 3533, 6)."""
+        page = ogg[at : at + 22] + bytes(4) + ogg[at + 26 :]
+        value = 0
+        for byte in page:
+            value ^= byte << 24
+            for _ in range(8):
+                value = (value << 1 ^ (0x04C11DB7 if value >> 31 else 0)) & 0xFFFF_FFFF
+        return ogg[: at + 22] + value.to_bytes(4, "little") + ogg[at + 26 :]
 
     def test_high_rate_of_norm(self) -> None:
         """At 88.2 kHz, where loudnorm may add a sample, the length is exact (D57)."""

@@ -76,6 +76,8 @@ _TOTAL_SIZE = re.compile(rb"^total_size=(?:(\d+)|N/A)$", re.MULTILINE)
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 # Floats hold 24 bits exactly.
 _FLOATS = "-c:a pcm_f32le -f wav"
+# The subformat of WAVE_FORMAT_EXTENSIBLE, after the tag of the format.
+_SUBFORMAT = bytes.fromhex("000000001000800000aa00389b71")
 
 Samples = NDArray[np.float32]
 T = TypeVar("T")
@@ -382,8 +384,10 @@ def decode_all(files: Mapping[str, bytes], demuxers: Mapping[str, str] = {}) -> 
 
 
 def _is_simple_wav(file: bytes) -> bool:
-    """Return whether a file is PCM or float in wav, which needs no ffmpeg."""
-    return file[:4] == b"RIFF" and file[20] in (1, 3, 0xFE)
+    """Return whether a file is PCM or 32-bit float in wav, which needs no ffmpeg."""
+    tag = file[44:60] if file[20:22] == b"\xfe\xff" else file[20:22] + _SUBFORMAT
+    simple = {b"\1\0" + _SUBFORMAT: (8, 16, 24, 32), b"\3\0" + _SUBFORMAT: (32,)}
+    return file[:4] == b"RIFF" and file[34] in simple.get(tag, ())
 
 
 @cache
@@ -459,7 +463,7 @@ def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes
     if mask is None:
         head = struct.pack("<H", tag) + head
     else:
-        guid = struct.pack("<H", tag) + bytes.fromhex("000000001000800000aa00389b71")
+        guid = struct.pack("<H", tag) + _SUBFORMAT
         head = struct.pack("<H", 0xFFFE) + head + struct.pack("<HHI", 22, width * 8, mask) + guid
     chunks = _chunk(b"fmt ", head) + _chunk(b"data", data)
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
