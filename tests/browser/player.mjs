@@ -290,6 +290,8 @@ const scenarios = {
     seen.failures.push(await failure(page, "longer than 0"));
     await page.locator("[data-option=t] .clear").click();
     await settled("f:mp3/gain:-3");
+    // The page enables the button when the source can be played again.
+    await page.locator("#play:enabled").waitFor();
     seen.cleared = [await text(page, "failure"), await page.locator("#play").isEnabled()];
     for (const [source, words] of refused) {
       await load(source);
