@@ -22,7 +22,7 @@ from audioproxy.media.encoding import (
 )
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.media.trim import needs_measuring
+from audioproxy.media.trim import may_seek, needs_measuring
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.audio import find_length_of
@@ -60,6 +60,8 @@ def render(source: Path, segments: str) -> Reference:
     known = probe(source)
     if uses_length(options):
         known = known.with_length(find_length_of(source.read_bytes(), known))
+    elif may_seek(options, known):
+        known = known.with_seek_data(find_length_of(source.read_bytes(), known))
     if needs_measuring(options, known):
         raise ValueError(f"{segments} of {source} takes more than one pass")
     output = _run(source, encoder_arguments(_FFMPEG, local_input(), options, known)).stdout
