@@ -89,7 +89,7 @@ class ChangeTests(SynchronousTestCase):
 
     def test_length(self) -> None:
         """Whole, faded or normalized, such a source is one stream with all of its audio."""
-        texts = ("f:wav", "f:wav/fade:1:1", "f:opus/norm:ebu", "f:flac/enhance:voice/sr:48000")
+        texts = ("f:wav", "f:opus/norm:ebu/fade:1:1")
         for name, source in joined().items():
             for heard in render_and_decode_all(source, texts).values():
                 missing = seconds_of(name) - len(heard) / heard.rate
@@ -108,7 +108,8 @@ class ChangeTests(SynchronousTestCase):
 
     def test_fades(self) -> None:
         """Fades are at both ends of the whole source, and nowhere else (D12)."""
-        for name, source in joined().items():
+        for name in ("mono, stereo", "between"):
+            source = joined()[name]
             plain, faded = render_and_decode_all(
                 source, ("f:wav/bd:32f", "f:wav/bd:32f/fade:1:1")
             ).values()
@@ -135,7 +136,7 @@ class ChangeTests(SynchronousTestCase):
         for source, tried in (
             (joined()["stereo, mono"], [*texts, "f:mp3/t:3:0.5"]),
             (joined()["44, 48"], texts[::4]),
-            (parts()["5.1"], texts),
+            (parts()["5.1"], texts[::2]),
             (floats, texts[::2]),
             (deep, texts[1::2]),
         ):
