@@ -30,9 +30,6 @@ _AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
 # Makes ffmpeg fail at a change of rate, channels or sample format.
 _NO_CHANGES = ["-reinit_filter", "0"]
 
-# Bits of the largest integer samples that decoders output.
-_MOST_INTEGER_BITS = 32
-
 # The amplitude from which a sample is no audio: 96 dB over full scale. Conversions of larger ones
 # to 16 bits overflow.
 _LARGEST_SAMPLE = 65536
@@ -115,7 +112,7 @@ def _precision(probe: Probe) -> str:
 
     At the volume 1 it passes them on.
     """
-    if probe.decoded_bits <= _MOST_INTEGER_BITS:
+    if not probe.decodes_to_floats:
         return "fixed"
     return "double" if probe.codec.startswith("pcm_f64") else "float"
 
@@ -135,7 +132,7 @@ def decoded_stream(probe: Probe) -> Input:
 
 
 def _stream_format(probe: Probe) -> str:
-    return "s32le" if probe.decoded_bits <= _MOST_INTEGER_BITS else "f64le"
+    return "f64le" if probe.decodes_to_floats else "s32le"
 
 
 def decoder_arguments(ffmpeg: str, source: Input, probe: Probe, seek: int) -> list[str]:

@@ -122,9 +122,14 @@ class Probe:
     description: SourceInfo = field(default_factory=SourceInfo)
 
     @property
+    def decodes_to_floats(self) -> bool:
+        """Whether the decoder outputs floating-point samples, not integers."""
+        return self.decoded_bits == _FLOAT_BITS
+
+    @property
     def stores_floats(self) -> bool:
         """Whether the source stores floating-point samples, which may be NaN or infinite."""
-        may_store = self.codec in _FLOAT_CODECS and self.decoded_bits == _FLOAT_BITS
+        may_store = self.codec in _FLOAT_CODECS and self.decodes_to_floats
         return may_store or self.codec.startswith("pcm_f")
 
     def with_decoded_samples(self, samples: int) -> Probe:

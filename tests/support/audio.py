@@ -232,11 +232,7 @@ def render_all(
     resampler: tuple[str, ...] = SOXR,
 ) -> dict[str, bytes]:
     """Render a source in several ways with one process, or raise the refusal of one of them."""
-    probes = {}
-    for text in texts:
-        options = parse_options(text)
-        found = find_probe(source, options)
-        probes[text] = measure(source) if needs_measuring(options, found) else found
+    probes = {text: _known(source, text) for text in texts}
     try:
         return _encode(source, probes, ffmpeg, resampler)
     except (IrregularSource, NothingDecoded) as refusal:
@@ -245,7 +241,8 @@ def render_all(
         # The service, too, renders again with a decoder, or once it knows the length of the source.
         if isinstance(refusal, IrregularSource):
             return _encode(source, probes, ffmpeg, resampler, irregular=True)
-        if probes[text].measured:
+        ((text, found),) = probes.items()
+        if found.measured:
             raise
         return _encode(source, {text: measure(source)}, ffmpeg, resampler)
 
@@ -255,10 +252,14 @@ def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
 
     :param irregular: in two processes, as a node that knows the source as irregular.
     """
+    return _encode(source, {text: _known(source, text)}, "ffmpeg", SOXR, irregular=irregular)[text]
+
+
+def _known(source: bytes, text: str) -> Probe:
+    """Return what the service knows about a source when it renders it."""
     options = parse_options(text)
     found = find_probe(source, options)
-    known = measure(source) if needs_measuring(options, found) else found
-    return _encode(source, {text: known}, "ffmpeg", SOXR, irregular=irregular)[text]
+    return measure(source) if needs_measuring(options, found) else found
 
 
 def find_probe(source: bytes, options: VariantOptions) -> Probe:

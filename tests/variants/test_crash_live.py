@@ -317,7 +317,7 @@ class HungDiskTests(ScriptedEncoderCase):
         return service
 
     def exceed_commit_timeout(self) -> None:
-        """Let the timeout of a running write-back pass."""
+        """Advance the clock past the timeout of a running write-back."""
         self.disk_clock.advance(files_module._COMMIT_TIMEOUT)
 
     def children(self) -> list[int]:
