@@ -37,6 +37,10 @@ _MOST_LABELED = 8
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
 _LOUDNORM_RATE = 192_000
+# Where a resampler directly follows loudnorm, ffmpeg 7.1 aborts at the end of sources of some
+# lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
+# no sample.
+_FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
@@ -231,6 +235,7 @@ def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
         f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
     )
+    yield _FRAMES_OF_LOUDNORM
     yield working_format(rate, layout)
 
 

@@ -27,8 +27,7 @@ _FADE_MARGIN = 1
 
 #: Inputs of fewer samples are padded for resamplers, once their exact length is known.
 #: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
-#: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends, and loudnorm of ffmpeg 7.1
-#: aborts if it gets no samples before that. The limit has a margin.
+#: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends. The limit has a margin.
 FEW_SAMPLES = 4096
 
 

@@ -34,7 +34,8 @@ TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
 TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
 DITHER = "aresample=osf=s16:dither_method=triangular_hp"
 LOUDNESS = "linear=false:dual_mono=false"
-EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}"
+FRAMES = "asetnsamples=n=19200:p=0"
+EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{FRAMES}"
 
 
 def volume(decibels: object) -> str:
@@ -164,7 +165,7 @@ class ChainTests(SynchronousTestCase):
             ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
             ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
         ):
-            stages = f"{WORKING},loudnorm={targets}:{LOUDNESS},{WORKING}"
+            stages = f"{WORKING},loudnorm={targets}:{LOUDNESS},{FRAMES},{WORKING}"
             self.assertEqual(chain(text), stages)
 
     def test_length_after_rates(self) -> None:

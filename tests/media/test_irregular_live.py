@@ -90,9 +90,7 @@ class ChangeTests(SynchronousTestCase):
     def test_length(self) -> None:
         """Whole, faded or normalized, such a source is one stream with all of its audio."""
         for name, source in joined().items():
-            texts = ["f:wav", "f:opus/enhance:voice/fade:1:1"]
-            # loudnorm of ffmpeg 7.1 fails for some lengths of any source.
-            texts += ["f:flac/norm:ebu"] if name in ("mono, stereo", "44, 48") else []
+            texts = ["f:wav", "f:opus/enhance:voice/fade:1:1", "f:flac/norm:ebu"]
             for heard in render_and_decode_all(source, texts).values():
                 missing = seconds_of(name) - len(heard) / heard.rate
                 self.assertLess(abs(missing), LOSS + 1152 / RATE * (name == "one frame"), name)

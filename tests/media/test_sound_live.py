@@ -199,6 +199,16 @@ class LevelTests(SynchronousTestCase):
             for text, heard in render_and_decode_all(source, texts).items():
                 self.assertEqual(len(heard), heard.rate // 2, (channels, name, text))
 
+    def test_last_frame(self) -> None:
+        """``norm`` keeps the length of sources that end shortly after a frame of loudnorm.
+
+        With ffmpeg 7.1, a resampler after loudnorm failed for these lengths.
+        """
+        for rate, length in ((44100, 132_321), (44100, 180_864), (11025, 52_976), (48000, 144_019)):
+            source = write_wav(noise(rate, length))
+            heard = render_and_decode(source, f"{PLAIN}/norm:ebu")
+            self.assertEqual(len(heard), length, (rate, length))
+
     def test_short_sources(self) -> None:
         """``norm`` keeps the length of the shortest sources; a trim without samples is refused."""
         for length, name in ((1, "wav"), (99, "wav"), (4409, "wav"), (1, "au"), (40, "flac")):
@@ -253,9 +263,8 @@ class EnhanceTests(SynchronousTestCase):
             whole, voice = decode(source), f"{PLAIN}/enhance:voice"
             trimmed = whole.part(rate // 4, rate // 4 * 7)
             aligned = {voice: whole, f"{voice}/t:0.25:1.5": trimmed, f"{voice}/norm:ebu": whole}
-            for text, given in aligned.items():
-                # With all of them as outputs of one process, ffmpeg 7 may never end.
-                heard, size = render_and_decode(source, text), 3000
+            for text, heard in render_and_decode_all(source, aligned).items():
+                given, size = aligned[text], 3000
                 self.assertEqual((heard.rate, len(heard)), (given.rate, len(given)), text)
                 for at in (len(given) // 2, len(given) - size - 2000):
                     got = heard.channels[0][at : at + size]

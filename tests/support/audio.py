@@ -15,6 +15,7 @@ import re
 import struct
 import subprocess
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -231,8 +232,19 @@ def render_all(
     ffmpeg: str = "ffmpeg",
     resampler: tuple[str, ...] = SOXR,
 ) -> dict[str, bytes]:
-    """Render a source in several ways with one process, or raise the refusal of one of them."""
+    """Render a source in several ways, or raise the refusal of one of them.
+
+    One process renders all outputs that have no delay. With others among them, ffmpeg 7 may never
+    end.
+    """
     probes = {text: _known(source, text) for text in texts}
+    delayed = [text for text in probes if _delays(parse_options(text))]
+    if delayed and len(probes) > 1:
+        groups = [[text for text in probes if text not in delayed], *([text] for text in delayed)]
+        rendered = ChainMap(
+            *(render_all(source, group, ffmpeg, resampler) for group in groups if group)
+        )
+        return {text: rendered[text] for text in probes}
     try:
         return _encode(source, probes, ffmpeg, resampler)
     except (IrregularSource, NothingDecoded) as refusal:
@@ -253,6 +265,10 @@ def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
     :param irregular: in two processes, as a node that knows the source as irregular.
     """
     return _encode(source, {text: _known(source, text)}, "ffmpeg", SOXR, irregular=irregular)[text]
+
+
+def _delays(options: VariantOptions) -> bool:
+    return options.norm is not None or options.enhance is not None
 
 
 def _known(source: bytes, text: str) -> Probe:
