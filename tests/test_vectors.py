@@ -246,7 +246,9 @@ class CanonicalTests(SynchronousTestCase):
             options, _ = read_options(cut(row["options"]))
             source = source_of(row["source"]).canonical
             self.assertEqual(row["key"], cache_key(options, source), row)
-            validator = b"4\n" + options.canonical().encode("ascii") + b"\n" + source
+            validator = (
+                f"{options.format.revision}\n{options.canonical()}\n".encode("ascii") + source
+            )
             self.assertEqual(row["key"], hashlib.sha256(validator).hexdigest(), row)
 
     def test_paths(self) -> None:

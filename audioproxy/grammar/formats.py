@@ -108,6 +108,7 @@ FORMATS = {
             br=(6, 510),
             q=("0", "10"),
             q_whole=True,
+            revision=5,
         ),
         Format(
             "ogg",
@@ -116,9 +117,10 @@ FORMATS = {
             Rates(highest=200000),
             br=(32, 500),
             q=("-1", "10"),
+            revision=5,
         ),
-        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
-        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
+        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2"), revision=5),
+        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2"), revision=5),
         Format(
             "flac",
             "audio/flac",
@@ -131,6 +133,6 @@ FORMATS = {
         ),
         Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.
-        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
+        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1), revision=5),
     )
 }

@@ -36,6 +36,10 @@ _LAMBDA = 118
 # The default bit rate of mp3 (D9).
 _MP3_KBPS = 192
 
+# Containers and codecs whose last frame is decoded whole: all of its padding in MP4, and that of
+# Vorbis on a single page.
+_DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
+
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
 #: arguments that select the resampler.
@@ -194,9 +198,13 @@ class StatedLength:
         return self.header.muxer(self.form)
 
 
-def uses_length(options: VariantOptions) -> bool:
-    """Return whether the output depends on the length of the source, where that is known."""
-    return options.f in LENGTH_HEADERS or fades_out(options)
+def uses_length(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the output depends on the length of the source, where that is known.
+
+    Its header states it, a fade ends there, or the decoder outputs padding after it.
+    """
+    is_padded = (probe.container, probe.codec) in _DECODED_PADDING
+    return options.f in LENGTH_HEADERS or fades_out(options) or is_padded
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
@@ -239,7 +247,7 @@ def encoder_arguments(
     filters = [
         *regularity_checks(source, probe, sample_range.seek, samples=samples),
         *filter(None, [filter_chain(options, probe, sample_range)]),
-        # Gaps in the time stamps of a source would be gaps in the output. An exact length has none.
+        # Gaps in the time stamps of a source would be gaps in the output. A stated length has none.
         *(["asetpts=N"] if stated is None else []),
     ]
     return [

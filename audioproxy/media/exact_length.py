@@ -68,7 +68,8 @@ def exact_length_filters(samples: int, rate: int, tolerance: int = _ROUNDING) ->
             f"[excess]atrim=start_sample={samples},asetnsamples=n={tolerance}:p=0,"
             f"aselect=n+gte(samples_n\\,{tolerance}),asetnsamples=n={_EXCESS_FRAME}:p=0,"
             f"{_report(_EXCESS_KEY)},asetpts=N[kept_excess]",
-            "[whole_body][padded_tail][kept_excess]concat=n=3:v=0:a=1",
+            # The time stamps after concat are microseconds, in which samples cannot be counted.
+            f"[whole_body][padded_tail][kept_excess]concat=n=3:v=0:a=1,asettb=1/{rate}",
         )
     )
 

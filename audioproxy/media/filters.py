@@ -26,7 +26,6 @@ from audioproxy.media.conversion import (
 )
 from audioproxy.media.downmix import OUTPUT_LAYOUTS, Mix, find_mix, find_speakers
 from audioproxy.media.exact_length import exact_length_filters, find_tolerance, resampled_count
-from audioproxy.media.length_headers import LENGTH_HEADERS
 from audioproxy.media.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import FEW_SAMPLES, SampleRange, find_sample_range
@@ -120,6 +119,16 @@ def copies_floats(options: VariantOptions, probe: Probe) -> bool:
     )
 
 
+def takes_all(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether no stage selects samples of the source, changes them or mixes them."""
+    return (
+        options.t is None
+        and output_rate(options, probe) == probe.sample_rate
+        and not _computes(options)
+        and find_mix(probe.channels, probe.layout, output_channels(options, probe)) is None
+    )
+
+
 def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:
     """Return the chain for ``-af``; it is empty where no filter is needed.
 
@@ -209,7 +218,7 @@ def _finish(
     stages = [] if dither is None else [dither]
     if short:
         stages.append(f"atrim=end_sample={samples}")
-    if options.f in LENGTH_HEADERS and samples is not None:
+    if samples is not None:
         stages.append(exact_length_filters(samples, output, find_tolerance(probe, output)))
     if stages:
         # Otherwise ffmpeg may convert the rate and the format in different places, and round

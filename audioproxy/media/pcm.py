@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.filters import filter_chain, output_channels, output_rate
+from audioproxy.media.filters import takes_all
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import find_sample_range
 
 #: Bytes of a sample of each codec whose samples the service converts.
 SAMPLE_BYTES = {
@@ -50,13 +49,7 @@ def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
 
     That is so for a waveform of all samples, without any change to them.
     """
-    return (
-        options.f == "peaks"
-        and probe.codec in SAMPLE_BYTES
-        and probe.channels == output_channels(options, probe)
-        and probe.sample_rate == output_rate(options, probe)
-        and not filter_chain(options, probe, find_sample_range(options, probe))
-    )
+    return options.f == "peaks" and probe.codec in SAMPLE_BYTES and takes_all(options, probe)
 
 
 def find_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:

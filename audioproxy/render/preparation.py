@@ -314,7 +314,7 @@ class Preparation:
         if size is None or probe.length is not None or probe.seekable:
             return
         reads_samples = bool(self.descriptors) and may_read_samples(options, probe)
-        is_used = uses_length(options) or reads_samples or starts_past_end(options, probe)
+        is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
         if not (is_used or may_seek(options, probe)):
             return
         length = await deadline.limit(find_length(self._opened.read, size, probe))

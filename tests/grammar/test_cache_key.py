@@ -26,13 +26,13 @@ from tests.support.strategies import (
 
 # Spellings of requests by the key of their variant: option segments, form and raw source. Each key
 # is the output of `printf '4\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
-# source of the first spelling. The 4 is the byte revision of the output format (D5).
+# source of the first spelling. The 4 is the byte revision of the output format (D5): 5 for peaks.
 REQUESTS = {
     "66744a06c0e3baf12286ab3e94a3cb42a234ea05fc2750a5cbb46268d81c4db4": (
         ([b"f:mp3"], b"plain", b"local://a.mp3"),
         ([], b"enc", b"bG9jYWw6Ly9hLm1wMw"),
     ),
-    "711fd431be09c082bee75ed486bb09431f987bb0a3827d7945540f6aee2048fa": (
+    "3278ee79352072ea7ff1a656c9142d98df24dc263874909a5965f9c12333a443": (
         (b"ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800".split(b"/"), b"plain", b"s3://bucket/k%ff"),
         ([b"pts:800", b"ch:1", b"f:peaks"], b"plain", b"s3%3A%2F%2Fbucket%2Fk%FF"),
     ),

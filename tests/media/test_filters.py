@@ -53,6 +53,11 @@ def into(samples: str, rate: int = 44100, layout: str = "stereo") -> str:
     return f"aformat=sample_fmts={samples}:sample_rates={rate}:channel_layouts={layout}"
 
 
+def exactly(samples: int, rate: int = 44100, sample_format: str = "fltp") -> str:
+    """Return the last stages of an output whose length is known."""
+    return f",{into(sample_format, rate)},{exact_length_filters(samples, rate)}"
+
+
 EXACT = STEREO.with_length(SourceLength(441000))
 
 
@@ -90,11 +95,14 @@ class ChainTests(SynchronousTestCase):
             f"{COUNTED},afade=t=in:ss=0:ns=22050:curve=tri",
             f"afade=t=out:ss=132300:ns=44100:curve=tri,{MONO}",
         )
-        ends = f"{into('dblp', 8000, 'mono')},{DITHER},{exact_length_filters(32000, 8000)}"
+        exact = exact_length_filters(32000, 8000)
         text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/sr:8000/t:1:4"
         backwards = "/".join(reversed(text.split("/")))
-        for form, last in (("f:aac", ()), ("f:wav", (ends,))):
-            expected = ",".join((*stages, *last))
+        for form, last in (
+            ("f:aac", f"{into('fltp', 8000, 'mono')},{exact}"),
+            ("f:wav", f"{into('dblp', 8000, 'mono')},{DITHER},{exact}"),
+        ):
+            expected = ",".join((*stages, last))
             self.assertEqual(chain(f"{form}/{text}", EXACT), expected)
             self.assertEqual(chain(f"{backwards}/{form}", EXACT), expected)
 
@@ -180,16 +188,17 @@ class ChainTests(SynchronousTestCase):
         ):
             # Each chain ends in the working format, once.
             ends = "" if stages.endswith(WORKING) else f",{WORKING}"
-            for probe in (STEREO, EXACT):
-                self.assertEqual(chain(f"f:aac/{text}", probe), f"{stages}{ends}", text)
+            for probe, last in ((STEREO, ""), (EXACT, exactly(441000))):
+                self.assertEqual(chain(f"f:aac/{text}", probe), f"{stages}{ends}{last}", text)
             measured = chain(f"f:aac/{text}", counted(5000))
-            self.assertEqual(measured, f"{stages},atrim=end_sample=5000,{WORKING}", text)
-            for probe in (STEREO, EXACT, counted(441000)):
+            cut = f",atrim=end_sample=5000,{WORKING}{exactly(5000)}"
+            self.assertEqual(measured, f"{stages}{cut}", text)
+            cut = f",atrim=end_sample=44100,{WORKING}"
+            known = exactly(44100)
+            for probe, last in ((STEREO, ""), (EXACT, known), (counted(441000), known)):
                 selected = trim("start_sample=44100:end_sample=88200")
                 self.assertEqual(
-                    chain(f"f:aac/{text}/t:1:1", probe),
-                    f"{selected},{stages},atrim=end_sample=44100,{WORKING}",
-                    text,
+                    chain(f"f:aac/{text}/t:1:1", probe), f"{selected},{stages}{cut}{last}", text
                 )
 
     def test_few_samples(self) -> None:
@@ -224,7 +233,8 @@ class ChainTests(SynchronousTestCase):
                 length = max(1, round(samples * output / rate))
                 self.assertEqual(
                     chain(text, short),
-                    f"{stages},{ends},atrim=end_sample={length}",
+                    f"{stages},{ends},atrim=end_sample={length},"
+                    f"{exact_length_filters(length, output)}",
                     (text, samples),
                 )
             self.assertFalse(is_too_short(options, counted(enough, rate)))
@@ -246,25 +256,22 @@ class ChainTests(SynchronousTestCase):
             f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
         )
         for form, ends in (
-            ("f:ogg", f"{into('fltp', 8000)},atrim=end_sample=16"),
-            (
-                "f:wav",
-                f"{into('dblp', 8000)},{DITHER},atrim=end_sample=16,"
-                f"{exact_length_filters(16, 8000)}",
-            ),
+            ("f:ogg", into("fltp", 8000)),
+            ("f:wav", f"{into('dblp', 8000)},{DITHER}"),
         ):
-            text = f"{form}/sr:8000/t:1:0.002/gain:3"
-            self.assertEqual(chain(text, counted(441000)), f"{selected},{ends}")
+            text, last = f"{form}/sr:8000/t:1:0.002/gain:3", exact_length_filters(16, 8000)
+            whole = f"{selected},{ends},atrim=end_sample=16,{last}"
+            self.assertEqual(chain(text, counted(441000)), whole)
             self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
-        for probe in (
-            replace(STEREO, duration=Decimal("0.001")),
-            STEREO.with_length(SourceLength(44)),
+        for probe, last in (
+            (replace(STEREO, duration=Decimal("0.001")), ""),
+            (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
         ):
-            self.assertEqual(chain("f:ogg/sr:8000", probe), "")
+            self.assertEqual(chain("f:ogg/sr:8000", probe), last)
             self.assertFalse(is_too_short(parse_options("f:ogg/sr:8000"), probe))
 
     def test_exact_length(self) -> None:
-        """Formats that state their length end with filters that give it, at the output's rate.
+        """The last filters give the output its exact length, at the output's rate.
 
         Before them, samples have the format of the encoder. There are none where nothing confirms
         the length of the source (D57).
@@ -272,12 +279,10 @@ class ChainTests(SynchronousTestCase):
         ends = exact_length_filters(441000, 44100)
         for text, samples in (
             *(("f:wav", "s16"), ("f:wav/bd:24", "s32"), ("f:wav/bd:32f", "flt")),
-            *(("f:flac", "s16"), ("f:mp3", "fltp"), ("f:m4a", "fltp")),
+            *(("f:flac", "s16"), ("f:mp3", "fltp"), ("f:m4a", "fltp"), ("f:peaks", "s16")),
         ):
             self.assertEqual(chain(text, EXACT), f"{into(samples)},{ends}", text)
             self.assertEqual(chain(text), "", text)
-        for text in ("f:opus", "f:ogg", "f:aac", "f:peaks"):
-            self.assertEqual(chain(text, EXACT), "", text)
         # No header can state an absurd length.
         absurd = STEREO.with_length(SourceLength(1 << 36))
         self.assertEqual(chain("f:mp3", absurd), "")
@@ -301,7 +306,7 @@ class ChainTests(SynchronousTestCase):
             # A fade longer than the source extends over all of it.
             ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
         ):
-            stages = f"{WORKING},{COUNTED},{fades},{WORKING}"
+            stages = f"{WORKING},{COUNTED},{fades},{WORKING}{exactly(441000)}"
             self.assertEqual(chain(f"f:aac/{text}", EXACT), stages, text)
         for text, start in (("t:1:3", 2), ("t:8:2", 1), ("t:8:50", 1), ("t:8", 1)):
             faded = chain(f"fade:0:1/{text}", EXACT)

@@ -134,6 +134,21 @@ class OutputTests(SynchronousTestCase):
                 self.assertEqual(stated_samples(output), expected, (name, text))
                 self.assert_decoded(decoded[text], expected, text)
 
+    def test_without_header(self) -> None:
+        """Formats whose header states no length have that of the source, too (D57)."""
+        short = {"one page.ogg": "-c:a libvorbis", "short.m4a": "-c:a aac", "a.mp3": "-b:a 64k"}
+        kinds = convert_all(write_wav(noise(RATE, 4321, 2)), short)
+        for name, source in {**kinds, **{name: sources()[name] for name in EXACT}}.items():
+            found = probe_length(source)
+            samples = 4321 if name in kinds else samples_at(found.sample_rate)
+            outputs = render_all(source, ("f:opus", "f:ogg", "f:peaks"))
+            at_opus_rate = resampled_count(0, samples, found.sample_rate, 48000)
+            for text, expected in (("f:opus", at_opus_rate), ("f:ogg", samples)):
+                length = probe_length(outputs[text]).length
+                assert length is not None
+                self.assertEqual(length.samples, expected, (name, text))
+            self.assertEqual(len(outputs["f:peaks"]), samples * 2 * found.channels, name)
+
     def test_options(self) -> None:
         """Trims, resampling, channels and fades keep the length exact (D57)."""
         options = ("t:0:0.5", "t:0.5:0.5", "t:0.333", "t:1:9", "sr:8000", "sr:48000/t:0.25:0.777")

@@ -222,6 +222,9 @@ class ExactnessTests(SourceCase):
 
         async def check(name: str, channels: int, source: bytes) -> None:
             frames = decoded[name]
+            if name == "a.m4a":
+                # The decoder's last frame has the encoder's padding.
+                frames = frames[:40_000]
             waveform = await self.request_waveform(name, f"/pts:300/ch:{channels}/pk_fmt:dat")
             self.assert_exact(waveform, frames, 300, name)
             if name in WRONG_LENGTH:

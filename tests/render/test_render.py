@@ -25,6 +25,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.exact_length import exact_length_filters
 from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import noise, silence, write_wav
@@ -508,7 +509,8 @@ class RefusalTests(RenderCase):
         # The trim of 0.002 s has 88 samples at 44100 Hz, which are 16 samples at 8000 Hz.
         self.assertTrue(
             chain.endswith(
-                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,atrim=end_sample=16,asetpts=N"
+                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,"
+                f"atrim=end_sample=16,{exact_length_filters(16, 8000)},asetpts=N"
             ),
             chain,
         )

@@ -58,7 +58,7 @@ def render(source: Path, segments: str) -> Reference:
     """
     options, _ = read_options(segments.encode().split(b"/"))
     known = probe(source)
-    if uses_length(options):
+    if uses_length(options, known):
         known = known.with_length(find_length_of(source.read_bytes(), known))
     elif may_seek(options, known):
         known = known.with_seek_data(find_length_of(source.read_bytes(), known))

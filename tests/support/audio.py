@@ -281,7 +281,7 @@ def _known(source: bytes, text: str) -> Probe:
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
     """Probe a source, and find its length where the service does."""
     found = probe(source)
-    if uses_length(options) or starts_past_end(options, found):
+    if uses_length(options, found) or starts_past_end(options, found):
         return probe_length(source)
     if may_seek(options, found):
         return found.with_seek_data(find_length_of(source, found))
