@@ -1,4 +1,4 @@
-"""Diagnosis of common signing mistakes from the signature that they produce.
+"""Diagnosis of wrong signatures: common mistakes of signers, and changes to a URL on its way.
 
 Such a signature comes from a holder of the key, or is an altered copy of a correct one. So the
 diagnosis reveals nothing new.
@@ -17,7 +17,12 @@ from audioproxy.grammar.values import percent_decode
 
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_ESCAPED_PADDING = re.compile(rb"(?:%3[Dd])+\Z")
 _EXPECTED_FORM = "base64url without padding is expected"
+# Parts of a path that caches, CDNs and their rewriting rules change.
+_MERGED_SLASHES = re.compile(rb"/plain/(?:local|s3|https):/(?!/)", re.IGNORECASE)
+_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # Maximum bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole
 # path, and longer paths are unlikely while a signer is debugged.
 _LONGEST = 2048
@@ -34,6 +39,9 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
         return None
     if verify(key, salt, path, digest):
         return spelling
+    for original, change in _paths_before(path):
+        if verify(key, salt, original, digest):
+            return f"{change} on the way to this service; it was right before"
     for made, why in _mistaken_signatures(key, salt, path):
         if hmac.compare_digest(made, digest):
             return why
@@ -45,12 +53,32 @@ def _normalize(signature: bytes) -> tuple[bytes | None, str]:
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
         return raw, f"its digest is right, and written in hexadecimal; {_EXPECTED_FORM}"
+    if (padding := _ESCAPED_PADDING.search(signature)) is not None:
+        raw = signature[: padding.start()].translate(_URL_SAFE)
+        return raw, f"its digest is right, and its padding is percent-encoded; {_EXPECTED_FORM}"
     if not _ENCODED.fullmatch(signature):
         return None, ""
-    raw = signature.rstrip(b"=").translate(bytes.maketrans(b"+/", b"-_"))
+    raw = signature.rstrip(b"=").translate(_URL_SAFE)
     if raw == signature.rstrip(b"="):
         return raw, f"its digest is right, and has too much padding; {_EXPECTED_FORM}"
     return raw, f"its digest is right, and in the alphabet with + and /; {_EXPECTED_FORM}"
+
+
+def _paths_before(path: bytes) -> Iterator[tuple[bytes, str]]:
+    """Yield paths that may have become this one, and the change."""
+    if path.endswith(b"/"):
+        yield path[:-1], "a slash was added to the path"
+    if (merged := _MERGED_SLASHES.search(path)) is not None:
+        yield (
+            path[: merged.end()] + b"/" + path[merged.end() :],
+            "two slashes of the path were merged",
+        )
+    for spelled in (
+        _ESCAPE.sub(lambda escape: escape[0].upper(), path),
+        _ESCAPE.sub(lambda escape: escape[0].lower(), path),
+    ):
+        if spelled != path:
+            yield spelled, "the letters of %XX in the path were changed"
 
 
 def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:

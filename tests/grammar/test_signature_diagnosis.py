@@ -68,6 +68,28 @@ class DiagnosisTests(SynchronousTestCase):
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
+    def test_changed_path(self) -> None:
+        """What caches and CDNs do to a URL is diagnosed: slashes, and the letters of %XX."""
+        for signed, received, word in (
+            (PATH, PATH + b"/", "slash was added"),
+            (PATH, PATH.replace(b"://", b":/"), "merged"),
+            (b"/plain/s3://b/%c3%bc/%3a", b"/plain/s3:/b/%c3%bc/%3a", "merged"),
+            (b"/plain/https://h/a//b", b"/plain/https:/h/a//b", "merged"),
+            (b"/plain/s3://b/%c3%bc", b"/plain/s3://b/%C3%BC", "letters of %XX"),
+            (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX"),
+        ):
+            signature = encode(mac(KEY, SALT + signed))
+            for spelling in (signature, signature + b"="):
+                found = diagnose_signature(KEY, SALT, received, spelling) or ""
+                self.assertIn(word, found, received)
+            self.assertIsNone(diagnose_signature(KEY, bytes(2), received, signature), received)
+
+    def test_escaped_padding(self) -> None:
+        """Padding that was percent-encoded is diagnosed."""
+        for padding in (b"%3D", b"%3d", b"%3D%3D"):
+            signature = encode(mac(KEY, SALT + PATH)) + padding
+            self.assert_diagnosed(signature, "percent-encoded", "without padding")
+
     def test_unknown_key(self) -> None:
         """Signatures made without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)
