@@ -93,6 +93,7 @@ class Probe:
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar start: seconds from the zero of the container's time to the first sample.
     :ivar seek_offset: seconds from the time from which ffmpeg counts a seek to the first sample.
+    :ivar first_time_stamp: of the first packet of audio, in the unit of the container.
     :ivar stream_bitrate: bits per second of the stream, as its header states them, or None.
     :ivar gapless: the value of the tag ``iTunSMPB``, or an empty string.
     :ivar description: the fields of the info document, as ffprobe reports them.
@@ -117,6 +118,7 @@ class Probe:
     seekable: bool = False
     start: Decimal = Decimal(0)
     seek_offset: Decimal = Decimal(0)
+    first_time_stamp: int = 0
     stream_bitrate: int | None = None
     gapless: str = ""
     description: SourceInfo = field(default_factory=SourceInfo)
@@ -178,8 +180,8 @@ def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) ->
         "-read_intervals",
         f"%+#{_PACKETS}",
         "-show_entries",
-        "packet=codec_type:format=format_name,start_time,duration,bit_rate,size:stream=codec_type"
-        ",codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"
+        "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
+        ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"
         ",bits_per_raw_sample,start_time,duration,bit_rate"
         ":stream_disposition=attached_pic:format_tags" + (":stream_tags" if stream_tags else ""),
         *source.probe_arguments(),
@@ -263,10 +265,20 @@ def read_probe(
         ignore_length=no_packets,
         start=start,
         seek_offset=start - _read_start(container.get("start_time")),
+        first_time_stamp=_first_time_stamp(output),
         stream_bitrate=read_count(audio.get("bit_rate")),
         gapless=_text(container.get("tags"), _GAPLESS_TAG),
         description=description,
     )
+
+
+def _first_time_stamp(output: Any) -> int:
+    packets = output.get("packets")
+    for packet in packets if isinstance(packets, list) else ():
+        if isinstance(packet, dict) and packet.get("codec_type") == "audio":
+            stamp = packet.get("pts")
+            return stamp if isinstance(stamp, int) else 0
+    return 0
 
 
 def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:

@@ -258,6 +258,17 @@ class LieTests(SynchronousTestCase):
             self.assertEqual(stated_samples(outputs[name]), samples if is_pcm else 0, name)
             self.assertEqual(len(heard[name]), samples, name)
 
+    def test_cut_beginning(self) -> None:
+        """Vorbis and Opus from the middle of a stream state the length that they have (D57)."""
+        for name in ("vorbis.ogg", "a.opus"):
+            whole = convert(write_wav(noise(RATE, 3 * RATE)), EXACT[name], name=name)
+            for start in ("0.1", "0.7", "1.5"):
+                cut = convert(whole, f"-ss {start} -c copy", name=name)
+                samples = len(decode(cut))
+                output = render(cut, "f:flac")
+                self.assertIn(stated_samples(output), (0, samples), (name, start))
+                self.assertEqual(len(decode(output)), samples, (name, start))
+
     def test_false_numbers(self) -> None:
         """False numbers of samples are not believed if the end or the bytes contradict them."""
         flac = sources()["a.flac"]

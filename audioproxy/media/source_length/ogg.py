@@ -64,7 +64,9 @@ def read_vorbis(size: int, probe: Probe) -> Reader:
     page = yield from _first_audio_page(first, headers=3)
     # Two long blocks overlap by half.
     longest = 1 << (head[28] >> 4)
-    if page.granule > page.packets * longest // 2:
+    # ffmpeg outputs the whole first page of a stream whose beginning was cut off.
+    is_cut = probe.first_time_stamp < -longest // 2
+    if page.granule > page.packets * longest // 2 or is_cut:
         raise Malformed
     samples = yield from _last_granule(first, size)
     return SourceLength(samples, is_stated_only=True, block=longest)
