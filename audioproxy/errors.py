@@ -181,8 +181,8 @@ class IrregularSource(RenderFailed):
     """A render in one process has found that its source needs two (`audioproxy.media.decoding`)."""
 
     default_message = (
-        "The source changes its format inside, or has samples that are no numbers, as was found"
-        " after the start of this response. Request it again."
+        "The source changes its format inside, has more audio than it states, or has samples that"
+        " are no numbers, as was found after the start of this response. Request it again."
     )
 
 

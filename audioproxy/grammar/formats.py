@@ -70,7 +70,7 @@ class Format:
     q: tuple[str, str] | None = None
     q_whole: bool = False
     depths: tuple[str, ...] = ()
-    revision: int = 4
+    revision: int = 5
 
 
 # ISO/IEC 11172-3, 13818-3 and LAME's MPEG 2.5.
@@ -108,7 +108,6 @@ FORMATS = {
             br=(6, 510),
             q=("0", "10"),
             q_whole=True,
-            revision=5,
         ),
         Format(
             "ogg",
@@ -117,10 +116,9 @@ FORMATS = {
             Rates(highest=200000),
             br=(32, 500),
             q=("-1", "10"),
-            revision=5,
         ),
-        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2"), revision=5),
-        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2"), revision=5),
+        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
+        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
         Format(
             "flac",
             "audio/flac",
@@ -133,6 +131,6 @@ FORMATS = {
         ),
         Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.
-        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1), revision=5),
+        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
     )
 }

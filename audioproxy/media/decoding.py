@@ -3,11 +3,13 @@
 An irregular source changes its sample rate, its channels or its sample format inside, or it holds
 samples that are no audio: NaN, infinite or huge ones. At such a change ffmpeg builds its filters
 anew, and all filters that count begin at zero. A sample that is no audio spoils all that follows it
-in a filter with memory, and encoders do not accept it.
+in a filter with memory, and encoders do not accept it. A source is irregular, too, if it has more
+audio than its header states, as joined files have: the header of the output would state too little.
 
-A render in one process fails at either. It is then repeated in two processes: a decoder outputs one
-stream at the probed rate and channels, and the encoder reads that (D63). For the regular part of a
-source, both ways give the same bytes.
+A render in one process fails at each of these. It is then repeated in two processes: a decoder
+outputs one stream at the probed rate and channels, and the encoder reads that (D63). If the output
+depends on the length of the source, that is measured. For the regular part of a source, both ways
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.diagnostics import CUT_SHORT
 from audioproxy.media.downmix import OUTPUT_LAYOUTS
+from audioproxy.media.exact_length import EXCESS
 from audioproxy.media.inputs import Input, decoded_input
 from audioproxy.media.probe import Probe
 
@@ -47,12 +50,13 @@ _SAMPLE_CHECK = (
 )
 _REPORT = rb"^lavfi\.silence_(?:end=|start=(?!1\n))"
 _IRREGULAR = re.compile(
-    rb"Changing audio frame properties on the fly|Invalid value NaN for volume|" + _REPORT,
+    rb"Changing audio frame properties on the fly|Invalid value NaN for volume|"
+    + (_REPORT + rb"|" + EXCESS),
     re.MULTILINE,
 )
 
 #: Lines of stderr that are needed however much output follows them.
-KEPT_LINES = re.compile(CUT_SHORT.pattern + rb"|" + _REPORT, re.MULTILINE)
+KEPT_LINES = re.compile(CUT_SHORT.pattern + rb"|" + _REPORT + rb"|" + EXCESS, re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

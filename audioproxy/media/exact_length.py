@@ -19,6 +19,8 @@ _EXCESS_FRAME = 1 << 20
 
 # Metadata of the frames past which ffmpeg prints: the time stamp is the number of samples.
 _TAIL_KEY, _EXCESS_KEY = "audioproxy.tail", "audioproxy.excess"
+#: Matches what ffmpeg prints where the source has more samples than it states.
+EXCESS = re.escape(_EXCESS_KEY.encode())
 _TAIL = re.compile(rb"^frame:0 +pts:(\d+) [^\n]*\n" + re.escape(_TAIL_KEY.encode()), re.MULTILINE)
 
 
@@ -90,8 +92,6 @@ def length_warning(
     :param stderr: what ffmpeg printed.
     :param tolerance: as `find_tolerance` returns it.
     """
-    if _EXCESS_KEY.encode() in stderr:
-        return "the source has more samples than it states, so the header states too few"
     found = _TAIL.search(stderr)
     if found is None:
         return (

@@ -141,9 +141,18 @@ class Probe:
         """
         if not samples:
             raise NothingDecoded
-        duration = Decimal(samples) / self.sample_rate
-        length = SourceLength(samples)
-        return replace(self, duration=duration, exact=True, measured=True, length=length)
+        stated, is_one_stream = self.length, True
+        if stated is not None and stated.exact:
+            is_one_stream = abs(samples - stated.samples) <= stated.block
+            samples = stated.samples if is_one_stream else samples
+        return replace(
+            self,
+            duration=Decimal(samples) / self.sample_rate,
+            exact=True,
+            measured=True,
+            length=SourceLength(samples),
+            seekable=self.seekable and is_one_stream,
+        )
 
     def with_length(self, length: SourceLength | None) -> Probe:
         """Return a copy with a length that the end of the source confirms."""

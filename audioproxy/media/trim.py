@@ -48,15 +48,20 @@ class SampleRange:
     length: int | None
 
 
-def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
+def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = False) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
     A fade-out or a refusal may depend on the source's end. Many containers state the end only
     roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
     they may have only a few samples to work on.
+
+    :param irregular: a render has found more in the source than its header tells, so no length is
+        certain.
     """
     if probe.measured:
         return False
+    if irregular and probe.length is not None and probe.length.exact:
+        return True
     start, end = _bounds(options)
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES

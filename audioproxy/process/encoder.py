@@ -101,7 +101,7 @@ class Encoder:
             child = self._launch(pipeline.encoder, {**opened, 1: output}, output_limit=limit)
 
             def check() -> bool:
-                if is_irregular(child.stderr):
+                if pipeline.decoder is None and is_irregular(child.stderr):
                     raise IrregularSource
                 return check_output()
 
@@ -117,7 +117,7 @@ class Encoder:
                 raise watch.refusal
             if watch.refusal is not None:
                 raise _stopped(watch.refusal)
-            _check(ended)
+            _check(ended, pipeline)
         try:
             check_output()
         except Refusal as refusal:
@@ -139,7 +139,7 @@ class Encoder:
             async with self._decoder(pipeline, descriptors, timeout) as opened:
                 child = self._launch(pipeline.encoder, {**opened, 1: pipe})
                 held.close()
-                _check(await self._wait(child, timeout))
+                _check(await self._wait(child, timeout), pipeline)
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float
@@ -220,12 +220,12 @@ def _stopped(refusal: Refusal) -> Refusal:
     return refusal
 
 
-def _check(ended: Exit) -> None:
+def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
     ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
     """
-    if is_irregular(ended.stderr):
+    if pipeline is not None and pipeline.decoder is None and is_irregular(ended.stderr):
         raise IrregularSource
     if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)

@@ -153,6 +153,10 @@ class Preparation:
         """The descriptors that a child inherits to open the source."""
         return self._opened.descriptors
 
+    @property
+    def _is_irregular(self) -> bool:
+        return self._identity in self._preparer.irregular
+
     async def pipeline(self, deadline: Deadline) -> Pipeline:
         """Return the command lines of the render, after measuring the source where needed.
 
@@ -162,12 +166,14 @@ class Preparation:
         opened = await self.input(deadline)
         await self._refuse_encrypted(deadline)
         await self._find_length(deadline)
-        if needs_measuring(self._options, self.probe):
+        # Another render may find this meanwhile; it does not matter to this one.
+        irregular = self._is_irregular
+        if needs_measuring(self._options, self.probe, irregular=irregular):
             await self._measure(opened, deadline)
             opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
         ffmpeg, options, probe = self._preparer.ffmpeg, self._options, self.probe
-        if self._identity not in self._preparer.irregular:
+        if not irregular:
             return Pipeline(self._build_command(ffmpeg, opened, options, probe, resampler))
         seek = find_sample_range(options, probe).seek
         decoder = decoder_arguments(ffmpeg, opened, probe, seek)
@@ -211,8 +217,8 @@ class Preparation:
                 self._preparer.irregular[self._identity] = True
                 if not may_retry():
                     _log.warn(
-                        "the source of {key} changes its format inside, or has samples that are no"
-                        " numbers; its next render decodes it in a process of its own",
+                        "the source of {key} is irregular, as was found after its output had"
+                        " begun; its next render decodes it in a process of its own",
                         key=self._key,
                     )
                     raise
@@ -245,7 +251,7 @@ class Preparation:
         """Return the command line that measures the source; None where that is not needed."""
         opened = await self.input(deadline)
         await self._find_length(deadline)
-        if not needs_measuring(self._options, self.probe):
+        if not needs_measuring(self._options, self.probe, irregular=self._is_irregular):
             return None
         return measure_arguments(self._preparer.ffmpeg, opened, self.probe)
 

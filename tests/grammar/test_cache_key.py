@@ -25,10 +25,10 @@ from tests.support.strategies import (
 )
 
 # Spellings of requests by the key of their variant: option segments, form and raw source. Each key
-# is the output of `printf '4\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
-# source of the first spelling. The 4 is the byte revision of the output format (D5): 5 for peaks.
+# is the output of `printf '5\n'OPTIONS'\n'SOURCE | sha256sum`, with the canonical options and
+# source of the first spelling. The 5 is the byte revision of the output format (D5).
 REQUESTS = {
-    "66744a06c0e3baf12286ab3e94a3cb42a234ea05fc2750a5cbb46268d81c4db4": (
+    "a7b14359b046b81cf883a84d8587ed4faf54100f67597cf3be6018ff29a04045": (
         ([b"f:mp3"], b"plain", b"local://a.mp3"),
         ([], b"enc", b"bG9jYWw6Ly9hLm1wMw"),
     ),
@@ -36,7 +36,7 @@ REQUESTS = {
         (b"ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800".split(b"/"), b"plain", b"s3://bucket/k%ff"),
         ([b"pts:800", b"ch:1", b"f:peaks"], b"plain", b"s3%3A%2F%2Fbucket%2Fk%FF"),
     ),
-    "4aab142919941ede830950e5662502d5720e1b3549d02047adf7aa4d84f832d8": (
+    "9537ed1ae73aefdf1943623cc9367565a32e7cc5e9f6195a8013958103c7fd5d": (
         ([b"br:128", b"f:mp3"], b"plain", b"https://example.com/"),
         ([b"f:mp3", b"br:0128"], b"plain", b"HTTPS://EXAMPLE.com.:443#top"),
         ([b"exp:5", b"br:128"], b"plain", b"https://example.com/?"),
@@ -63,9 +63,9 @@ class CacheKeyTests(SynchronousTestCase):
         """A new byte revision of a format changes the keys of that format only (D5)."""
         mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(wav, b"local://a")
-        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=5)}
+        formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=6)}
         self.patch(options_module, "FORMATS", formats)
-        expected = sha256(b"5\nf:mp3\nlocal://a").hexdigest()
+        expected = sha256(b"6\nf:mp3\nlocal://a").hexdigest()
         self.assertEqual(
             (expected, before), (cache_key(mp3, b"local://a"), cache_key(wav, b"local://a"))
         )

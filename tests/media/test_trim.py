@@ -277,3 +277,6 @@ class MeasuringTests(SynchronousTestCase):
                 self.assertIs(
                     needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
                 )
+        for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
+            found = needs_measuring(parse_options("f:wav"), probe, irregular=True)
+            self.assertIs(found, probe in (confirmed, claimed), probe)

@@ -237,6 +237,7 @@ class IrregularTests(EncoderCase):
             (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", 1, None),
             (b"lavfi.silence_end=7\n" + b"Header missing\n" * 999, 0, None),
             (b"lavfi.silence_end=7\n", None, signal.SIGABRT),
+            (b"audioproxy.excess=1\n" + b"Header missing\n" * 999, 0, None),
         ):
             for start in (self.encode, self.run_to_pipe):
                 running: Deferred[Any] = start()
@@ -285,6 +286,13 @@ class DecoderTests(EncoderCase):
             self.decoder.exit_and_end()
             self.assertEqual(os.read(self.spawner.last.inherited[0], 9), b"")
             self.spawner.last.exit_and_end()
+            self.successResultOf(running)
+
+    def test_second_attempt(self) -> None:
+        """What makes a source irregular does not matter to an encoder behind a decoder."""
+        for running in self.start_each():
+            self.decoder.exit_and_end()
+            self.spawner.last.exit_and_end(stderr=b"audioproxy.excess=1\n")
             self.successResultOf(running)
 
     def test_enough(self) -> None:

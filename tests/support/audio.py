@@ -252,7 +252,8 @@ def render_all(
             return {text: render_all(source, [text], ffmpeg, resampler)[text] for text in probes}
         # The service, too, renders again with a decoder, or once it knows the length of the source.
         if isinstance(refusal, IrregularSource):
-            return _encode(source, probes, ffmpeg, resampler, irregular=True)
+            again = {text: _known(source, text, irregular=True) for text in probes}
+            return _encode(source, again, ffmpeg, resampler, irregular=True)
         ((text, found),) = probes.items()
         if found.measured:
             raise
@@ -264,18 +265,19 @@ def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
 
     :param irregular: in two processes, as a node that knows the source as irregular.
     """
-    return _encode(source, {text: _known(source, text)}, "ffmpeg", SOXR, irregular=irregular)[text]
+    probes = {text: _known(source, text, irregular=irregular)}
+    return _encode(source, probes, "ffmpeg", SOXR, irregular=irregular)[text]
 
 
 def _delays(options: VariantOptions) -> bool:
     return options.norm is not None or options.enhance is not None
 
 
-def _known(source: bytes, text: str) -> Probe:
+def _known(source: bytes, text: str, *, irregular: bool = False) -> Probe:
     """Return what the service knows about a source when it renders it."""
     options = parse_options(text)
     found = find_probe(source, options)
-    return measure(source) if needs_measuring(options, found) else found
+    return measure(source) if needs_measuring(options, found, irregular=irregular) else found
 
 
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
@@ -331,7 +333,7 @@ def _encode(
         # Of several outputs, `empty_output` detects only that all are empty.
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         ended = run(words, source, more=[*spools.values()], stdin=decoded)
-        if is_irregular(ended.stderr):
+        if not irregular and is_irregular(ended.stderr):
             raise IrregularSource
         refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
         for text, output in outputs.items():

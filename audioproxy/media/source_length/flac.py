@@ -67,6 +67,12 @@ def read_flac(size: int, probe: Probe) -> Reader:
         raise Malformed
     shortest, longest = info[:2], info[2:4]
     frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
+    largest_frame = int.from_bytes(info[7:10], "big")
+    if largest_frame and frame_samples:
+        frames = -(-last_sample // frame_samples)
+        if end - start > frames * largest_frame:
+            # Another file of the same length follows.
+            raise Malformed
     return SourceLength(
         last_sample,
         is_stated_only=not total,
