@@ -39,6 +39,7 @@ _HEADERS_TIMEOUT = 15.0
 # Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+_NO_CODINGS = frozenset(("", "identity", "none", "binary", "8bit", "utf-8", "utf8", "aws-chunked"))
 # RFC 7468, 2 and 5; text between two certificates is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -168,6 +169,16 @@ class Response:
         """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the body has a content coding.
+
+        Some values of Content-Encoding encode nothing: charsets and transfer encodings by mistake,
+        and ``aws-chunked``, which stores keep of how an object was uploaded.
+        """
+        codings = (self.header("content-encoding") or "").lower().split(",")
+        return not _NO_CODINGS.issuperset(coding.strip() for coding in codings)
 
     async def read(self, limit: int, *, extend_timeout: bool = False) -> bytes:
         """Return the body.

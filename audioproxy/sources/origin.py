@@ -29,6 +29,9 @@ _TEMPORARY = (408, 425, 429)
 # them. ffmpeg percent-encodes them. This module does the same, so that both request the same URL.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 
+# Bytes, as Latin-1, that a URL cannot have, but that the Location of a careless server has.
+_NO_URL = re.compile(r"[^!-~]")
+
 # Seconds for all requests about one source, redirects included.
 _STATE_TIMEOUT = 30.0
 # Replaces a semicolon, since `urljoin` drops an empty parameter after one.
@@ -151,7 +154,7 @@ class OriginClient:
         if location is None:
             raise NotFound("a redirect without a location")
         try:
-            target = parse_https(_resolve(source.url, location).encode("latin-1"))
+            target = parse_https(_resolve(source.url, _encode(location)).encode("latin-1"))
         except ValueError as error:
             # The error may quote the address, whose query stays out of the log (D47).
             raise NotFound("a redirect to an address that is not https") from error
@@ -211,9 +214,14 @@ def _unreadable(response: Response) -> str:
         return "The source is empty."
     if response.status not in (*WHOLE, 206):
         return "The origin returns neither the source nor a redirect."
-    if (response.header("content-encoding") or "identity").lower() != "identity":
+    if response.is_encoded:
         return "The origin sends the source with a Content-Encoding, which was not requested."
     return ""
+
+
+def _encode(location: str) -> str:
+    """Percent-encode the bytes that a URL cannot have, as browsers and curl do."""
+    return _NO_URL.sub(lambda match: f"%{ord(match[0]):02X}", location)
 
 
 def _resolve(base: str, location: str) -> str:

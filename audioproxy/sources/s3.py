@@ -27,7 +27,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class OpenS3Source:
-    """An object that exists, in the version that its entity tag names."""
+    """An object that exists, in the version that its entity tag names.
+
+    :ivar is_encoded: it was stored with a content coding, which ffmpeg does not undo.
+    """
 
     bucket: str
     size: int | None
@@ -35,6 +38,7 @@ class OpenS3Source:
     target: StoreObject
     ca_file: str | None
     lifetime: float
+    is_encoded: bool = False
 
     @property
     def validator(self) -> bytes:
@@ -52,10 +56,12 @@ class OpenS3Source:
         For a probe it is valid for as long as a render may take: the store's clock may be some
         seconds ahead of this machine's.
 
-        :raises UndecodableSource: for an empty object, which has no range.
+        :raises UndecodableSource: for an object that is empty, and so has no range, or encoded.
         """
         if self.size == 0:
             raise UndecodableSource
+        if self.is_encoded:
+            raise UndecodableSource("The object has a Content-Encoding, such as gzip.")
         return remote_input(
             self.target.presign(max(1, int(seconds if whole else self.lifetime))),
             USER_AGENT,
@@ -128,7 +134,13 @@ class S3Sources:
             raise _translate(error, source.bucket) from error
         etag = strong_etag(response)
         return OpenS3Source(
-            source.bucket, response.length, etag, target, self._ca_file, self._lifetime
+            source.bucket,
+            response.length,
+            etag,
+            target,
+            self._ca_file,
+            self._lifetime,
+            response.is_encoded,
         )
 
     async def request_bucket_list(self) -> None:

@@ -222,7 +222,7 @@ class OpenTests(OriginCase):
         source, and therefore succeed.
         """
         statuses = (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416)
-        codings = ("gzip", "br", "GZIP", "identity, gzip")
+        codings = ("gzip", "br", "GZIP", "identity, gzip", "aws-chunked,gzip")
         for responses in (
             *((reply(status),) for status in statuses),
             *((reply(405), reply(status)) for status in statuses),
@@ -233,7 +233,7 @@ class OpenTests(OriginCase):
             for whole in (False, True):
                 self.error_of(found.input(60, whole=whole), UndecodableSource)
             self.assertEqual(requests, len(self.recorded_requests))
-        for coding in ("identity", "Identity"):
+        for coding in ("identity", "Identity", "aws-chunked", "none", "utf-8", "identity, binary"):
             found = self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
             self.network.scripts.append(IN_RANGE)
             self.assertTrue(self.result_of(found.input(60, whole=False)).seekable)
@@ -271,6 +271,10 @@ class RedirectTests(OriginCase):
             ("HTTPS://origin.test", "origin.test/"),
             ("https://b.origin.test:8443/x/../y%2f//z", "b.origin.test:8443/x/../y%2f//z"),
             ("/x?u=https://c.test/", "origin.test/x?u=https://c.test/"),
+            # Bytes that a URL cannot have are encoded: a space, UTF-8 and Latin-1.
+            ("/a b?c d", "origin.test/a%20b?c%20d"),
+            ("/\xc3\xa9%C3%A9", "origin.test/%C3%A9%C3%A9"),
+            ("https://b.origin.test/\xe9", "b.origin.test/%E9"),
         ):
             for status in (301, 302, 303, 307, 308):
                 self.assertEqual([there], self.follow(place, status=status), place)
@@ -287,7 +291,7 @@ class RedirectTests(OriginCase):
             "http://origin.test/", "HTTP://origin.test/", "ftp://origin.test/", "file:///etc/passwd",
             "data:audio/wav,x", "s3://bucket/key", "local://a", "https://me@origin.test/",
             "https://me:secret@origin.test/", "https://origin.test:99999/",
-            "https://origin.test:x/", "https://[::1/", "/a b", "/\xe9", "https://a..test/",
+            "https://origin.test:x/", "https://[::1/", "https://a b.test/", "https://\xe9.test/", "https://a..test/",
             "/" + "x" * 2048, "javascript:alert(1)",
         ):  # fmt: skip
             self.refused(NotFound, redirect(place))

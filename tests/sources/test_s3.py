@@ -262,6 +262,19 @@ class InputTests(SourceCase):
             self.assertEqual(options.get("-ca_file"), ca_file)
             self.assertNotIn("http", given.protocols)
 
+    def test_encoded(self) -> None:
+        """A compressed object is a 415 at once; a Content-Encoding that encodes nothing is not."""
+        for coding, refused in (
+            *(("gzip", True), ("br", True), ("aws-chunked,gzip", True)),
+            *(("aws-chunked", False), ("binary", False), ("identity", False), ("", False)),
+        ):
+            response = reply(200, length=5, headers={**TAGGED, "Content-Encoding": coding})
+            opened = self.open(response)
+            if refused:
+                self.error_of(opened.input(60, whole=False), UndecodableSource)
+            else:
+                self.assertTrue(self.input_of(opened).seekable, coding)
+
     def test_empty(self) -> None:
         """An empty object is a 415, since it has no audio and no range."""
         opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
