@@ -42,16 +42,18 @@ _MIXING_RESAMPLER = (*SWRESAMPLE, "-rematrix_maxval", "1")
 _RESAMPLER = " ".join(_MIXING_RESAMPLER)[1:].replace(" -", ":").replace(" ", "=")
 
 # Reports samples that are no audio. To silencedetect, all audio is silence with this limit, so it
-# reports one start of silence, and an end at each sample that is no audio. At a rate of 1 Hz it
-# prints numbers of samples, not times; it counts from 1.
+# reports the start of silence at the first sample, and an end at each sample that is no audio. The
+# times are seconds; it counts samples from 1.
 _SAMPLE_CHECK = (
-    "asetpts=N,asetrate=sample_rate=1,silencedetect=noise={limit}:duration=0"
-    ",ametadata=mode=print:file=pipe\\\\:2:direct=1,asetrate=sample_rate={rate},asetpts=N"
+    "asetpts=N,silencedetect=noise={limit}:duration=0,ametadata=mode=print:file=pipe\\\\:2:direct=1"
 )
-_REPORT = rb"^lavfi\.silence_(?:end=|start=(?!1\n))"
+_START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
+_REPORT = rb"^lavfi\.silence_(?:start|end)="
 _IRREGULAR = re.compile(
-    rb"Changing audio frame properties on the fly|Invalid value NaN for volume|"
-    + (_REPORT + rb"|" + EXCESS),
+    rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
+    # The messages of FFmpeg's AAC encoder and of LAME.
+    rb"|Input contains \(near\) NaN|calc_energy: Assertion"
+    rb"|^lavfi\.silence_end=|" + EXCESS,
     re.MULTILINE,
 )
 
@@ -65,10 +67,33 @@ class Pipeline:
 
     :ivar encoder: writes the output.
     :ivar decoder: for an irregular source, the process whose stdout is the encoder's stdin.
+    :ivar checked_rate: the sample rate in Hz of the source, if the encoder checks its samples.
     """
 
     encoder: list[str]
     decoder: list[str] | None = None
+    checked_rate: int | None = None
+
+    def is_irregular(self, stderr: bytes) -> bool:
+        """Return whether the encoder has found its source irregular."""
+        if self.decoder is not None:
+            return False
+        if _IRREGULAR.search(stderr) is not None:
+            return True
+        start = _START.search(stderr)
+        if start is None or self.checked_rate is None:
+            return False
+        return round(float(start[1]) * self.checked_rate) != 1
+
+    def has_checked(self, stderr: bytes) -> bool:
+        """Return whether the encoder has found a sample that is audio, where it checks samples."""
+        return self.checked_rate is None or _START.search(stderr) is not None
+
+
+def single_process(encoder: list[str], probe: Probe) -> Pipeline:
+    """Return the pipeline of a source that is not known as irregular."""
+    is_checked = any("silencedetect" in word for word in encoder)
+    return Pipeline(encoder, checked_rate=probe.sample_rate if is_checked else None)
 
 
 def open_source(
@@ -107,7 +132,7 @@ def regularity_checks(source: Input, probe: Probe, seek: int, *, samples: bool) 
             f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={_precision(probe)}"
         )
     if samples and probe.stores_floats:
-        checks.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE, rate=probe.sample_rate))
+        checks.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
     return checks
 
 
@@ -119,11 +144,6 @@ def _precision(probe: Probe) -> str:
     if not probe.decodes_to_floats:
         return "fixed"
     return "double" if probe.codec.startswith("pcm_f64") else "float"
-
-
-def is_irregular(stderr: bytes) -> bool:
-    """Return whether a render in one process has found its source irregular."""
-    return _IRREGULAR.search(stderr) is not None
 
 
 def decoded_stream(probe: Probe) -> Input:
@@ -139,15 +159,19 @@ def _stream_format(probe: Probe) -> str:
     return "f64le" if probe.decodes_to_floats else "s32le"
 
 
-def decoder_arguments(ffmpeg: str, source: Input, probe: Probe, seek: int) -> list[str]:
+def decoder_arguments(
+    ffmpeg: str, source: Input, probe: Probe, seek: int, *, finite: bool = True
+) -> list[str]:
     """Return the command line that decodes an irregular source to one stream.
 
-    The stream has the probed rate and channels. Samples that are no audio become silence. The
+    The stream has the probed rate and channels. The
     resampler is always that of libswresample: at each change ffmpeg drops what the resampler
     holds, which is 2 ms for this one, and up to 40 ms for libsoxr.
+
+    :param finite: samples that are no audio become silence.
     """
     filters = []
-    if probe.stores_floats:
+    if finite and probe.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
     layout = probe.layout
     if layout is None or " channels" in layout:

@@ -11,7 +11,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
 from audioproxy.media.conversion import SOXR, output_depth, output_sample_format
-from audioproxy.media.decoding import open_source, regularity_checks
+from audioproxy.media.decoding import decoder_arguments, open_source, regularity_checks
 from audioproxy.media.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.filters import (
     copies_floats,
@@ -207,6 +207,14 @@ def uses_length(options: VariantOptions, probe: Probe) -> bool:
     return options.f in LENGTH_HEADERS or fades_out(options) or is_padded
 
 
+def expected_samples(options: VariantOptions, probe: Probe) -> int | None:
+    """Return the number of samples of the output; None where nothing confirms it.
+
+    :raises InvalidOptions: for options that do not fit this source.
+    """
+    return output_samples(options, probe, find_sample_range(options, probe))
+
+
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
     """Return the length that the header of the output states.
 
@@ -214,7 +222,7 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    samples = output_samples(options, probe, find_sample_range(options, probe))
+    samples = expected_samples(options, probe)
     if options.f not in LENGTH_HEADERS or samples is None:
         return None
     form = OutputForm(
@@ -269,6 +277,12 @@ def encoder_arguments(
         *encoder.muxer,
         "pipe:1",
     ]
+
+
+def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
+    """Return the command line of the decoder of an irregular source."""
+    seek, finite = find_sample_range(options, probe).seek, not copies_floats(options, probe)
+    return decoder_arguments(ffmpeg, source, probe, seek, finite=finite)
 
 
 def loudness_arguments(

@@ -55,14 +55,14 @@ def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = 
     roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
     they may have only a few samples to work on.
 
-    :param irregular: a render has found more in the source than its header tells, so no length is
-        certain.
+    :param irregular: a render has found that the source is not what its header tells, so no length
+        is certain.
     """
     if probe.measured:
         return False
-    if irregular and probe.length is not None and probe.length.exact:
-        return True
     start, end = _bounds(options)
+    if irregular and _is_certain(end, probe):
+        return True
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
         for stop in (end, probe.duration)

@@ -20,7 +20,7 @@ from audioproxy.errors import (
     RenderTimeout,
 )
 from audioproxy.log_context import Logger
-from audioproxy.media.decoding import KEPT_LINES, Pipeline, is_irregular
+from audioproxy.media.decoding import KEPT_LINES, Pipeline
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
@@ -101,9 +101,10 @@ class Encoder:
             child = self._launch(pipeline.encoder, {**opened, 1: output}, output_limit=limit)
 
             def check() -> bool:
-                if pipeline.decoder is None and is_irregular(child.stderr):
+                if pipeline.is_irregular(child.stderr):
                     raise IrregularSource
-                return check_output()
+                # No reader sees output that precedes the first sample that is audio.
+                return pipeline.has_checked(child.stderr) and check_output()
 
             watch = _Watch(self._launcher.clock, child, check)
             try:
@@ -225,8 +226,10 @@ def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
 
     ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
     """
-    if pipeline is not None and pipeline.decoder is None and is_irregular(ended.stderr):
-        raise IrregularSource
+    if pipeline is not None:
+        is_unchecked = ended.ok and not pipeline.has_checked(ended.stderr)
+        if is_unchecked or pipeline.is_irregular(ended.stderr):
+            raise IrregularSource
     if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)
 

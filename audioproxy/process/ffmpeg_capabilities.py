@@ -24,7 +24,7 @@ _ENCODERS = (
 _FILTERS = (
     "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
-    " ametadata aselect asetnsamples asplit concat asettb aeval asetrate silencedetect"
+    " ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
 ).split()
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.

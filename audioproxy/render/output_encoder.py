@@ -60,7 +60,7 @@ class OutputEncoder:
             check_output()
         if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
             raise NothingDecoded
-        preparation.report_length(stderr)
+        preparation.check_length(stderr)
 
     async def _render_waveform(
         self,

@@ -30,29 +30,26 @@ from audioproxy.media.conversion import SOXR
 from audioproxy.media.decoding import (
     Pipeline,
     decoded_stream,
-    decoder_arguments,
     measure_arguments,
+    single_process,
 )
 from audioproxy.media.encoding import (
     CommandBuilder,
     StatedLength,
+    decoder_command,
     encoder_arguments,
+    expected_samples,
     stated_length,
     uses_length,
 )
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.exact_length import find_tolerance, length_warning
-from audioproxy.media.filters import is_too_short, may_need_length
+from audioproxy.media.filters import is_too_short, may_need_length, output_rate
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.source_length.find import find_length
-from audioproxy.media.trim import (
-    find_sample_range,
-    may_seek,
-    needs_measuring,
-    starts_past_end,
-)
+from audioproxy.media.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
@@ -153,10 +150,6 @@ class Preparation:
         """The descriptors that a child inherits to open the source."""
         return self._opened.descriptors
 
-    @property
-    def _is_irregular(self) -> bool:
-        return self._identity in self._preparer.irregular
-
     async def pipeline(self, deadline: Deadline) -> Pipeline:
         """Return the command lines of the render, after measuring the source where needed.
 
@@ -166,19 +159,20 @@ class Preparation:
         opened = await self.input(deadline)
         await self._refuse_encrypted(deadline)
         await self._find_length(deadline)
-        # Another render may find this meanwhile; it does not matter to this one.
-        irregular = self._is_irregular
+        irregular = self._identity in self._preparer.irregular
         if needs_measuring(self._options, self.probe, irregular=irregular):
             await self._measure(opened, deadline)
             opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
         ffmpeg, options, probe = self._preparer.ffmpeg, self._options, self.probe
+
+        def build(source: Input) -> list[str]:
+            return self._build_command(ffmpeg, source, options, probe, resampler)
+
         if not irregular:
-            return Pipeline(self._build_command(ffmpeg, opened, options, probe, resampler))
-        seek = find_sample_range(options, probe).seek
-        decoder = decoder_arguments(ffmpeg, opened, probe, seek)
-        decoded = decoded_stream(probe)
-        return Pipeline(self._build_command(ffmpeg, decoded, options, probe, resampler), decoder)
+            return single_process(build(opened), probe)
+        decoder = decoder_command(ffmpeg, opened, options, probe)
+        return Pipeline(build(decoded_stream(probe)), decoder)
 
     async def run(
         self,
@@ -251,7 +245,7 @@ class Preparation:
         """Return the command line that measures the source; None where that is not needed."""
         opened = await self.input(deadline)
         await self._find_length(deadline)
-        if not needs_measuring(self._options, self.probe, irregular=self._is_irregular):
+        if not needs_measuring(self._options, self.probe):
             return None
         return measure_arguments(self._preparer.ffmpeg, opened, self.probe)
 
@@ -265,17 +259,23 @@ class Preparation:
         """The length that the header of the output states; known after `pipeline`."""
         return stated_length(self._options, self.probe)
 
-    def report_length(self, stderr: bytes) -> None:
-        """Log how an output differs from its stated length.
+    def check_length(self, stderr: bytes) -> None:
+        """Log how an output differs from its expected length.
 
         :param stderr: what the encoder printed.
+        :raises IrregularSource: where the source is shorter than its header made sure.
         """
-        if (stated := self.stated_length) is not None:
-            form = stated.form
-            tolerance = find_tolerance(self.probe, form.rate)
-            difference = length_warning(stderr, form.samples, form.rate, tolerance)
-            if difference is not None:
-                _log.warn("the length of {key}: {difference}", key=self._key, difference=difference)
+        probe = self.probe
+        samples = expected_samples(self._options, probe)
+        if samples is None or probe.length is None:
+            return
+        rate = output_rate(self._options, probe)
+        difference = length_warning(stderr, samples, rate, find_tolerance(probe, rate))
+        if difference is None:
+            return
+        if not probe.length.exact:
+            raise IrregularSource
+        _log.warn("the length of {key}: {difference}", key=self._key, difference=difference)
 
     async def input(self, deadline: Deadline) -> Input:
         """Return the input with which ffmpeg opens the source."""

@@ -9,9 +9,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.decoding import (
     KEPT_LINES,
+    Pipeline,
     decoded_stream,
     decoder_arguments,
-    is_irregular,
     measure_arguments,
     regularity_checks,
 )
@@ -114,7 +114,7 @@ class DecodedTests(SynchronousTestCase):
 
 
 class CheckTests(SynchronousTestCase):
-    """`regularity_checks` and `is_irregular`"""
+    """`regularity_checks` and `Pipeline.is_irregular`"""
 
     def test_start(self) -> None:
         """The first frame is checked after a seek only: without one, the probe has seen it."""
@@ -157,19 +157,28 @@ class CheckTests(SynchronousTestCase):
 
     def test_reports(self) -> None:
         """A change, a start after a change, and a sample that is no audio are irregular (D63)."""
-        audio = b"frame:0    pts:0       pts_time:0\nlavfi.silence_start=1\n"
+        pipeline = Pipeline(["ffmpeg"], checked_rate=44100)
+        audio = b"frame:0    pts:0       pts_time:0\nlavfi.silence_start=2.26757e-05\n"
         for stderr, expected in (
             (b"", False),
             (audio, False),
-            (audio.replace(b"=1\n", b"=2\n"), True),
+            (audio.replace(b"=2.26757e", b"=0.0000226757#e").split(b"#")[0] + b"\n", False),
+            (audio.replace(b"2.26757e-05", b"4.53515e-05"), True),
+            (b"[aac @ 0x55] Input contains (near) NaN/+-Inf\n", True),
+            (b"ffmpeg: psymodel.c:576: calc_energy: Assertion `el >= 0' failed.\n", True),
             (audio + b"frame:7 pts:7168 pts_time:7168\nlavfi.silence_end=7999\n", True),
             (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", True),
             (b"[Parsed_volume_2 @ 0x55] Invalid value NaN for volume\n", True),
             (b"[mp3float @ 0x55] Header missing\n", False),
         ):
-            self.assertEqual(is_irregular(stderr), expected, stderr)
+            self.assertEqual(pipeline.is_irregular(stderr), expected, stderr)
+            self.assertEqual(pipeline.has_checked(stderr), b"silence_start" in stderr, stderr)
+            behind = Pipeline(["ffmpeg"], ["decoder"])
+            self.assertFalse(behind.is_irregular(stderr))
+            self.assertTrue(behind.has_checked(stderr))
 
     def test_kept_lines(self) -> None:
         """The report of a sample is kept, however many messages follow it."""
         self.assertTrue(KEPT_LINES.search(b"a\nlavfi.silence_end=7999\n"))
-        self.assertFalse(KEPT_LINES.search(b"lavfi.silence_start=1\nHeader missing\n"))
+        self.assertTrue(KEPT_LINES.search(b"lavfi.silence_start=1\nHeader missing\n"))
+        self.assertFalse(KEPT_LINES.search(b"frame:0 pts:0\nHeader missing\n"))

@@ -215,6 +215,24 @@ class SampleTests(SynchronousTestCase):
         heard = render_and_decode(source, "f:wav/t:1:1")
         expected = decode(source).part(RATE, 2 * RATE)
         self.assertTrue(np.array_equal(heard.channels, expected.channels, equal_nan=True))
+        # So it is for a node that knows the source as irregular.
+        for text in ("f:wav", "f:wav/t:1:1"):
+            alone, behind = (render_once(source, text, irregular=each) for each in (False, True))
+            self.assertTrue(alone == behind, text)
+
+    def test_beginning(self) -> None:
+        """A source that begins with NaN, or has nothing else, is silent there."""
+        for count in (RATE, 3 * RATE):
+            source, silent = (with_samples(*[value] * count, at=0) for value in (math.nan, 0))
+            for text in ("f:mp3", "f:m4a", "f:flac/gain:-6", "f:wav/norm:ebu", "f:peaks"):
+                self.assertTrue(render(source, text) == render(silent, text), (count, text))
+
+    def test_channels(self) -> None:
+        """Regular floats of any number of channels are rendered, with or without labels."""
+        for channels in (3, 7, 9, 10, 12, 16):
+            source = write_wav(noise(8000, 8000, channels), "32f")
+            for text, heard in render_and_decode_all(source, ("f:flac", "f:wav/gain:-6")).items():
+                self.assertEqual(len(heard), 8000, (channels, text))
 
 
 class TimeStampTests(SynchronousTestCase):

@@ -69,6 +69,18 @@ class IrregularTests(ServiceCase):
             self.assertEqual(stated, len(decode(body)), name)
             self.assertGreater(stated, 1.9 * len(decode(part)), name)
 
+    async def test_less_than_stated(self) -> None:
+        """A length that Matroska states, but does not have, is not stated for a trim (D57)."""
+        form = "-af asetpts=N+gte(N\\,96000)*144000 -c:a libopus -f matroska"
+        self.add("gap.mka", convert(write_wav(noise(48000, 6 * 48000)), form))
+        for options in ("f:flac/t:4:4", "f:flac/t:4:4/fade:0:1"):
+            path = signed(f"/{options}/plain/local://gap.mka")
+            ports = [self.start(variant_store=None).port for _ in range(2)]
+            (body,) = {(await self.fetch_whole(port, path)).body for port in ports}
+            heard, stated = decode(body), int.from_bytes(body[18:26], "big") & 2**36 - 1
+            self.assertEqual(stated, len(heard), options)
+            self.assertLess(abs(len(heard) - 2 * heard.rate), 0.05 * heard.rate, options)
+
     async def test_samples(self) -> None:
         """A NaN far inside a source gives no error, and no waveform at full scale."""
         floats = write_wav(noise(44100, 9 * 44100, amplitude=0.25), "32f")

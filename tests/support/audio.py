@@ -38,13 +38,13 @@ from audioproxy.grammar.parser import read_options
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.decoding import (
     decoded_stream,
-    decoder_arguments,
-    is_irregular,
     measure_arguments,
+    single_process,
 )
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import (
     ENCODERS,
+    decoder_command,
     encoder_arguments,
     loudness_arguments,
     source_loudness_arguments,
@@ -59,7 +59,6 @@ from audioproxy.media.source_length.find import find_length
 from audioproxy.media.source_length.padded import find_padding
 from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.media.trim import (
-    find_sample_range,
     may_seek,
     needs_measuring,
     starts_past_end,
@@ -307,8 +306,8 @@ def _encode(
     opened, decoded = input_of(next(iter(probes.values()))), b""
     if irregular:
         (text, found), *_ = probes.items()
-        seek = find_sample_range(parse_options(text), found).seek
-        decoded = run(decoder_arguments(ffmpeg, opened, found, seek), source).stdout
+        decoder = decoder_command(ffmpeg, opened, parse_options(text), found)
+        decoded = run(decoder, source).stdout
         opened = decoded_stream(found)
     commands = {
         text: encoder_arguments(ffmpeg, opened, parse_options(text), found, resampler)
@@ -333,7 +332,9 @@ def _encode(
         # Of several outputs, `empty_output` detects only that all are empty.
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         ended = run(words, source, more=[*spools.values()], stdin=decoded)
-        if not irregular and is_irregular(ended.stderr):
+        pipeline = single_process(words, next(iter(probes.values())))
+        is_unchecked = not ended.code and not pipeline.has_checked(ended.stderr)
+        if not irregular and (is_unchecked or pipeline.is_irregular(ended.stderr)):
             raise IrregularSource
         refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
         for text, output in outputs.items():
