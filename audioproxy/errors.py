@@ -178,11 +178,15 @@ class RenderFailed(Refusal):
 
 
 class IrregularSource(RenderFailed):
-    """A render in one process has found that its source needs two (`audioproxy.media.decoding`)."""
+    """A render in one process has found that its source needs two (`audioproxy.media.decoding`).
+
+    A client gets this error only after the start of its response; the next request succeeds.
+    """
 
     default_message = (
-        "The source changes its format inside, has more audio than it states, or has samples that"
-        " are no numbers, as was found after the start of this response. Request it again."
+        "The source changes its format inside, has another length than it states, or has NaN,"
+        " infinite or huge samples. That was found after the start of this response; request it"
+        " again."
     )
 
 

@@ -1,7 +1,7 @@
 """Encryption of the audio of MP4 and QuickTime files, which ffmpeg reads as if it was clear (D64).
 
-The sample entries tell (ISO/IEC 14496-12, 8.12): Common Encryption, PIFF and FairPlay of today put
-a box of the protection scheme into them, and older schemes have an entry of their own.
+The sample entries state it (ISO/IEC 14496-12, 8.12): Common Encryption, PIFF and FairPlay of today
+put a box of the protection scheme into them, and older schemes have an entry of their own.
 """
 
 from __future__ import annotations

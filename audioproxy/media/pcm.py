@@ -26,7 +26,7 @@ SAMPLE_BYTES = {
 
 
 class UnusualSamples(Exception):
-    """Only ffmpeg can convert the samples: they are no numbers, or far too large."""
+    """Only ffmpeg can convert the samples: they are NaN, infinite or huge."""
 
 
 @dataclass(frozen=True, slots=True)

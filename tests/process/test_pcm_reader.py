@@ -63,7 +63,7 @@ class PcmReaderTests(SynchronousTestCase):
             self.assertEqual(struct.unpack("<3h", read), expected, codec)
 
     def test_unusual(self) -> None:
-        """Samples that are no numbers, or far too large, are left to ffmpeg."""
+        """NaN, infinite and huge samples are left to ffmpeg."""
         for codec, letter in (("pcm_f32le", "f"), ("pcm_f64le", "d")):
             for value in (float("nan"), float("inf"), -float("inf"), 65536.0, -1e30):
                 self.file.seek(0)
