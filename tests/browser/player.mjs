@@ -216,7 +216,9 @@ async function pressSpace(page, selector) {
   selector && (await page.locator(selector).focus());
   const before = await page.evaluate(() => audio.paused);
   await page.keyboard.press("Space");
-  await page.waitForFunction((it) => audio.paused !== it, before, { timeout: 1000 }).catch(() => {});
+  // A field keeps the key, so nothing happens there.
+  const timeout = selector === "#own" ? 1000 : 30000;
+  await page.waitForFunction((it) => audio.paused !== it, before, { timeout }).catch(() => {});
   return page.evaluate(() => !audio.paused);
 }
 
@@ -264,6 +266,7 @@ const scenarios = {
     seen.back = await state();
 
     // Space plays, also on a slider; fields and buttons keep it.
+    await page.locator("#play:enabled").waitFor();
     seen.space = [];
     for (const selector of [null, "#seek", "#play", "#play", "#own", "[data-option=gain] input[type=range]"]) {
       seen.space.push(await pressSpace(page, selector));
