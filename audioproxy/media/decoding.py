@@ -74,16 +74,19 @@ class Pipeline:
     decoder: list[str] | None = None
     checked_rate: int | None = None
 
-    def is_irregular(self, stderr: bytes) -> bool:
-        """Return whether the encoder has found its source irregular."""
+    def is_irregular(self, stderr: bytes, *, succeeded: bool = False) -> bool:
+        """Return whether the encoder has found its source irregular.
+
+        :param succeeded: the encoder has ended without an error, so it has had all samples.
+        """
         if self.decoder is not None:
             return False
         if _IRREGULAR.search(stderr) is not None:
             return True
-        start = _START.search(stderr)
-        if start is None or self.checked_rate is None:
+        if self.checked_rate is None:
             return False
-        return round(float(start[1]) * self.checked_rate) != 1
+        start = _START.search(stderr)
+        return succeeded if start is None else round(float(start[1]) * self.checked_rate) != 1
 
     def has_checked(self, stderr: bytes) -> bool:
         """Return whether the encoder has found a sample that is audio, where it checks samples."""
@@ -164,9 +167,9 @@ def decoder_arguments(
 ) -> list[str]:
     """Return the command line that decodes an irregular source to one stream.
 
-    The stream has the probed rate and channels. The
-    resampler is always that of libswresample: at each change ffmpeg drops what the resampler
-    holds, which is 2 ms for this one, and up to 40 ms for libsoxr.
+    The stream has the probed rate and channels. The resampler is always that of libswresample: at
+    each change ffmpeg drops what the resampler holds, which is 2 ms for this one, and up to 40 ms
+    for libsoxr.
 
     :param finite: samples that are no audio become silence.
     """

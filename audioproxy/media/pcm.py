@@ -8,21 +8,11 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.filters import takes_all
 from audioproxy.media.probe import Probe
 
-#: Bytes of a sample of each codec whose samples the service converts.
-SAMPLE_BYTES = {
-    "pcm_u8": 1,
-    "pcm_s8": 1,
-    "pcm_s16le": 2,
-    "pcm_s16be": 2,
-    "pcm_s24le": 3,
-    "pcm_s24be": 3,
-    "pcm_s32le": 4,
-    "pcm_s32be": 4,
-    "pcm_f32le": 4,
-    "pcm_f32be": 4,
-    "pcm_f64le": 8,
-    "pcm_f64be": 8,
-}
+# Codecs whose samples the service converts.
+_CODECS = frozenset(
+    f"pcm_{kind}"
+    for kind in "u8 s8 s16le s16be s24le s24be s32le s32be f32le f32be f64le f64be".split()
+)
 
 
 class UnusualSamples(Exception):
@@ -33,7 +23,7 @@ class UnusualSamples(Exception):
 class PcmSamples:
     """Where a source has its samples, and their form.
 
-    :ivar codec: ffprobe's name, a key of `SAMPLE_BYTES`.
+    :ivar codec: ffprobe's name.
     :ivar offset: of the first sample, in bytes.
     :ivar frames: their number; a frame has a sample of each channel.
     """
@@ -49,7 +39,7 @@ def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
 
     That is so for a waveform of all samples, without any change to them.
     """
-    return options.f == "peaks" and probe.codec in SAMPLE_BYTES and takes_all(options, probe)
+    return options.f == "peaks" and probe.codec in _CODECS and takes_all(options, probe)
 
 
 def find_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:

@@ -226,10 +226,8 @@ def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
 
     ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
     """
-    if pipeline is not None:
-        is_unchecked = ended.ok and not pipeline.has_checked(ended.stderr)
-        if is_unchecked or pipeline.is_irregular(ended.stderr):
-            raise IrregularSource
+    if pipeline is not None and pipeline.is_irregular(ended.stderr, succeeded=ended.ok):
+        raise IrregularSource
     if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)
 

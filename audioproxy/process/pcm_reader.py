@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audioproxy.errors import RenderFailed, RenderTimeout
-from audioproxy.media.pcm import SAMPLE_BYTES, PcmSamples, UnusualSamples
+from audioproxy.media.pcm import PcmSamples, UnusualSamples
+from audioproxy.media.source_length.pcm import sample_bytes
 from audioproxy.media.waveform import SAMPLE
 
 # Values of 16 bits from which ffmpeg's results depend on the machine.
@@ -27,7 +28,7 @@ class PcmReader:
         :param stop: set when the samples are no longer needed.
         """
         self._codec = samples.codec
-        self._width = SAMPLE_BYTES[samples.codec]
+        self._width = sample_bytes(samples.codec)
         self._descriptor = descriptor
         self._offset = samples.offset
         self._left = samples.frames * samples.channels

@@ -202,7 +202,7 @@ def content_range(response: Response) -> tuple[int, int, int] | None:
 
 def request_url(source: HttpsSource) -> str:
     """Return a source's URL as it is sent."""
-    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", source.url)
+    return _UNSAFE.sub(_percent_encode, source.url)
 
 
 def _unreadable(response: Response) -> str:
@@ -221,7 +221,11 @@ def _unreadable(response: Response) -> str:
 
 def _encode(location: str) -> str:
     """Percent-encode the bytes that a URL cannot have, as browsers and curl do."""
-    return _NO_URL.sub(lambda match: f"%{ord(match[0]):02X}", location)
+    return _NO_URL.sub(_percent_encode, location)
+
+
+def _percent_encode(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 def _resolve(base: str, location: str) -> str:

@@ -333,8 +333,7 @@ def _encode(
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         ended = run(words, source, more=[*spools.values()], stdin=decoded)
         pipeline = single_process(words, next(iter(probes.values())))
-        is_unchecked = not ended.code and not pipeline.has_checked(ended.stderr)
-        if not irregular and (is_unchecked or pipeline.is_irregular(ended.stderr)):
+        if not irregular and pipeline.is_irregular(ended.stderr, succeeded=not ended.code):
             raise IrregularSource
         refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
         for text, output in outputs.items():

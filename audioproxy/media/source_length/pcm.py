@@ -113,7 +113,9 @@ def sample_bytes(codec: str) -> int:
 
     Headers may state more.
     """
+    if codec in _ONE_BYTE:
+        return 1
     if codec in _FOUR_BYTES:
         return 4
     found = _BITS.match(codec)
-    return codec in _ONE_BYTE if found is None else int(found[1]) // 8
+    return 0 if found is None else int(found[1]) // 8

@@ -35,8 +35,8 @@ class SourceLength:
         seek to the start of a frame is faster; otherwise 0.
     :ivar block: number of samples by which decoders may miss the end, since that is within a frame;
         otherwise 0.
-    :ivar seekable: a seek by time leads to the right sample: the file is one stream, and its time
-        stamps have no gaps. Otherwise nothing confirms it.
+    :ivar seekable: a seek by time leads to the right sample, as far as the ends and the tables of
+        the file tell: it is one stream, and its time stamps have no gaps.
     :ivar data_offset: of the first sample in the file, for uncompressed audio; otherwise 0.
     """
 
