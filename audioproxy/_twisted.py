@@ -23,7 +23,7 @@ from twisted.web.http import HTTPChannel
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IStreamClientEndpoint
-    from twisted.web.client import URI, Agent
+    from twisted.web.client import URI, Agent, HTTPConnectionPool
     from twisted.web.http_headers import Headers
     from twisted.web.iweb import IBodyProducer, IResponse
 
@@ -72,6 +72,41 @@ def abort_response(receiver: Protocol) -> None:
     connection = proxy._producer if proxy is not None else None
     if connection is not None:
         connection.abortConnection()
+
+
+def close_after_strays(pool: HTTPConnectionPool) -> None:
+    """Make a pool close each connection on which a byte comes that no request asked for.
+
+    Twisted 26.10: ``HTTP11ClientProtocol`` ignores bytes that come with the end of a response, and
+    takes those that come later for the response to the next request. A server that sends a body
+    after 204 or 304, which have none, may send it at any time, so that no request may follow.
+    Unnecessary when the protocol closes such connections.
+    """
+    from twisted.web._newclient import HTTP11ClientProtocol
+    from twisted.web.client import _HTTP11ClientFactory
+
+    class CarefulProtocol(HTTP11ClientProtocol):
+        transport: Any
+        _currentRequest: Any
+
+        def _finishResponse_WAITING(self, rest: bytes) -> None:
+            if self._parser is not None and (rest or self._parser.response.code in (204, 304)):
+                self._currentRequest.persistent = False
+            super()._finishResponse_WAITING(rest)
+
+        _finishResponse_TRANSMITTING = _finishResponse_WAITING
+
+        def dataReceived(self, data: bytes) -> None:
+            if self._parser is None:
+                self.transport.abortConnection()
+            else:
+                super().dataReceived(data)  # type: ignore[no-untyped-call]
+
+    class CarefulFactory(_HTTP11ClientFactory):
+        def buildProtocol(self, addr: object) -> CarefulProtocol:
+            return CarefulProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
+
+    pool._factory = CarefulFactory
 
 
 def silence_factory(factory: IProtocolFactory) -> None:

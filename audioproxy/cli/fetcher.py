@@ -73,7 +73,7 @@ class Fetcher:
                 response = await get(self._client, self._clock, request_url, self._timeout)
                 if tried >= self._tries.get(response.status, 1):
                     break
-                await response.discard()
+                response.discard()
                 await deferLater(self._clock, _retry_delay(response))
         except TransportError as error:
             raise FetchFailed(f"the request failed ({error})") from error
@@ -82,7 +82,7 @@ class Fetcher:
     async def _classify(self, response: Response) -> str:
         state = response.header("x-audio-proxy")
         if response.status == 302 and state == "HIT":
-            await response.discard()
+            response.discard()
             return STORED
         if response.status != 200:
             raise FetchFailed(await _describe_error(response))
@@ -147,7 +147,7 @@ def _retry_delay(response: Response) -> float:
 async def _describe_error(response: Response) -> str:
     """Return the status of a response and the message of its error document."""
     if 300 <= response.status < 400:
-        await response.discard()
+        response.discard()
         return f"{response.status}: a redirect that the service did not send; use its target URL"
     try:
         document = json.loads(await response.read(_DOCUMENT))

@@ -49,4 +49,7 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
         raise translate_error(error) from error
     # `treq.collect` does not detect a truncated body; `Response` does.
     assert agent.response is not None
-    return Response(clock, agent.response, is_head=False)
+    return Response(
+        clock,
+        agent.response,
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from OpenSSL.crypto import Error as CertificateError
@@ -24,11 +23,12 @@ from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,
     BodyCollector,
+    BodyDrain,
     BodyStream,
     RequestBody,
 )
 from audioproxy.http_client.connection_pool import ConnectionPool, connection_of
-from audioproxy.http_client.errors import TransportError, translate_error
+from audioproxy.http_client.errors import translate_error
 from audioproxy.http_client.timeouts import ProgressTimeout
 
 #: The User-Agent of all requests, including those of ffmpeg.
@@ -38,7 +38,6 @@ USER_AGENT = f"audioproxy/{__version__}"
 _HEADERS_TIMEOUT = 15.0
 # Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
-_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 _NO_CODINGS = frozenset(("", "identity", "none", "binary", "8bit", "utf-8", "utf8", "aws-chunked"))
 # RFC 7468, 2 and 5; text between two certificates is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -67,14 +66,17 @@ def load_trust_root(path: str | None) -> Any:
 
 
 class HttpClient:
-    """An HTTP/1.1 client with a connection pool and one trust root for all servers."""
+    """An HTTP/1.1 client with a connection pool and one trust root for all servers.
+
+    :ivar clock: measures its timeouts.
+    """
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
         """Construct a client.
 
         :param trust_root: from `load_trust_root`.
         """
-        self._clock: IReactorTime = reactor
+        self.clock: IReactorTime = reactor
         self._connections = ConnectionPool(reactor, trust_root)
 
     async def request(
@@ -110,7 +112,7 @@ class HttpClient:
         waiter: Deferred[IResponse] = Deferred(cancel)
         sending.addBoth(lambda outcome: waiter.callback(outcome))
         seconds = timeout or (_HEADERS_TIMEOUT if body is None else STALL_TIMEOUT)
-        progress_timeout = ProgressTimeout(self._clock, seconds, sending.cancel)
+        progress_timeout = ProgressTimeout(self.clock, seconds, sending.cancel)
         if body is not None:
             body.on_progress = progress_timeout.reset
         try:
@@ -123,7 +125,7 @@ class HttpClient:
             progress_timeout.cancel()
         if body is not None:
             body.response_received()
-        return Response(self._clock, response, method == "HEAD")
+        return Response(self.clock, response)
 
     def agent(self, url: str) -> ExactUrlAgent:
         """Return an agent that sends requests for one URL through this client's connection pool."""
@@ -141,15 +143,15 @@ class HttpClient:
 class Response:
     """A response whose headers have arrived. The body must be read, streamed or discarded.
 
-    :ivar is_head: the request was a HEAD, so there is no body.
+    :ivar has_interim: another response preceded it, such as 103.
     """
 
-    def __init__(self, clock: IReactorTime, response: IResponse, is_head: bool) -> None:
-        self.is_head = is_head
+    def __init__(self, clock: IReactorTime, response: IResponse) -> None:
         self._clock = clock
         self._response = response
         # The connection is looked up now: after a short body it may close before the body is read.
         self._connection = connection_of(response)
+        self.has_interim = self._connection is not None and self._connection.has_interim
 
     @property
     def status(self) -> int:
@@ -158,12 +160,9 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The body's length in bytes (for HEAD, that of a GET); None if it is not stated."""
-        if not self.is_head:
-            length = self._response.length
-            return None if length is UNKNOWN_LENGTH else int(length)
-        text = self.header("content-length")
-        return int(text) if text is not None and _CONTENT_LENGTH.fullmatch(text) else None
+        """The body's length in bytes; None if it is not stated."""
+        length = self._response.length
+        return None if length is UNKNOWN_LENGTH else int(length)
 
     def header(self, name: str) -> str | None:
         """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""
@@ -193,13 +192,18 @@ class Response:
         await collector.done
         return bytes(collector.data)
 
-    async def discard(self) -> None:
+    def discard(self) -> None:
         """Discard the body: read a short one to reuse the connection, or close the connection."""
         if self.length is not None and self.length <= _DISCARD_LIMIT:
-            with suppress(TransportError):
-                await self.read(_DISCARD_LIMIT)
+            drain = BodyDrain()
+            self._response.deliverBody(drain)
+            drain.limit_time(self._clock)
         else:
-            self._response.deliverBody(BodyAborter())
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection without reading the body."""
+        self._response.deliverBody(BodyAborter())
 
     def stream(self, size: int | None, stall_timeout: float | None = None) -> BodyStream:
         """Return the body as a stream.

@@ -30,9 +30,15 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy._twisted import request_with_target, response_connection, silence_factory
+from audioproxy._twisted import (
+    close_after_strays,
+    request_with_target,
+    response_connection,
+    silence_factory,
+)
 from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.tls import AsciiNameTls
 
 # Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
@@ -50,6 +56,13 @@ _MAX_HOSTS = 32
 # That part is at most one read of the connection, and less if the response arrives in small pieces.
 _MAX_HEADER_BYTES = 512 * 1024
 
+# A name whose first label is internationalized.
+_A_LABEL = re.compile(rb"xn--", re.IGNORECASE)
+
+# The start of an interim response (RFC 9110, 15.2).
+_INTERIM = re.compile(rb"HTTP/1\.[0-9] 1")
+_INTERIM_LENGTH = 10
+
 _SCHEME_AND_AUTHORITY = re.compile(rb"[a-z]+://[^/?#]*")
 
 
@@ -58,8 +71,10 @@ class ConnectionPool:
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
         self._reactor = reactor
+        self._trust_root = trust_root
         self._clock: IReactorTime = reactor
         self._pool = HTTPConnectionPool(reactor)
+        close_after_strays(self._pool)
         self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
         self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
         self._agent = Agent(reactor, pool=self._pool)
@@ -79,10 +94,7 @@ class ConnectionPool:
         origin = url.removesuffix(target)
         if origin not in self._origins:
             uri = URI.fromBytes(origin)
-            try:
-                self._origins[origin] = uri, self._make_endpoint(uri)
-            except UnicodeError:
-                return fail(TransportError("TLS does not allow this host name"))
+            self._origins[origin] = uri, self._make_endpoint(uri)
         uri, endpoint = self._origins[origin]
         return request_with_target(self._agent, endpoint, method, uri, headers, body, target)
 
@@ -107,21 +119,24 @@ class ConnectionPool:
             connection.abortConnection()
 
     def _make_endpoint(self, uri: URI) -> IStreamClientEndpoint:
-        """Return the endpoint of a server.
-
-        :raises UnicodeError: for https, if IDNA does not accept the host name.
-        """
+        """Return the endpoint of a server."""
         endpoint: IStreamClientEndpoint
         if _is_hostname(uri.host):
             endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
         else:
             # `HostnameEndpoint` refuses names with an underscore, which are common in container
-            # networks.
+            # networks, and others that IDNA 2008 rejects.
             host = uri.host.decode("ascii")
             endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
         if uri.scheme == b"https":
-            endpoint = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
+            endpoint = wrapClientTLS(self._make_tls(uri), endpoint)
         return _TrackingEndpoint(endpoint, self._open_connections)
+
+    def _make_tls(self, uri: URI) -> Any:
+        """Return what creates the TLS connections to a server."""
+        if _is_hostname(uri.host) and not _A_LABEL.match(uri.host):
+            return self._policy.creatorForNetloc(uri.host, uri.port)
+        return AsciiNameTls(uri.host, self._trust_root)
 
 
 @implementer(IStreamClientEndpoint)
@@ -156,6 +171,8 @@ class PooledConnection(ProtocolWrapper):
     arrive between a request and `resumeProducing`. Twisted's client pauses the connection when the
     headers are complete, and resumes it when the body is read.
 
+    :ivar has_interim: the response under way was preceded by an interim one, such as 103, which
+        Twisted's client ignores.
     :ivar closed_securely: the server has closed the connection with TLS's close_notify, which
         cannot be forged (RFC 8446, 6.1).
     """
@@ -163,7 +180,9 @@ class PooledConnection(ProtocolWrapper):
     transport: Any
     factory: Any
     closed_securely = False
+    has_interim = False
     _header_bytes: int | None = None
+    _status_line = b""
 
     def connectionMade(self) -> None:
         """Register the connection."""
@@ -190,12 +209,12 @@ class PooledConnection(ProtocolWrapper):
 
     def write(self, data: bytes) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._header_bytes = 0
+        self._expect_response()
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._header_bytes = 0
+        self._expect_response()
         self.transport.writeSequence(data)
 
     def resumeProducing(self) -> None:
@@ -203,9 +222,17 @@ class PooledConnection(ProtocolWrapper):
         self._header_bytes = None
         self.transport.resumeProducing()
 
+    def _expect_response(self) -> None:
+        self._header_bytes = 0
+        self._status_line = b""
+        self.has_interim = False
+
     def dataReceived(self, data: bytes) -> None:
         """Pass bytes to Twisted's client, or abort the connection if the headers are too long."""
         if self._header_bytes is not None:
+            if len(self._status_line) < _INTERIM_LENGTH:
+                self._status_line += data[: _INTERIM_LENGTH - len(self._status_line)]
+                self.has_interim = _INTERIM.fullmatch(self._status_line) is not None
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
                 self.abortConnection()

@@ -40,8 +40,6 @@ class Input:
         connection that ends early be recognized.
     :ivar decoded: the format of the samples that another process decodes, such as ``f64le``; None
         for a source that is not decoded.
-    :ivar tentative: a test of the server goes on, whether it serves ranges as it claims. After a
-        probe, the source must be asked for its input again.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
@@ -51,7 +49,6 @@ class Input:
     protocols: tuple[str, ...]
     options: tuple[str, ...] = ()
     seekable: bool = True
-    tentative: bool = False
     decoded: str | None = None
     decoder: str | None = None
     ignore_length: bool = False

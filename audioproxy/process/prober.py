@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache
 
@@ -42,6 +42,8 @@ _OUTPUT_LIMIT = 1024 * 1024
 # length `read_source_info` limits.
 _CACHE_SIZE = 512
 
+T = TypeVar("T")
+
 _log = Logger()
 
 
@@ -53,7 +55,10 @@ class ProbeSource(Protocol):
     @property
     def size(self) -> int | None: ...  # noqa: D102
 
-    async def input(self, seconds: float, *, whole: bool) -> Input: ...  # noqa: D102
+    async def inspect(  # noqa: D102
+        self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T: ...
+    async def input(self, seconds: float) -> Input: ...  # noqa: D102
     async def read(self, offset: int, count: int) -> bytes: ...  # noqa: D102
     def fingerprint(self) -> bytes: ...  # noqa: D102
 
@@ -86,7 +91,7 @@ class Prober:
         if not probe.may_be_padded:
             return probe
         try:
-            await source.input(self._timeout, whole=True)
+            await source.input(self._timeout)
             return await find_padding(source.read, source.size or 0, probe)
         except RenderFailed as error:
             raise ProbeFailed(error.message) from error
@@ -109,10 +114,8 @@ class Prober:
         """
         deadline = self._launcher.clock.seconds() + self._timeout
         try:
-            opened = await source.input(self._timeout, whole=False)
-            if opened.tentative:
-                opened = await source.input(self._left(deadline), whole=False)
-            if source.size is None or not opened.seekable:
+            is_seekable = await source.inspect(self._timeout, _is_seekable)
+            if source.size is None or not is_seekable:
                 return probe
             reading = is_encrypted(source.read, source.size)
             encrypted = await with_timeout(self._launcher.clock, self._left(deadline), reading)
@@ -128,7 +131,12 @@ class Prober:
             self._cache[key] = clear
         return clear
 
-    def arguments(self, opened: Input) -> list[str]:
+    def forget(self, identity: bytes) -> None:
+        """Forget the probes of a source that has changed while it was read."""
+        for key in [key for key in self._cache if key[0] == identity]:
+            del self._cache[key]
+
+    async def arguments(self, opened: Input) -> list[str]:
         """Return the command line that probes an opened source."""
         return probe_arguments(self._ffprobe, opened)
 
@@ -159,18 +167,16 @@ class Prober:
     async def _probe(self, source: ProbeSource) -> Probe:
         async with self._slots.hold():
             deadline = self._launcher.clock.seconds() + self._timeout
-            try:
-                opened = await source.input(self._timeout, whole=False)
+
+            async def look(opened: Input) -> tuple[Input, Exit, bytes]:
                 ended = await self._run(opened, source, deadline)
-                if opened.tentative:
-                    assumed = replace(opened, tentative=False)
-                    opened = await source.input(self._left(deadline), whole=False)
-                    if opened != assumed:
-                        ended = await self._run(opened, source, deadline)
-                tagged = b""
-                if ended.overflowed and not has_container(ended.stdout):
-                    tagged = ended.stdout
-                    ended = await self._run(opened, source, deadline, stream_tags=False)
+                if not ended.overflowed or has_container(ended.stdout):
+                    return opened, ended, b""
+                again = await self._run(opened, source, deadline, stream_tags=False)
+                return opened, again, ended.stdout
+
+            try:
+                opened, ended, tagged = await source.inspect(self._timeout, look)
             except RenderFailed as error:
                 raise ProbeFailed(error.message) from error
             except SpawnFailed as error:
@@ -209,3 +215,7 @@ class Prober:
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
+
+
+async def _is_seekable(opened: Input) -> bool:
+    return opened.seekable

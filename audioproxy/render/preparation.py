@@ -156,13 +156,14 @@ class Preparation:
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
         """
-        opened = await self.input(deadline)
+        await self.input(deadline)
         await self._refuse_encrypted(deadline)
         await self._find_length(deadline)
         irregular = self._identity in self._preparer.irregular
         if needs_measuring(self._options, self.probe, irregular=irregular):
-            await self._measure(opened, deadline)
-            opened = await self.input(deadline)
+            await self._measure(deadline)
+        # Where what was read contradicts the probe's server, the source was downloaded.
+        opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
         ffmpeg, options, probe = self._preparer.ffmpeg, self._options, self.probe
 
@@ -234,7 +235,7 @@ class Preparation:
         if not may_need_length(self._options, self.probe):
             return None
         try:
-            await self._measure(await self.input(deadline), deadline)
+            await self._measure(deadline)
         except (NothingDecoded, RenderTimeout, RenderFailed):
             return None
         await self.check_unchanged()
@@ -243,10 +244,11 @@ class Preparation:
 
     async def measure_command(self, deadline: Deadline) -> list[str] | None:
         """Return the command line that measures the source; None where that is not needed."""
-        opened = await self.input(deadline)
+        await self.input(deadline)
         await self._find_length(deadline)
         if not needs_measuring(self._options, self.probe):
             return None
+        opened = await self.input(deadline)
         return measure_arguments(self._preparer.ffmpeg, opened, self.probe)
 
     @property
@@ -280,7 +282,7 @@ class Preparation:
     async def input(self, deadline: Deadline) -> Input:
         """Return the input with which ffmpeg opens the source."""
         try:
-            opened = await self._opened.input(deadline.left(), whole=True)
+            opened = await self._opened.input(deadline.left())
             probe = self.probe
             return replace(opened, decoder=probe.decoder, ignore_length=probe.ignore_length)
         except TimeoutError:
@@ -295,6 +297,7 @@ class Preparation:
         :raises RenderFailed: where the source has changed.
         """
         if not await self._opened.unchanged():
+            self._preparer.prober.forget(self._identity)
             _log.warn("a source changed while it was read; {key} is discarded", key=self._key)
             raise RenderFailed("The source changed while it was read.")
 
@@ -326,12 +329,13 @@ class Preparation:
         length = await deadline.limit(find_length(self._opened.read, size, probe))
         self.probe = probe.with_length(length) if is_used else probe.with_seek_data(length)
 
-    async def _measure(self, opened: Input, deadline: Deadline) -> None:
+    async def _measure(self, deadline: Deadline) -> None:
         """Decode the source to its end, and record its length.
 
         :raises NothingDecoded: where it holds no audio.
         """
         preparer = self._preparer
+        opened = await self.input(deadline)
         arguments = measure_arguments(preparer.ffmpeg, opened, self.probe)
         samples = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
         self.probe = self.probe.with_decoded_samples(samples)
@@ -366,7 +370,7 @@ async def find_commands(
     preparation = await preparer.prepare(request)
     deadline = Deadline(limits.clock, limits.timeout)
     try:
-        ffprobe = preparer.prober.arguments(await preparation.input(deadline))
+        ffprobe = await preparer.prober.arguments(await preparation.input(deadline))
         measure = await preparation.measure_command(deadline)
         pipeline = await preparation.pipeline(deadline)
         samples = preparation.samples
@@ -382,8 +386,7 @@ async def _find_info_command(preparer: Preparer, source: Source, timeout: float)
     try:
         identity = source_identity(source.canonical, opened.validator)
         probe = await preparer.prober.probe(identity, opened)
-        seen = await opened.input(timeout, whole=False)
-        return Commands(probe, preparer.prober.arguments(seen))
+        return Commands(probe, await opened.inspect(timeout, preparer.prober.arguments))
     except TimeoutError:
         raise RenderTimeout from None
     finally:

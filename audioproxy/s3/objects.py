@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote_from_bytes, urlsplit
 
 from defusedxml.ElementTree import iterparse
+from twisted.internet.task import deferLater
 
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
 from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
@@ -26,6 +27,8 @@ from audioproxy.streams import Readable
 if TYPE_CHECKING:
     from audioproxy.config import S3Config
 
+T = TypeVar("T")
+
 # A bucket name that can be part of a host name, which virtual addressing requires.
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -34,6 +37,12 @@ _MAX_DOCUMENT = 64 * 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
 _ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
 _ERROR_CODE = re.compile(r"[^<>]{1,100}")
+_TOTAL = re.compile(r"[0-9]{1,18}")
+
+#: Seconds after which a request is sent once more, where the store was unreachable or busy.
+RETRY_DELAY = 1.0
+# Seconds after which a lookup or a read is not repeated: its client does not wait so long.
+_RETRIED_SECONDS = 5.0
 
 # Error codes of status 400 for an invalid name, and for rejected credentials. Any other 400 means
 # that the configuration is wrong, such as the region or the endpoint.
@@ -74,6 +83,10 @@ class Unavailable(StoreError):
     refusal = UpstreamUnavailable
 
 
+class Busy(Unavailable):
+    """The store cannot be reached, or is busy, so that another attempt may succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class UploadRange:
     """A byte range of a file to upload.
@@ -90,6 +103,18 @@ class UploadRange:
     def of(cls, data: bytes) -> UploadRange:
         """Return a range that consists of bytes in memory."""
         return cls(_InMemory(data), 0, len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """An object that exists.
+
+    :ivar size: bytes; None where the store does not state them.
+    :ivar response: has the object's headers, and no body any more.
+    """
+
+    size: int | None
+    response: Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,21 +191,47 @@ class StoreObject:
         """Return a URL with which anyone can read the object for a number of seconds."""
         return self.store.signer.presign("GET", self.url, seconds)
 
-    async def head(self) -> Response:
-        """Return the response to a HEAD request, which has the object's headers."""
-        response = await self.send("HEAD")
-        if response.status == 200:
-            return response
-        if response.status == 400:
-            # A response to HEAD has no error code, so a GET asks for it. For a key with NUL,
-            # radosgw does not send an error code at all.
-            if "%00" in self.url:
-                raise Missing("no store has a key with a NUL")
-            response = await self.send("GET", headers={"range": "bytes=0-0"})
-        raise await _read_error(response)
+    async def find(self) -> FoundObject:
+        """Return the size and the headers of the object.
+
+        The first byte is requested: some stores send a body after the response to HEAD, which
+        would be taken for the response to the next request.
+        """
+        return await self._retry_once(self._find)
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
         """Return the response with a byte range of the object, if its tag is still ``etag``."""
+        return await self._retry_once(lambda: self._get(start, stop, etag))
+
+    async def _find(self) -> FoundObject:
+        response = await self.send("GET", headers={"range": "bytes=0-0"})
+        status = response.status
+        if status == 400 and "%00" in self.url:
+            # For a key with NUL, radosgw does not send an error code.
+            response.abort()
+            raise Missing("no store has a key with a NUL")
+        if status not in (200, 206, 416):
+            raise await _read_error(response)
+        # The body may be an object of any size, where the store does not serve ranges.
+        response.discard()
+        if status == 206:
+            total = (response.header("content-range") or "").removeprefix("bytes 0-0/")
+            return FoundObject(int(total) if _TOTAL.fullmatch(total) else None, response)
+        # An empty object has no range.
+        return FoundObject(0 if status == 416 else response.length, response)
+
+    async def _retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make an attempt, and another one if the store is busy, within what a client waits."""
+        clock = self.store.client.clock
+        start = clock.seconds()
+        with suppress(Busy):
+            return await attempt()
+        if clock.seconds() - start > _RETRIED_SECONDS:
+            raise Unavailable(f"{self.store.name} does not respond in time")
+        await deferLater(clock, RETRY_DELAY)
+        return await attempt()
+
+    async def _get(self, start: int, stop: int, etag: str | None) -> Response:
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None:
             headers["if-match"] = etag
@@ -188,7 +239,7 @@ class StoreObject:
         if response.status != 206:
             raise await _read_error(response)
         if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
-            await response.discard()
+            response.discard()
             raise Unavailable("the response has a range that was not requested")
         return response
 
@@ -220,7 +271,7 @@ class StoreObject:
         try:
             response = await self.store.client.request(method, url, signed, request_body)
         except TransportError as error:
-            raise Unavailable(f"{self.store.name} is unreachable: {error}") from error
+            raise Busy(f"{self.store.name} is unreachable: {error}") from error
         self.store.last_dates = signed["X-Amz-Date"], response.header("date")
         return response
 
@@ -279,8 +330,10 @@ async def _read_error(response: Response) -> StoreError:
             code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
     else:
         # The body of a response with a 2xx status is an object, not an error document.
-        await response.discard()
+        response.discard()
     kind = _error_class(response.status, code)
+    if response.status < 300:
+        return kind(f"the response has status {response.status}, which was not expected")
     return kind(f"status {response.status}{f', {code}' if code else ''}")
 
 
@@ -297,7 +350,9 @@ def _error_class(status: int, code: str) -> type[StoreError]:
         return Denied
     if status == 400 and _BAD_NAMES.fullmatch(code):
         return Missing
-    if status < 300 or status in (408, 409, 412, 416, 425, 429) or status >= 500:
+    if status in (408, 425, 429, 500, 502, 503, 504):
+        return Busy
+    if status < 300 or status in (409, 412, 416) or status > 500:
         return Unavailable
     return WrongEndpoint
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred
+from cachetools import LRUCache, TTLCache
+from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.errors import (
     Refusal,
@@ -17,35 +18,34 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import HttpsSource
-from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.client import USER_AGENT, Response
-from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.client import USER_AGENT
 from audioproxy.http_client.timeouts import with_timeout
-from audioproxy.log_context import Logger
-from audioproxy.media.diagnostics import redact
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
-from audioproxy.scratch_files import ScratchFile
-from audioproxy.sources.download import Downloads, LimitExceeded
+from audioproxy.media.inputs import Input, local_input, remote_input
+from audioproxy.sources.download import Downloads
+from audioproxy.sources.https_states import (
+    CopiedSource,
+    Disagreement,
+    RangedSource,
+    StatedSource,
+)
 from audioproxy.sources.origin import (
-    WHOLE,
+    WINDOW,
     OriginClient,
     OriginState,
     UnusableOrigin,
-    content_range,
-    is_unsized,
-    read_state,
     request_url,
 )
-from audioproxy.threads import read_in_thread
 
-# Responses with which an origin may return one range (RFC 9110, 15.3.7).
-_MOST_PARTS = 8
-# Bytes of the start and of the end of a source. Most lengths are confirmed by these.
-_WINDOW = 64 * 1024
+T = TypeVar("T")
+
+# Sources that a node remembers, and the seconds for which it downloads those that cannot be read
+# in place.
+_REMEMBERED_SOURCES = 4096
+_UNRELIABLE_SECONDS = 3600
+# Seconds after which the target of a redirect is asked for again: it may be valid for a short time.
+_TARGET_LIFETIME = 5
 
 _CHANGED = "The source changed while it was read."
-
-_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,283 +54,256 @@ class HttpsSources:
 
     :ivar downloads: takes the copies of sources that cannot be read safely at the origin.
     :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
+    :ivar reliable: versions of sources whose origin has passed the test of `RangedSource`.
+    :ivar unreliable: sources whose origin has failed it, or contradicted itself.
     """
 
     origins: OriginClient
     downloads: Downloads
     ca_file: str | None
+    reliable: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _REMEMBERED_SOURCES))
+    unreliable: TTLCache[bytes, bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock = self.origins.clock
+        memory = TTLCache[bytes, bool](_REMEMBERED_SOURCES, _UNRELIABLE_SECONDS, clock.seconds)
+        object.__setattr__(self, "unreliable", memory)
 
     async def open(self, source: HttpsSource) -> OpenHttpsSource:
-        """Request the state of a source from its origin.
+        """Request the start of a source from its origin.
 
-        :raises NotFound, UpstreamUnavailable: as `OriginClient.state` does.
+        :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
         """
-        return OpenHttpsSource(self, source, await self.origins.state(source))
+        state, response = await self.origins.look_up(source, f"0-{WINDOW - 1}")
+        if state.is_whole and not state.unreadable:
+            return OpenHttpsSource(self, source, StatedSource(self, source, state, response))
+        is_start = state.size is not None and state.serves(0, min(WINDOW, state.size) - 1)
+        is_reliable = source.canonical not in self.unreliable and not state.has_interim
+        if is_start and state.validator and is_reliable and not state.unreadable:
+            return OpenHttpsSource(self, source, RangedSource(self.origins, state, response))
+        response.discard()
+        return OpenHttpsSource(self, source, StatedSource(self, source, state))
 
 
 class OpenHttpsSource:
-    """A source at an https address.
+    """A source at an https address, in one of three states.
 
-    ffmpeg reads it at the origin on two conditions. ffmpeg must be able to distinguish its end from
-    a lost connection, and all ranges must be of one version. So the length must be known, ranges
-    must be served, and a validator must distinguish the versions. Any other source is downloaded
-    first, since the HTTP client checks the framing of the body.
+    It is *ranged* where ffmpeg may read it at the origin. ffmpeg must be able to distinguish its
+    end from a lost connection, and all ranges must be of one version. So the length must be known,
+    ranges must be served, and a validator must distinguish the versions.
+
+    Any other source is *stated*, and is *copied* before it is read, since the HTTP client checks
+    the framing of the body. A ranged source whose origin turns out to limit its ranges, or to
+    contradict itself, is copied too: one response cannot mix versions.
     """
 
-    def __init__(self, sources: HttpsSources, source: HttpsSource, state: OriginState) -> None:
-        self._origins = sources.origins
-        self._downloads = sources.downloads
-        self._ca_file = sources.ca_file
+    def __init__(
+        self, sources: HttpsSources, source: HttpsSource, form: StatedSource | RangedSource
+    ) -> None:
+        self._sources = sources
         self._source = source
-        self._state = state
-        self._ranges = state.ranges
-        self._unsized = state.unsized
-        self._copy: ScratchFile | None = None
-        # Bytes of the source by their offset, and the request for those of its start.
-        self._windows: dict[int, bytes] = {}
-        self._starting: Deferred[bytes] | None = None
-        # The test for ranges that a probe does not wait for.
-        self._testing: Deferred[None] | None = None
-        self._probed_at_origin = False
+        self._form: StatedSource | RangedSource | CopiedSource = form
+        # The requests that let a child look at the source, each of which may outlive `close`.
+        self._looking = 0
         self._closed = False
 
     @property
     def size(self) -> int | None:
         """Bytes of the copy, or those that the origin states; None where neither is known."""
-        return self._state.size if self._copy is None else os.fstat(self._copy.descriptor).st_size
+        return self._form.size
 
     @property
     def validator(self) -> bytes:
         """The entity tag or Last-Modified, and the size."""
-        return self._state.validator
+        return self._form.state.validator
 
     @property
     def descriptors(self) -> Mapping[int, int]:
         """The descriptor of the copy, where there is one."""
-        return {} if self._copy is None else {SOURCE_DESCRIPTOR: self._copy.descriptor}
+        return self._form.descriptors
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        """Let a child look at the source: at the origin, or at a copy.
+
+        The origin is tested meanwhile. If it fails, the child looks again, at a copy.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        clock = self._sources.origins.clock
+        deadline = clock.seconds() + seconds
+        self._looking += 1
+        try:
+            if isinstance(self._form, RangedSource):
+                seen = await self._look_while_testing(self._form, seconds, look)
+                if seen is not None:
+                    return seen[0]
+                self._distrust()
+            # A source that is too large or too slow to be downloaded for a probe is probed at the
+            # origin. The download continues: a render needs it.
+            left = deadline - clock.seconds()
+            try:
+                await with_timeout(clock, left / 2, self._copy())
+            except (SourceTooLarge, TimeoutError):
+                return await look(self._remote_input(self._form.state, ranges=False))
+            return await look(local_input())
+        finally:
+            self._looking -= 1
+            self._release_if_closed()
+
+    async def input(self, seconds: float) -> Input:
         """Return the URL as the input, or a copy where that is safer.
 
         :raises Refusal: where the source cannot be read.
         :raises TimeoutError: where it cannot be read in time.
         """
-        if self._state.unreadable:
-            raise UndecodableSource(self._state.unreadable)
-        tentative = self._copy is None and not whole and self._begin_test()
-        if self._copy is None and not tentative:
-            await with_timeout(self._origins.clock, seconds, self._prepare(seconds, whole))
-        if self._copy is not None:
-            if self._closed:
-                # The request that opened the source has closed it, but other requests share its
-                # probe. The probe opens the copy in this turn of the reactor, so the copy is closed
-                # in the next one.
-                self._origins.clock.callLater(0, self.close)
-            return local_input()
-        ranges = tentative or bool(self._ranges)
-        address = request_url(self._state.source)
-        return replace(
-            remote_input(address, USER_AGENT, self._ca_file, ranges=ranges), tentative=tentative
-        )
+        await with_timeout(self._sources.origins.clock, seconds, self._settle())
+        form = self._form
+        if isinstance(form, RangedSource):
+            return self._remote_input(form.state, ranges=True)
+        return local_input()
 
     async def read(self, offset: int, count: int) -> bytes:
         """Return bytes of the copy, or request them from the origin.
 
-        :raises Refusal: as `OriginClient.get` does, or for another version of the source.
+        :raises Refusal: where they cannot be read.
         """
-        if self._copy is not None:
+        form = self._form
+        if isinstance(form, RangedSource):
             try:
-                run_in_thread = self._downloads.run_in_thread
-                return await read_in_thread(run_in_thread, self._copy.descriptor, offset, count)
-            except OSError as error:
-                raise _translate(error, self._downloads.limit) from error
-        if self._starting is not None:
-            starting, self._starting = self._starting, None
-            self._windows[0] = await starting
-        for start, window in self._windows.items():
-            if start <= offset and offset + count <= start + len(window):
-                return window[offset - start :][:count]
-        return await self._request(offset, count)
-
-    async def _request(self, offset: int, count: int) -> bytes:
-        """Request bytes from the origin, in as many ranges as it needs."""
-        data = b""
-        for _ in range(_MOST_PARTS):
-            data += await self._read_part(offset + len(data), offset + count - 1)
-            if len(data) == count:
-                return data
-        raise UpstreamUnavailable("The origin returns very short ranges.")
-
-    async def _read_part(self, first: int, last: int) -> bytes:
-        """Request a range and return its beginning, which has a byte or more."""
-        response = await self._origins.get(self._state.source, f"{first}-{last}")
-        try:
-            if not self._state.matches(read_state(self._state.source, response)):
-                raise RenderFailed(_CHANGED)
-            served = content_range(response)
-            if response.status != 206 or served is None or served[0] != first or served[1] > last:
-                raise UpstreamUnavailable("The origin did not return the requested range.")
-        except Refusal:
-            await response.discard()
-            raise
-        return await self._read_body(response, served[1] + 1 - first)
-
-    async def _read_body(self, response: Response, count: int) -> bytes:
-        """Return the body of a response that has a range of ``count`` bytes."""
-        try:
-            data = await response.read(count, extend_timeout=True)
-        except (BodyTooLarge, TransportError) as error:
-            raise _translate(error, self._downloads.limit) from error
-        if len(data) != count:
-            raise UpstreamUnavailable("The origin did not return the requested range.")
-        return data
+                return await form.read(offset, count)
+            except Disagreement:
+                await self._copy_what_was_probed(form)
+        return await (await self._copy()).read(offset, count)
 
     def fingerprint(self) -> bytes:
-        """Return ``b""``: ffmpeg may read another version than the one that was opened.
-
-        Some origins have several entity tags for one version, so reads cannot require one of them.
-        """
-        return b""
+        """Return the validator; ``b""`` where the origin states none, or contradicts itself."""
+        return self._form.fingerprint()
 
     async def unchanged(self) -> bool:
         """Return whether the origin still states the same version; a copy does not change."""
-        if self._copy is not None or not self.validator:
+        form = self._form
+        if isinstance(form, CopiedSource) or not form.state.validator:
             return True
         try:
             # The target of a redirect may be valid only for a short time, so the redirects are
             # followed again.
-            return self._state.matches(await self._origins.state(self._source))
-        except UnusableOrigin:
-            return False
-        except UpstreamUnavailable:
+            later = await self._sources.origins.state(self._source)
+        except UpstreamUnavailable as error:
             # ffmpeg has already read the source to its end, so a failure of the origin does no harm
             # now.
-            return True
+            return not isinstance(error, UnusableOrigin)
         except Refusal:
             return False
+        if form.state.contradicts(later):
+            # The origin may contradict itself for ever.
+            self._distrust()
+            return False
+        return True
 
     def close(self) -> None:
         """Remove the copy; repeated calls are harmless."""
         self._closed = True
-        if self._testing is not None:
-            # Nobody waits for it, so nobody needs its failure.
-            self._testing.addErrback(lambda _: None)
-            self._testing.cancel()
-        if self._starting is not None:
-            self._starting.cancel()
-        copy, self._copy = self._copy, None
-        if copy is not None:
-            copy.close()
+        self._release_if_closed()
 
-    async def _prepare(self, seconds: float, whole: bool) -> None:
-        """Download the source where it cannot be read safely at the origin."""
-        if whole and self._state.source != self._source:
-            # The target of a redirect may be valid only for a short time, and the wait for a slot
-            # may be long.
-            self._update(await self._origins.state(self._source))
-        ranges = await self._serves_ranges()
-        if whole:
-            # Without a validator, several ranges may be of two versions.
-            if not (ranges and self.validator):
-                await self._download(seconds)
-        elif not (ranges or self._probed_at_origin) and (self._unsized or self.size is None):
-            # Only the end of the body shows whether the source is complete, so a probe needs it too
-            # (D48). A source that is too large or too slow to be downloaded for a probe is probed
-            # at the origin.
-            half = seconds / 2
-            try:
-                await with_timeout(self._origins.clock, half, self._download(half))
-            except (SourceTooLarge, TimeoutError):
-                self._probed_at_origin = True
+    def _release_if_closed(self) -> None:
+        # The request that opened the source may close it while others share its probe.
+        if self._closed and not self._looking:
+            self._form.close()
 
-    def _update(self, state: OriginState) -> None:
-        if not self._state.matches(state):
-            raise RenderFailed(_CHANGED)
-        if state.source != self._state.source:
-            self._ranges, self._unsized = state.ranges, state.unsized
-        self._state = state
+    async def _look_while_testing(
+        self,
+        form: RangedSource,
+        seconds: float,
+        look: Callable[[Input], Coroutine[Any, Any, T]],
+    ) -> tuple[T] | None:
+        """Return what a child sees at the origin; None if the origin fails the test."""
+        looking = Deferred.fromCoroutine(look(self._remote_input(form.state, ranges=True)))
+        rejected = False
 
-    def _begin_test(self) -> bool:
-        """Begin to test the origin for ranges, if a probe need not wait for the result.
+        async def test() -> None:
+            nonlocal rejected
+            rejected = not await with_timeout(
+                self._sources.origins.clock, seconds, self._test(form)
+            )
+            if rejected:
+                # The child may wait for bytes in vain.
+                looking.cancel()
 
-        That is so for the first probe of a source whose origin claims to serve ranges.
-        """
-        known = self._ranges is not None or self._testing is not None
-        if known or not self._state.claims_ranges or self._state.size is None:
-            return False
-        self._testing = Deferred.fromCoroutine(self._test_ranges())
+        testing = Deferred.fromCoroutine(test())
+        try:
+            seen = await looking
+        except Exception as error:
+            if isinstance(error, CancelledError) and not rejected:
+                testing.addErrback(lambda _: None).cancel()
+                raise
+            await testing
+            if not rejected:
+                raise
+            return None
+        await testing
+        return None if rejected else (seen,)
+
+    async def _test(self, form: RangedSource) -> bool:
+        """Return whether the source can be read in place; tested once for each version."""
+        key = self._source.canonical + b" " + form.state.validator
+        if key not in self._sources.reliable:
+            if not await form.passes_test():
+                return False
+            self._sources.reliable[key] = True
         return True
 
-    async def _serves_ranges(self) -> bool:
-        """Return whether a range request returns that range; Accept-Ranges is no proof."""
-        if self._testing is not None:
-            testing, self._testing = self._testing, None
-            await testing
-        if self._ranges is None:
-            await self._test_ranges()
-        return bool(self._ranges)
+    async def _settle(self) -> None:
+        """Prepare to read the whole source, which was probed."""
+        form = self._form
+        if isinstance(form, RangedSource):
+            await self._follow_redirects_again(form)
+            if not await self._test(form):
+                await self._copy_what_was_probed(form)
+        elif isinstance(form, StatedSource):
+            copy = await self._copy()
+            is_reliable = self._source.canonical not in self._sources.unreliable
+            if is_reliable and copy.state.contradicts(copy.copied):
+                self._refuse_changed()
 
-    async def _test_ranges(self) -> None:
-        """Request the end of the source as a range, and keep its bytes.
+    async def _follow_redirects_again(self, form: RangedSource) -> None:
+        clock = self._sources.origins.clock
+        if form.state.source == self._source or clock.seconds() - form.since < _TARGET_LIFETIME:
+            return
+        state = await self._sources.origins.state(self._source)
+        if form.state.contradicts(state):
+            self._refuse_changed()
+        form.state = replace(form.state, source=state.source)
+        form.since = clock.seconds()
 
-        Those of the start are requested too, but not awaited: meanwhile, the source is probed.
-        """
-        size = self._state.size or 1
-        first = max(0, size - _WINDOW)
-        response = await self._origins.get(self._state.source, f"{first}-{size - 1}")
-        start, last, total = content_range(response) or (-1, -1, None)
-        self._unsized = is_unsized(response)
-        self._ranges = (
-            response.status == 206
-            and (start, total) == (first, self._state.size)
-            and first <= last < size
-        )
-        if self._ranges and self._state.matches(read_state(self._state.source, response)):
-            # Bytes that cannot be read now are requested again when they are needed.
-            with suppress(Refusal):
-                self._windows[first] = await self._read_body(response, last + 1 - first)
-            if first and not self._closed:
-                self._starting = Deferred.fromCoroutine(self._request(0, min(first, _WINDOW)))
-                self._starting.addErrback(lambda _: b"")
-        else:
-            await response.discard()
-
-    async def _download(self, seconds: float) -> None:
-        downloads = self._downloads
-        response = await self._origins.get(self._state.source)
-        try:
-            self._check(response)
-            copy = await downloads.create(seconds)
-        except (Refusal, OSError) as error:
-            await response.discard()
-            raise _translate(error, downloads.limit) from None
-        size = self._state.size if response.length is None else response.length
-        try:
-            await downloads.write(copy, response.stream(size))
-        except BaseException as error:
-            copy.close()
-            raise _translate(error, downloads.limit) from None
-        self._copy = copy
-
-    def _check(self, response: Response) -> None:
-        """Raise a `Refusal` for a response that is not the source that was opened."""
-        state = read_state(self._state.source, response)
-        if state.unreadable:
-            raise UndecodableSource(state.unreadable)
-        if response.status not in WHOLE:
-            raise UpstreamUnavailable("The origin no longer returns the source.")
-        if not self._state.matches(state):
+    async def _copy_what_was_probed(self, form: RangedSource) -> None:
+        """Download a source of which a probe has read a part at the origin."""
+        self._distrust()
+        start = await form.start.wait()
+        copy = await self._copy()
+        if copy.size != form.size or await copy.read(0, len(start)) != start:
             raise RenderFailed(_CHANGED)
-        SourceTooLarge.check(state.size, self._downloads.limit)
 
+    async def _copy(self) -> CopiedSource:
+        """Download the source, unless that is done."""
+        form = self._form
+        if isinstance(form, CopiedSource):
+            return form
+        if form.state.unreadable:
+            raise UndecodableSource(form.state.unreadable)
+        if isinstance(form, RangedSource):
+            form.close()
+            form = self._form = StatedSource(self._sources, self._source, form.state)
+        self._form = copy = await form.copy()
+        return copy
 
-def _translate(error: BaseException, limit: int) -> BaseException:
-    """Translate an error of a download or a read to the error for the client."""
-    if isinstance(error, LimitExceeded):
-        return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
-    if isinstance(error, (BodyTooLarge, TransportError)):
-        return UpstreamUnavailable("The origin did not return the whole source.")
-    if isinstance(error, OSError):
-        _log.warn("a source cannot be downloaded: {why}", why=redact(str(error).encode()))
-        return RenderFailed("The source could not be written to the disk.")
-    return error
+    def _refuse_changed(self) -> None:
+        """Refuse a source of which two responses disagree; the next request downloads it."""
+        self._distrust()
+        raise RenderFailed(_CHANGED)
+
+    def _distrust(self) -> None:
+        self._sources.unreliable[self._source.canonical] = True
+
+    def _remote_input(self, state: OriginState, *, ranges: bool) -> Input:
+        address = request_url(state.source)
+        return remote_input(address, USER_AGENT, self._sources.ca_file, ranges=ranges)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 from audioproxy.grammar.sources import Source
 from audioproxy.media.inputs import Input
+
+T = TypeVar("T")
 
 
 class OpenSource(Protocol):
@@ -24,20 +26,31 @@ class OpenSource(Protocol):
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return the input for ffmpeg and ffprobe.
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        """Let a child look at the source, and return what it sees.
+
+        :param seconds: the time that is left.
+        :param look: given the input for ffprobe. It is cancelled and called again where the source
+            turns out to be unreadable in this way.
+        :raises Refusal: where the source cannot be read.
+        :raises TimeoutError: where it cannot be read in time.
+        """
+        ...
+
+    async def input(self, seconds: float) -> Input:
+        """Return the input for ffmpeg, which reads the whole source.
+
+        A source that cannot be read safely at its origin is downloaded first.
 
         :param seconds: the time that is left. It limits a download, and the lifetime of a render's
             presigned URL.
-        :param whole: the whole source is needed, as for a render, and not only its beginning, as
-            for a probe. Then a source that cannot be read safely at its origin is downloaded first.
         :raises Refusal: where the source cannot be read.
         :raises TimeoutError: where it cannot be read in time.
         """
         ...
 
     async def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of the source; `input` for the whole source comes first.
+        """Return bytes of the source.
 
         :param count: the range ends within the source.
         :raises Refusal: where the source cannot be read, or has changed.

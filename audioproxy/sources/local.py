@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from cachetools import TTLCache
 
@@ -36,6 +37,8 @@ _TIMESTAMP_MARGIN = 3.0
 # the most sources that are remembered for this (D56).
 _REPORT_INTERVAL = 60.0
 _MAX_REPORTED = 10_000
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -70,7 +73,11 @@ class OpenLocalSource:
         """The descriptor of the file, which a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        """Let a child look at the inherited descriptor."""
+        return await look(local_input())
+
+    async def input(self, seconds: float) -> Input:
         """Return the inherited descriptor as the input."""
         return local_input()
 

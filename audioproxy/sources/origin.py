@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError, UntrustedCertificate
@@ -18,12 +19,16 @@ from audioproxy.sources.allowlist import Allowlist
 
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-#: Statuses of responses with the whole source.
-WHOLE = (200, 203)
-# Statuses of origins that refuse HEAD (D41). An origin with signed URLs refuses HEAD with a 403.
-_HEAD_REFUSED = (403, 405, 501)
+# Statuses of responses with the whole source.
+_WHOLE = (200, 203)
+# Statuses with which careless servers respond to a range, though they serve the whole.
+_RANGE_REFUSED = (400, 416, 501)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
+
+#: Bytes of the range that is requested first, and of what is read of the end. Most lengths are
+#: confirmed by these.
+WINDOW = 64 * 1024
 
 # Characters that a request target cannot have (RFC 3986, 2), though a source may be spelled with
 # them. ffmpeg percent-encodes them. This module does the same, so that both request the same URL.
@@ -33,11 +38,19 @@ _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 _NO_URL = re.compile(r"[^!-~]")
 
 # Seconds for all requests about one source, redirects included.
-_STATE_TIMEOUT = 30.0
+_LOOKUP_TIMEOUT = 30.0
 # Replaces a semicolon, since `urljoin` drops an empty parameter after one.
 _SEMICOLON = "\ue000"
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_EMPTY_RANGE = re.compile(r"bytes \*/0+")
+
+# What differs between entity tags of the same bytes: the prefix of weak ones, and the suffixes of
+# servers that compress some responses.
+_TAG_VARIATION = re.compile(r'^W/|[-;]{1,2}(?:gzip|br|zstd|deflate|df)(?="?$)')
+# Seconds before the response within which a modification may go unnoticed (RFC 9110, 8.8.2.2).
+# Servers that generate a source state the time of the response.
+_MODIFIED_MARGIN = 2
 
 _log = Logger()
 
@@ -53,42 +66,65 @@ class OriginState:
     :ivar source: the address at the end of all redirects.
     :ivar size: bytes, or None where it is not stated.
     :ivar etag: the entity tag; empty where it is not stated.
-    :ivar modified: the value of Last-Modified; empty where it is not stated.
-    :ivar ranges: whether a range was served; None where none was requested.
-    :ivar claims_ranges: the origin states that it serves ranges.
-    :ivar unsized: a GET returns the whole body without its length.
+    :ivar modified: the value of Last-Modified; empty where it is not stated, or too recent to
+        distinguish versions.
+    :ivar first: the first byte of the body; None where it is not known.
+    :ivar last: the last byte of the body; None where it is not known.
+    :ivar has_interim: another response preceded it, such as 103, which ffmpeg 5.1 takes for the
+        final one.
     :ivar unreadable: why the body cannot be read as a source; empty where it can.
     """
 
     source: HttpsSource
     size: int | None
-    etag: str
-    modified: str
-    ranges: bool | None
-    unsized: bool = False
+    etag: str = ""
+    modified: str = ""
+    first: int | None = None
+    last: int | None = None
+    has_interim: bool = False
     unreadable: str = ""
-    claims_ranges: bool = False
 
     @property
     def validator(self) -> bytes:
         """A value that changes with the source; empty where the origin states none."""
-        version = self.etag or self.modified
+        version = _comparable(self.etag) or self.modified
         return f"{version} {self.size}".encode("latin-1") if version else b""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body is the whole source."""
+        return self.first == 0 and (self.size is None or self.last == self.size - 1)
+
+    def serves(self, first: int, last: int) -> bool:
+        """Return whether the body is this range of a source of known size."""
+        return self.size is not None and (self.first, self.last) == (first, last)
 
     def matches(self, later: OriginState) -> bool:
         """Return whether a later state is of the same bytes, as far as the headers tell.
 
         The servers of one origin may give one file different entity tags.
         """
+        if self.contradicts(later):
+            return False
+        return self._is_confirmed_by(later) or not (self.etag or self.modified)
+
+    def contradicts(self, later: OriginState) -> bool:
+        """Return whether the headers of a later state tell that it is of other bytes.
+
+        Where one of them has no validators, nothing tells.
+        """
         if self.unreadable != later.unreadable:
-            return False
+            return True
         if self.size is not None and later.size is not None and self.size != later.size:
+            return True
+        if self._is_confirmed_by(later):
             return False
-        if self.etag and self.etag == later.etag:
+        return bool((self.etag and later.etag) or (self.modified and later.modified))
+
+    def _is_confirmed_by(self, later: OriginState) -> bool:
+        if self.etag and _comparable(self.etag) == _comparable(later.etag):
             return True
-        if self.modified and self.modified == later.modified:
-            return True
-        return not (self.etag or self.modified)
+        return bool(self.modified) and self.modified == later.modified
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,49 +135,67 @@ class OriginClient:
     allowlist: Allowlist
     clock: IReactorTime
 
-    async def state(self, source: HttpsSource) -> OriginState:
-        """Follow redirects to the source and return its state there.
+    async def look_up(
+        self, source: HttpsSource, byte_range: str | None = None
+    ) -> tuple[OriginState, Response]:
+        """Follow redirects to the source, and return its state there and the response.
 
+        :param byte_range: such as ``0-0``. An origin that responds to it with an error, though the
+            source may exist, is asked for the whole.
+        :returns: the body of the response has to be read, streamed or discarded.
         :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
             the allowlist.
         :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
             busy, or redirects without end (D48).
         """
+        looking = self._follow_redirects(source, byte_range)
         try:
-            return await with_timeout(self.clock, _STATE_TIMEOUT, self._follow_redirects(source))
+            return await with_timeout(self.clock, _LOOKUP_TIMEOUT, looking)
         except TimeoutError as error:
             _log.warn("the origin {host} does not respond in time", host=source.host)
             raise UpstreamUnavailable("The origin did not respond in time.") from error
 
-    async def get(self, source: HttpsSource, byte_range: str | None = None) -> Response:
-        """Request a source, or a byte range of it such as ``0-0``."""
-        return await self._send(
-            "GET", source, {"range": f"bytes={byte_range}"} if byte_range else {}
-        )
+    async def state(self, source: HttpsSource) -> OriginState:
+        """Return the state of a source, as `look_up` does."""
+        state, response = await self.look_up(source, "0-0")
+        response.discard()
+        return state
 
-    async def _follow_redirects(self, source: HttpsSource) -> OriginState:
+    async def get(self, source: HttpsSource, byte_range: str) -> tuple[OriginState, Response]:
+        """Request a byte range such as ``0-0``, without following redirects.
+
+        :raises NotFound, UpstreamUnavailable: as `look_up` does.
+        """
+        return self._read_state(source, await self._send(source, byte_range))
+
+    async def _follow_redirects(
+        self, source: HttpsSource, byte_range: str | None
+    ) -> tuple[OriginState, Response]:
         for _ in range(_MAX_REDIRECTS + 1):
-            response = await self._head(source)
+            response = await self._send(source, byte_range)
+            if byte_range and response.status in _RANGE_REFUSED and not _is_empty(response):
+                response.discard()
+                response = await self._send(source, None)
             if response.status not in _REDIRECTS:
-                return read_state(source, response)
+                return self._read_state(source, response)
+            response.discard()
             source = self._redirect_target(source, response)
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {_MAX_REDIRECTS} redirects.")
 
-    async def _head(self, source: HttpsSource) -> Response:
-        """Return the response to HEAD, or to a GET of one byte where that tells more."""
-        response = await self._send("HEAD", source, {})
-        # Some frameworks respond to HEAD without a Content-Length, or with a Content-Length of 0.
-        if response.status in _HEAD_REFUSED or (response.status == 200 and not response.length):
-            response = await self.get(source, "0-0")
-            await response.discard()
-        return response
-
-    async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Response:
+    def _read_state(self, source: HttpsSource, response: Response) -> tuple[OriginState, Response]:
         try:
-            return await self.client.request(
-                method, request_url(source), {"accept-encoding": "identity", **headers}
-            )
+            return _read_state(source, response), response
+        except Refusal:
+            response.discard()
+            raise
+
+    async def _send(self, source: HttpsSource, byte_range: str | None) -> Response:
+        headers = {"accept-encoding": "identity"}
+        if byte_range:
+            headers["range"] = f"bytes={byte_range}"
+        try:
+            return await self.client.request("GET", request_url(source), headers)
         except UntrustedCertificate as error:
             _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
             raise UnusableOrigin("The origin's certificate cannot be verified.") from error
@@ -163,8 +217,8 @@ class OriginClient:
         return target
 
 
-def read_state(source: HttpsSource, response: Response) -> OriginState:
-    """Return the state of a source from a response to HEAD or GET.
+def _read_state(source: HttpsSource, response: Response) -> OriginState:
+    """Return the state of a source from the response to a GET.
 
     :raises NotFound: where the status says that there is no such source, or refuses it.
     :raises UpstreamUnavailable: where the status is that of a temporary or a server error.
@@ -175,29 +229,50 @@ def read_state(source: HttpsSource, response: Response) -> OriginState:
         raise UpstreamUnavailable("The origin is broken or busy.")
     if status >= 400 and status != 416:
         raise NotFound(f"the origin responds with {status}")
-    served_range = content_range(response) if status == 206 else None
-    size = response.length if status != 206 else served_range[2] if served_range else None
+    first, last, size = None, None, None
+    if status == 206:
+        first, last, size = _content_range(response) or (None, None, None)
+    elif status in _WHOLE:
+        size = response.length
+        first, last = 0, None if size is None else size - 1
     return OriginState(
         source,
         size,
         response.header("etag") or "",
-        response.header("last-modified") or "",
-        None if response.is_head else served_range is not None,
-        is_unsized(response),
+        _modified(response),
+        first,
+        last,
+        response.has_interim,
         _unreadable(response),
-        response.header("accept-ranges") == "bytes",
     )
 
 
-def is_unsized(response: Response) -> bool:
-    """Return whether a response to a GET has the whole source, without its length."""
-    return response.status in WHOLE and not response.is_head and response.length is None
-
-
-def content_range(response: Response) -> tuple[int, int, int] | None:
+def _content_range(response: Response) -> tuple[int, int, int] | None:
     """Return the first byte, the last byte and the size from Content-Range."""
     match = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def _modified(response: Response) -> str:
+    """Return Last-Modified; empty where it is as recent as the response."""
+    modified = response.header("last-modified") or ""
+    try:
+        sent = parsedate_to_datetime(response.header("date") or "")
+        age = (sent - parsedate_to_datetime(modified)).total_seconds()
+    except (TypeError, ValueError):
+        return modified
+    return modified if age >= _MODIFIED_MARGIN else ""
+
+
+def _comparable(etag: str) -> str:
+    """Return what the weak and the compressed forms of an entity tag share (RFC 9110, 8.8.3.2)."""
+    return _TAG_VARIATION.sub("", etag)
+
+
+def _is_empty(response: Response) -> bool:
+    """Return whether a response says that the source has no bytes, and so no range."""
+    stated = response.header("content-range") or ""
+    return response.status == 416 and _EMPTY_RANGE.fullmatch(stated) is not None
 
 
 def request_url(source: HttpsSource) -> str:
@@ -212,7 +287,7 @@ def _unreadable(response: Response) -> str:
     """
     if response.status == 416:
         return "The source is empty."
-    if response.status not in (*WHOLE, 206):
+    if response.status not in (*_WHOLE, 206):
         return "The origin returns neither the source nor a redirect."
     if response.is_encoded:
         return "The origin sends the source with a Content-Encoding, which was not requested."

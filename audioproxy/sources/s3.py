@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
@@ -21,6 +22,8 @@ from audioproxy.s3.objects import (
     read_document,
     strong_etag,
 )
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -50,11 +53,18 @@ class OpenS3Source:
         """Nothing: ffmpeg opens the URL."""
         return {}
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return the input for a presigned URL that is valid for ``seconds``.
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        """Let a child look at a presigned URL.
 
-        For a probe it is valid for as long as a render may take: the store's clock may be some
-        seconds ahead of this machine's.
+        It is valid for as long as a render may take: the store's clock may be some seconds ahead of
+        this machine's.
+
+        :raises UndecodableSource: as `input` does.
+        """
+        return await look(await self.input(self.lifetime))
+
+    async def input(self, seconds: float) -> Input:
+        """Return the input for a presigned URL that is valid for ``seconds``.
 
         :raises UndecodableSource: for an object that is empty, and so has no range, or encoded.
         """
@@ -63,7 +73,7 @@ class OpenS3Source:
         if self.is_encoded:
             raise UndecodableSource("The object has a Content-Encoding, such as gzip.")
         return remote_input(
-            self.target.presign(max(1, int(seconds if whole else self.lifetime))),
+            self.target.presign(max(1, int(seconds))),
             USER_AGENT,
             self.ca_file,
             if_match=self.etag,
@@ -95,7 +105,8 @@ class OpenS3Source:
         ffmpeg reads nothing of another version, but reports the source as broken.
         """
         try:
-            return strong_etag(await self.target.head()) == self.etag or self.etag is None
+            found = await self.target.find()
+            return strong_etag(found.response) == self.etag or self.etag is None
         except Missing:
             return False
         except StoreError:
@@ -129,14 +140,14 @@ class S3Sources:
         """
         try:
             target = self.object_store.object(source.bucket, source.key)
-            response = await target.head()
+            found = await target.find()
         except StoreError as error:
             raise _translate(error, source.bucket) from error
-        etag = strong_etag(response)
+        response = found.response
         return OpenS3Source(
             source.bucket,
-            response.length,
-            etag,
+            found.size,
+            strong_etag(response),
             target,
             self._ca_file,
             self._lifetime,
@@ -150,7 +161,7 @@ class S3Sources:
         """
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
-            await response.discard()
+            response.discard()
         else:
             await read_document(response)
 

@@ -21,6 +21,8 @@ from audioproxy.log_context import Logger
 from audioproxy.s3.error_hints import hint_for
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
+    RETRY_DELAY,
+    Busy,
     Denied,
     Missing,
     ObjectStore,
@@ -46,9 +48,6 @@ PART_SIZE = 4 * 1024**3
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
-
-# Seconds after which a write-back is retried once, where the store was unreachable or busy.
-_RETRY_DELAY = 1.0
 
 _log = Logger()
 
@@ -170,7 +169,7 @@ class S3VariantStore:
         try:
             # Without the right to read, no variant would be found, so every request would start a
             # render.
-            await proof.head()
+            await proof.find()
             if inspect is not None:
                 await inspect(proof)
         except StoreError as error:
@@ -213,7 +212,7 @@ class S3VariantStore:
     async def _look_up(self, key: str) -> StoredObject | None:
         target = self._object(key)
         try:
-            response = await target.head()
+            found = await target.find()
         except StoreError as error:
             if error.refusal is NotFound:
                 # A store may deny access to an object that is missing. A store that denies
@@ -221,15 +220,16 @@ class S3VariantStore:
                 return None
             _log.warn("a lookup in the variant store failed: {error}", error=error)
             raise error.refusal() from error
+        response = found.response
         headers = VariantHeaders(
             response.header("content-type") or "application/octet-stream",
             response.header("cache-control") or "no-store",
             response.header("content-disposition"),
         )
-        if not response.length or not f"{headers}".isascii():
+        if not found.size or not f"{headers}".isascii():
             # This service has not written the object.
             return None
-        return StoredObject(response.length, headers, strong_etag(response), target)
+        return StoredObject(found.size, headers, strong_etag(response), target)
 
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
@@ -266,7 +266,7 @@ class S3VariantStore:
             return
         # The store may have closed the connection just then, or have had too many requests for a
         # moment.
-        await deferLater(self._clock, _RETRY_DELAY)
+        await deferLater(self._clock, RETRY_DELAY)
         await self._write(target, object_headers, parts)
 
     async def _write(
@@ -287,6 +287,7 @@ class S3VariantStore:
             WrongEndpoint: "the endpoint, the region and the addressing of that bucket are"
             " required",
             Unavailable: "a store that can be reached is required",
+            Busy: "a store that can be reached is required",
         }[type(error)]
         wanted = hint_for(self.object_store, error, wanted)
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error

@@ -48,6 +48,7 @@ class InfoHandler:
                 return
             probe = await self.prober.probe(identity, opened)
             if not await opened.unchanged():
+                self.prober.forget(identity)
                 raise ProbeFailed("The source changed while it was probed.")
             exchange.respond_json(200, probe.description.document(opened.size))
         finally:

@@ -268,7 +268,7 @@ class PauseTests(BodyStreamCase):
                 reply(200, length=len(body)), body, size=len(body), consumer=consumer
             )
             self.assert_sent(sending, body)
-        self.result_of(self.answer(reply(200)).discard())
+        self.answer(reply(200)).discard()
         self.assertEqual(len(self.network.peers), 1)
 
     def test_calls_after_the_end(self) -> None:
@@ -284,7 +284,7 @@ class PauseTests(BodyStreamCase):
         stream.pauseProducing()
         self.peer.send(reply(200))
         self.network.run()
-        self.result_of(self.successResultOf(fetching).discard())
+        self.successResultOf(fetching).discard()
         self.assertEqual(len(self.network.peers), 1)
         self.assert_sent(sending, b"hello")
 
@@ -421,7 +421,7 @@ class RequestBodyCase(ClientCase):
 
     def end(self, putting: Deferred[Response]) -> None:
         """Assert that there is a response, and discard its body."""
-        self.result_of(self.successResultOf(putting).discard())
+        self.successResultOf(putting).discard()
 
 
 class RequestBodyTests(RequestBodyCase):

@@ -12,6 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import platformTrust
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -23,14 +24,25 @@ from tests.support.wire import reply
 reactor: Any = _reactor
 
 
+OK, LENGTH = b"200 OK", b"Content-Length: 5\r\n"
+
+
+def redirect(location: bytes) -> bytes:
+    """Return a redirect."""
+    return b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n" % location
+
+
 class ServerProtocol(Protocol):
     """Server side of a connection, which answers any data with the test's response."""
+
+    transport: Any
 
     def __init__(self, server: RealTests) -> None:
         self.server = server
 
     def connectionMade(self) -> None:
         self.server.connections.append(self)
+        self.transport.setTcpNoDelay(True)
         self.ended: Deferred[BaseException] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
@@ -82,8 +94,32 @@ class RealTests(TestCase):
             await fetching
         await self.connections[0].ended
         self.answer = reply(200, length=10**9) + b"x" * 1000
-        await (await self.client.request("GET", self.url, {})).discard()
+        (await self.client.request("GET", self.url, {})).discard()
         await self.connections[1].ended
+
+    async def test_strays(self) -> None:
+        """Bytes that no request asked for are never taken for the response to another request.
+
+        They come after a response without a body, or behind the body of another one.
+        """
+        stray = redirect(b"https://elsewhere.test/")
+        for head, asked in ((b"204 No Content", b""), (b"304 Not Modified", b""), (OK, b"hello")):
+            for delay in (0, 0.001, 0.02):
+                self.answer = b"HTTP/1.1 %b\r\n%b\r\n" % (head, LENGTH if asked else b"") + asked
+                response = await self.client.request("GET", self.url, {})
+                before = len(self.connections)
+                reactor.callLater(delay, self.connections[-1].transport.write, stray)
+                self.assertEqual(asked, await response.read(5))
+                if asked:
+                    # It is idle when the bytes arrive.
+                    await deferLater(reactor, delay + 0.01)
+                self.answer = reply(200, b"right")
+                for _ in range(20):
+                    response = await self.client.request("GET", self.url, {})
+                    self.assertEqual(
+                        (200, b"right"), (response.status, await response.read(5)), (head, delay)
+                    )
+                self.assertEqual(before + 1, len(self.connections), (head, delay))
 
     async def test_slow_reader(self) -> None:
         """While the consumer is paused, a server can send only as much as the kernel buffers."""

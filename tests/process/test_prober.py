@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -39,6 +41,9 @@ VIDEO = {"codec_type": "video", "codec_name": "h264"}
 INVALID = b"x.mp3: Invalid data found when processing input\n"
 
 
+T = TypeVar("T")
+
+
 def probe_output(*streams: dict[str, object]) -> bytes:
     """Return ffprobe's output for a file of ten seconds with some streams."""
     container = {"format_name": "mp3", "duration": "10.0"}
@@ -51,9 +56,11 @@ class FakeSource:
 
     :ivar state: its fingerprint.
     :ivar data: its bytes, and ``reads`` counts the reads.
-    :ivar refusal: raised by `input`, if it is set.
-    :ivar input_calls: for each call of `input`, the seconds that it may take, and whether it needs
-        the whole source.
+    :ivar refusal: raised by `inspect` and `input`, if it is set.
+    :ivar input_calls: for each call of them, the seconds that it may take, and whether it was one
+        of `input`.
+    :ivar replacement: the input of a second look, if the source cannot be read as it was `opened`.
+    :ivar replacing: cancels the first look, and starts the second one.
     """
 
     state: bytes = b""
@@ -64,12 +71,26 @@ class FakeSource:
     size: int | None = 0
     reads: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
+    replacement: Input | None = None
+    replacing: Callable[[], object] = lambda: None
 
     def fingerprint(self) -> bytes:
         return self.state
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
-        self.input_calls.append((seconds, whole))
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        self.input_calls.append((seconds, False))
+        if self.refusal is not None:
+            raise self.refusal
+        looking = Deferred.fromCoroutine(look(self.opened))
+        self.replacing = looking.cancel
+        try:
+            return await looking
+        except CancelledError:
+            assert self.replacement is not None
+            return await look(self.replacement)
+
+    async def input(self, seconds: float) -> Input:
+        self.input_calls.append((seconds, True))
         if self.refusal is not None:
             raise self.refusal
         return self.opened
@@ -138,6 +159,15 @@ class CacheTests(ProberCase):
         self.probe_uncached(b"1", b"b")
         for _ in range(2):
             self.probe_uncached(b"")
+
+    def test_forgotten(self) -> None:
+        """All probes of a source that changed during its render are forgotten, and no others."""
+        for state, identity in ((b"1", b"a"), (b"2", b"a"), (b"1", b"b")):
+            self.probe_uncached(state, identity)
+        self.prober.forget(b"a")
+        self.probe_uncached(b"1")
+        self.probe_uncached(b"2")
+        self.successResultOf(self.fetch(b"b", FakeSource(b"1")))
 
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
@@ -352,40 +382,17 @@ class RemoteTests(ProberCase):
             for stderr in diagnostics:
                 self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)
 
-    def test_tentative(self) -> None:
-        """A tentative input is confirmed after the probe; if it was wrong, the probe is repeated.
-
-        The result of the first probe does not matter then.
-        """
-        with_ranges = remote_input(self.URL, "us/1")
-        others = remote_input(self.URL, "us/1", ranges=False), local_input()
-        for confirmed in (with_ranges, *others):
-            for code in (0, 1):
-                source = FakeSource(opened=replace(with_ranges, tentative=True))
-                probing = self.fetch(source=source)
-                source.opened = confirmed
-                self.clock.advance(1)
-                before = len(self.spawner.children)
-                self.spawner.last.exit_and_end(code, stdout=probe_output(AUDIO))
-                self.assertEqual(source.input_calls, [(10, False), (9, False)])
-                if confirmed == with_ranges:
-                    self.assertEqual(len(self.spawner.children), before)
-                    if code:
-                        self.assert_refused(probing, ProbeFailed)
-                        continue
-                else:
-                    words = self.spawner.last.arguments
-                    self.assertEqual(words[-2:], confirmed.probe_arguments()[-2:])
-                    self.answer()
-                self.assertEqual(self.successResultOf(probing).codec, "mp3")
-
-    def test_tentative_and_broken(self) -> None:
-        """If the test of the server fails, the probe is refused with its error."""
-        source = FakeSource(opened=replace(remote_input(self.URL, "us/1"), tentative=True))
+    def test_replaced(self) -> None:
+        """If the source turns out to be unreadable, the child is stopped, and looks again."""
+        source = FakeSource(opened=remote_input(self.URL, "us/1"), replacement=local_input())
         probing = self.fetch(source=source)
-        source.refusal = UpstreamUnavailable()
+        first = self.spawner.last
+        source.replacing()
+        self.assertEqual(first.signals, ["TERM"])
+        first.exit_and_end(signal=15)
+        self.assertEqual(self.spawner.last.arguments[-2:], local_input().probe_arguments()[-2:])
         self.answer()
-        self.assert_refused(probing, UpstreamUnavailable)
+        self.assertEqual(self.successResultOf(probing).codec, "mp3")
 
     def test_cut_short(self) -> None:
         """A probe of a source that was cut short is refused, although ffprobe exits with 0.
@@ -441,19 +448,6 @@ class EncryptedTests(ProberCase):
             probe = self.successResultOf(self.probe_mp4(source))
             self.assertTrue(probe.may_be_encrypted)
             self.assertEqual(source.reads, 0)
-
-    def test_tentative(self) -> None:
-        """A request that shares a probe waits for the test of its own server."""
-        opened = replace(remote_input("https://a.test/b", "us/1"), tentative=True)
-        first, second = (FakeSource(data=self.ENCRYPTED, size=9, opened=opened) for _ in range(2))
-        probing = self.fetch(b"a", first), self.fetch(b"a", second)
-        first.opened = replace(opened, tentative=False)
-        first.size = second.size = len(self.ENCRYPTED)
-        output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
-        self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
-        for each in probing:
-            self.assert_refused(each, EncryptedSource)
-        self.assertEqual(len(second.input_calls), 2)
 
     def test_unreadable(self) -> None:
         """If a source cannot be read, its error is raised; a changed source fails the probe."""

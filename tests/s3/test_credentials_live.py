@@ -11,6 +11,7 @@ from typing import Any
 from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import BucketStore, load
+from audioproxy.s3 import objects
 from audioproxy.service import BootError, ProxyService, make_service
 from audioproxy.variants import s3 as s3_module
 from tests.support.authority import Authority
@@ -57,7 +58,8 @@ class StoreCheckTests(StoreCheckCase):
 
     async def test_refusals(self) -> None:
         """The boot error for wrong rights, bucket, endpoint or region names what is required."""
-        self.patch(s3_module, "_RETRY_DELAY", 0.01)
+        self.patch(s3_module, "RETRY_DELAY", 0.01)
+        self.patch(objects, "RETRY_DELAY", 0.01)
         writer, reader = self.server.add_user("write"), self.server.add_user("read")
         unreachable = {"endpoint": f"http://127.0.0.1:{free_port()}"}
         cases: list[tuple[dict[str, Any], str, str]] = [
@@ -100,7 +102,7 @@ class StoreCheckTests(StoreCheckCase):
         relay = self.relay()
         relay.rule = lambda request: HOLD
         node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
-        for method in ("PUT", "HEAD", "DELETE"):
+        for method in ("PUT", "GET", "DELETE"):
             await until(lambda: relay.stalled, "a request of the store check")
             self.assertEqual(method, relay.requests[-1].method)
             self.assertEqual([], list(listening_addresses(node)))
@@ -108,7 +110,7 @@ class StoreCheckTests(StoreCheckCase):
             relay.rule = lambda request: HOLD
         await node.port()
         self.assertEqual(2, len(list(listening_addresses(node))))
-        self.assertEqual(["PUT", "HEAD", "DELETE"], [request.method for request in relay.requests])
+        self.assertEqual(["PUT", "GET", "DELETE"], [request.method for request in relay.requests])
         self.assertEqual(1, len({request.target for request in relay.requests}))
         self.assertEqual([], self.stored())
 

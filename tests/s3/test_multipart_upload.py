@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.config import S3Config
 from audioproxy.s3.multipart_upload import put_multipart
-from audioproxy.s3.objects import Denied, ObjectStore, StoreError, Unavailable, UploadRange
+from audioproxy.s3.objects import Busy, Denied, ObjectStore, StoreError, Unavailable, UploadRange
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
@@ -159,7 +159,7 @@ class FailureTests(PartsCase):
         """An upload that could not be started, or that has no id, is not aborted."""
         for response, kind in (
             (reply(403, error("AccessDenied")), Denied),
-            (reply(503, error("SlowDown")), Unavailable),
+            (reply(503, error("SlowDown")), Busy),
             (reply(200, error("InternalError")), Unavailable),
             (reply(200), Unavailable),
             (reply(200, b"<UploadId></UploadId>"), Unavailable),
@@ -173,9 +173,9 @@ class FailureTests(PartsCase):
         """A failed step raises its error, and the upload is aborted."""
         failures: list[tuple[Any, type[StoreError], tuple[int, ...]]] = [
             (reply(403, error("AccessDenied")), Denied, (1, 2, 3, 4)),
-            (reply(500, error("InternalError")), Unavailable, (1, 2, 3, 4)),
+            (reply(500, error("InternalError")), Busy, (1, 2, 3, 4)),
             (reply(200, error("InternalError")), Unavailable, (1, 2, 3, 4)),
-            (lambda peer, _: peer.close(), Unavailable, (1, 2, 3, 4)),
+            (lambda peer, _: peer.close(), Busy, (1, 2, 3, 4)),
             # A part without an ETag.
             (reply(200), Unavailable, (1, 2, 3)),
             (send_truncated, Unavailable, (4,)),
@@ -191,7 +191,7 @@ class FailureTests(PartsCase):
     def test_short_file(self) -> None:
         """A file that is shorter than announced aborts the upload; its part is never complete."""
         self.network.scripts += [*STEPS[:2], reply(204)]
-        self.exactly(self.put(DATA[:1500]), Unavailable)
+        self.exactly(self.put(DATA[:1500]), Busy)
         self.assertEqual(
             self.sent_requests(),
             ["POST uploads=", "PUT partNumber=1&uploadId=upload-1", ABORT],
@@ -203,7 +203,7 @@ class FailureTests(PartsCase):
         closing = [lambda peer, _: peer.close()] * 2
         for responses in ([reply(403, error("AccessDenied"))], [reply(503)], closing):
             self.log.events.clear()
-            self.exactly(self.put_up_to(2, reply(500), *responses), Unavailable)
+            self.exactly(self.put_up_to(2, reply(500), *responses), Busy)
             self.assertEqual(
                 self.warnings(),
                 ["a multipart upload was not aborted, so its parts remain in the store: {error}"],
@@ -215,7 +215,7 @@ class FailureTests(PartsCase):
         putting = self.put_up_to(2, reply(500))
         self.assertNoResult(putting)
         self.network.advance(15)
-        self.exactly(putting, Unavailable)
+        self.exactly(putting, Busy)
         self.assertEqual(len(self.warnings()), 1)
 
 

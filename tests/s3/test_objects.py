@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -19,7 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.http_client.client import Response
+from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
+    Busy,
     Denied,
     Missing,
     ObjectStore,
@@ -33,7 +35,9 @@ from audioproxy.s3.objects import (
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import (
     ClientCase,
+    Peer,
     Request,
+    attempts,
     chunk,
     error,
     is_presigned,
@@ -60,7 +64,11 @@ def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -
 
 
 class StoreCase(ClientCase):
-    """Store whose responses a test chooses."""
+    """Store whose responses a test chooses. What is repeated is repeated at once."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(objects, "RETRY_DELAY", 0)
 
     def store(self, endpoint: str = "http://s3.test:9000", addressing: str = "path") -> ObjectStore:
         """Return a store."""
@@ -172,7 +180,7 @@ class RequestTests(StoreCase):
         """Require valid signatures for a request and for a presigned URL of an object."""
         self.network.scripts.append(reply(200, length=5))
         target = store.object(bucket, key)
-        self.result_of(target.head())
+        self.result_of(target.find())
         self.assertTrue(is_signed(self.last, SECRET), self.last)
         url = urlsplit(target.url)
         self.assertEqual((self.last.headers["host"], self.last.target), (url.netloc, url.path))
@@ -257,8 +265,10 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
         (Unavailable, 409, ("OperationAborted",)),
         (Unavailable, 412, ("PreconditionFailed",)),
         (Unavailable, 416, ("InvalidRange",)),
-        (Unavailable, 500, ("InternalError",)),
-        *((Unavailable, status, ("",)) for status in (408, 425, 429, 501, 502, 503, 504)),
+        (Unavailable, 501, ("NotImplemented",)),
+        (Busy, 500, ("InternalError",)),
+        (Busy, 503, ("SlowDown",)),
+        *((Busy, status, ("",)) for status in (408, 425, 429, 502, 503, 504)),
     )
     for code in codes
 ]
@@ -296,7 +306,7 @@ class RefusalTests(StoreCase):
     """Error responses of a store."""
 
     def operations(self) -> list[Coroutine[Any, Any, Any]]:
-        """Return one call of each operation except `StoreObject.head`."""
+        """Return one call of each operation except `StoreObject.find`."""
         put = self.target.put({}, UploadRange.of(b"hello"))
         return [self.target.get(0, 5, None), put, self.target.delete()]
 
@@ -304,22 +314,23 @@ class RefusalTests(StoreCase):
         """Each status and code raises one exception in all operations, which names both."""
         for status, code, kind in REFUSALS:
             for operation in self.operations():
-                self.network.scripts.append(reply(status, error(code) if code else b""))
+                document = error(code) if code else b""
+                self.network.scripts[:] = attempts(status, document)
                 refused = self.error_of(operation, kind)
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
     def test_refusals_for_clients(self) -> None:
         """Each store error maps to one refusal; missing and forbidden objects map to the same."""
         self.assertEqual(
-            [kind.refusal for kind in (Missing, Denied, WrongEndpoint, Unavailable)],
-            [NotFound, NotFound, NotConfigured, UpstreamUnavailable],
+            [kind.refusal for kind in (Missing, Denied, WrongEndpoint, Unavailable, Busy)],
+            [NotFound, NotFound, NotConfigured, UpstreamUnavailable, UpstreamUnavailable],
         )
 
     def test_redirects(self) -> None:
         """Redirects are not followed, since the signature is not valid for another host."""
         for status in (301, 302, 303, 307, 308):
             for headers in ({}, {"Location": "http://elsewhere.test/bucket/key"}):
-                for operation in (self.target.get(0, 5, None), self.target.head()):
+                for operation in (self.target.get(0, 5, None), self.target.find()):
                     self.network.scripts.append(reply(status, b"", headers))
                     self.error_of(operation, WrongEndpoint)
         self.assertEqual(set(self.network.names), {"s3.test"})
@@ -327,9 +338,10 @@ class RefusalTests(StoreCase):
     def test_refused_connection(self) -> None:
         """An unreachable store raises Unavailable with the store's origin and the cause."""
         self.network.refusal = ConnectionRefusedError()
-        fetching = self.begin(self.target.head())
+        fetching = self.begin(self.target.find())
         self.network.advance(1)
-        refused = self.exactly(fetching, Unavailable)
+        self.network.advance(1)
+        refused = self.exactly(fetching, Busy)
         self.assertIn("http://s3.test:9000 is unreachable", str(refused))
         self.assertIn("refused", str(refused))
 
@@ -340,11 +352,11 @@ class RefusalTests(StoreCase):
             fetching = self.begin(self.target.get(0, 5, None))
             self.assertNoResult(fetching)
             self.network.advance(15)
-            self.exactly(fetching, Unavailable)
+            self.assertIsInstance(self.failureResultOf(fetching).value, Unavailable)
 
     def test_cancelled(self) -> None:
         """A cancelled request raises CancelledError and not a store error."""
-        fetching = self.begin(self.target.head())
+        fetching = self.begin(self.target.find())
         fetching.cancel()
         self.network.run()
         self.exactly(fetching, CancelledError)
@@ -352,18 +364,17 @@ class RefusalTests(StoreCase):
     def test_nothing_is_left(self) -> None:
         """After any response to any operation, no connection and no timer is left (`tearDown`)."""
 
-        async def finish(operation: Coroutine[Any, Any, Response | None]) -> None:
+        async def finish(operation: Coroutine[Any, Any, object]) -> None:
             try:
                 response = await operation
             except StoreError:
                 return
-            if response is not None:
-                await response.discard()
+            if isinstance(response, Response):
+                response.discard()
 
         for status in (200, 204, 206, 301, 400, 404, 503):
-            for number, operation in enumerate((self.target.head(), *self.operations())):
-                # A response to HEAD, the first operation, has no body.
-                body = error("A") if number and status != 204 else b""
+            for operation in (self.target.find(), *self.operations()):
+                body = error("A") if status != 204 else b""
                 self.network.scripts[:] = [reply(status, body)] * 2
                 self.result_of(finish(operation))
 
@@ -418,30 +429,49 @@ class RefusalTests(StoreCase):
         self.assertIn(type(self.failureResultOf(refused).value), kinds)
 
 
-class HeadTests(StoreCase):
-    """The method `StoreObject.head`."""
+class FindTests(StoreCase):
+    """The method `StoreObject.find`."""
 
-    def test_headers(self) -> None:
-        """HEAD returns the headers of an object."""
-        self.network.scripts.append(reply(200, length=5, headers={"ETag": '"abc"'}))
-        response = self.result_of(self.target.head())
-        self.assertEqual((response.length, response.header("etag")), (5, '"abc"'))
+    def test_found(self) -> None:
+        """The first byte is requested, and the response has the size and the headers.
+
+        Stores that do not serve ranges send the whole object, which is not read. An empty object
+        has no range.
+        """
+        part = {"ETag": '"abc"', "Content-Range": "bytes 0-0/5"}
+        for response, size, closed in (
+            (reply(206, b"x", part), 5, False),
+            (reply(206, b"x", {**part, "Content-Range": "bytes 0-0/*"}), None, False),
+            (reply(206, b"x", {**part, "Content-Range": "bytes 0-0/" + "9" * 99}), None, False),
+            (reply(206, b"x", {"ETag": '"abc"'}), None, False),
+            (reply(200, length=10**9, headers=part), 10**9, True),
+            (reply(200, b"hello", part), 5, False),
+            (reply(200, b"", part), 0, False),
+            (reply(416, error("InvalidRange"), {"ETag": '"abc"'}), 0, False),
+        ):
+            self.network.peers.clear()
+            self.network.scripts.append(response)
+            found = self.result_of(self.store().object("bucket", b"key").find())
+            self.network.run()
+            self.assertEqual((found.size, found.response.header("etag")), (size, '"abc"'))
+            self.assertEqual((self.last.method, self.last.headers["range"]), ("GET", "bytes=0-0"))
+            self.assertTrue(is_signed(self.last, SECRET))
+            self.assertEqual([peer.closed for peer in self.network.peers[-1:]], [closed])
+            self.result_of(self.client.close())
+            self.client.open()
 
     def test_errors(self) -> None:
-        """The status of HEAD selects the exception; after a 400, a GET of one byte asks for a code.
+        """The status and the error code select the exception.
 
-        If the GET succeeds, no body is read. A 400 for a key with NUL means missing without a GET.
+        A 400 for a key with NUL means missing, whatever its code.
         """
-        bad_request, huge = reply(400, length=200), (reply(200, length=10**9), b"x" * 1000)
-        cases: list[tuple[bytes, list[Any], type[StoreError], list[str]]] = [
-            (b"key", [reply(404, length=200)], Missing, ["HEAD"]),
-            (b"key", [reply(403, length=200)], Denied, ["HEAD"]),
-            (b"key", [reply(301, length=200)], WrongEndpoint, ["HEAD"]),
-            (b"key", [reply(503, length=200)], Unavailable, ["HEAD"]),
-            # No other success than 200 is the response to HEAD.
-            *((b"key", [reply(each)], Unavailable, ["HEAD"]) for each in (201, 202, 204, 206)),
+        for key, response, kind in (
+            (b"key", reply(404), Missing),
+            (b"key", reply(403), Denied),
+            (b"key", reply(301), WrongEndpoint),
+            *((b"key", reply(each), Unavailable) for each in (201, 202, 204, 501)),
             *(
-                (b"key", [bad_request, reply(400, error(code))], kind, ["HEAD", "GET"])
+                (b"key", reply(400, error(code)), kind)
                 for code, kind in (
                     ("InvalidBucketName", Missing),
                     ("ExpiredToken", Denied),
@@ -449,18 +479,80 @@ class HeadTests(StoreCase):
                     ("", WrongEndpoint),
                 )
             ),
-            (b"key", [bad_request, reply(206, b"x")], Unavailable, ["HEAD", "GET"]),
-            (b"key", [bad_request, huge], Unavailable, ["HEAD", "GET"]),
-            (b"a\0b", [bad_request], Missing, ["HEAD"]),
-        ]
-        for row, (key, scripts, kind, methods) in enumerate(cases):
+            (b"a\0b", reply(400), Missing),
+        ):
             self.network.requests.clear()
-            self.network.scripts += scripts
-            self.error_of(self.store().object("bucket", key).head(), kind)
-            self.assertEqual([each.method for each in self.network.requests], methods, row)
-            if self.last.method == "GET":
-                self.assertEqual(self.last.headers["range"], "bytes=0-0")
-            self.assertTrue(is_signed(self.last, SECRET), row)
+            self.network.scripts.append(response)
+            refused = self.error_of(self.store().object("bucket", key).find(), kind)
+            self.assertNotRegex(str(refused), "^status 2", response)
+            self.assertEqual(len(self.network.requests), 1)
+
+
+class RetryTests(StoreCase):
+    """Lookups and reads of a store that is busy"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(objects, "RETRY_DELAY", 1)
+
+    def attempts(self) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
+        """Return what is attempted again."""
+        return [self.target.find, lambda: self.target.get(0, 1, '"abc"')]
+
+    def test_busy(self) -> None:
+        """A store that is busy, or closes the connection, is asked again after a second."""
+        found = reply(206, b"x", {"ETag": '"abc"', "Content-Range": "bytes 0-0/1"})
+        slow_down = reply(503, error("SlowDown"))
+
+        def reset(peer: Peer, _: object) -> None:
+            peer.reset()
+
+        for attempt in self.attempts():
+            for busy in (slow_down, reply(429), reply(500), reply(502), reply(504), reset):
+                self.result_of(self.client.close())
+                self.client.open()
+                self.network.requests.clear()
+                self.network.scripts[:] = [busy, found]
+                begun = self.begin(attempt())
+                self.network.advance(0.9)
+                self.assertNoResult(begun)
+                self.network.advance(0.1)
+                self.successResultOf(begun)
+                self.assertEqual(len(self.network.requests), 2)
+
+    def test_busy_for_long(self) -> None:
+        """There is one more attempt; it counts whether it fails or not."""
+        for attempt in self.attempts():
+            for last, kind in ((reply(503), Busy), (reply(404), Missing)):
+                self.network.scripts[:] = [reply(503), last]
+                begun = self.begin(attempt())
+                self.network.advance(1)
+                self.exactly(begun, kind)
+                self.assertEqual([], self.network.scripts)
+
+    def test_slow(self) -> None:
+        """A store that takes more than five seconds to fail is not asked again."""
+        for attempt in self.attempts():
+            for seconds, again in ((5, True), (5.1, False), (15, False)):
+                self.network.scripts[:] = []
+                begun = self.begin(attempt())
+                self.network.advance(seconds)
+                if seconds < 15:
+                    self.network.peers[-1].send(reply(503))
+                    self.network.run()
+                if not again:
+                    self.exactly(begun, Unavailable)
+                    continue
+                self.network.scripts.append(reply(404))
+                self.network.advance(1)
+                self.exactly(begun, Missing)
+
+    def test_certain(self) -> None:
+        """Other errors are not followed by another attempt."""
+        for attempt in self.attempts():
+            for status, kind in ((404, Missing), (403, Denied), (412, Unavailable), (301, None)):
+                self.network.scripts.append(reply(status))
+                self.error_of(attempt(), kind or WrongEndpoint)
 
 
 class ReadDocumentTests(StoreCase):

@@ -22,7 +22,8 @@ from tests.sources.test_https_live import (
     NO_RANGES,
     UNTIL_CLOSE,
     HttpsCase,
-    is_head,
+    is_state_request,
+    is_test,
     is_whole,
     sound,
 )
@@ -33,7 +34,6 @@ from tests.support.origins import (
     Behavior,
     BehaviorSequence,
     File,
-    Methods,
     PendingResponse,
     Raw,
     ReceivedRequest,
@@ -168,16 +168,15 @@ class StatusTests(TroubleCase):
                     self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
-        """After a good HEAD, 403 and 404 give 404; 410 and 503 give 502; 302 gives 415.
+        """After a good response, an error has the status that it would have as the first response.
 
-        If ffprobe reads the source and only ffmpeg gets a 403, 410 or 302, the status is the same.
+        If only ffmpeg gets a 403, that is a 404; a 410 is a 502, and a 302 a 415.
         """
-        good, rows = File(short_flac().read_bytes()), []
-        for code, status in ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415)):
-            behaviors: list[Behavior] = [Methods(good, Status(code))]
-            if code in (403, 410, 302):
-                behaviors.append(odd_after_first(good, Status(code), matches=is_whole))
-            rows += self.put_all(behaviors, status)
+        good, rows = File(sound("a.wav", "20")), []
+        for code, status in ((403, 404), (404, 404), (410, 404), (503, 502), (302, 404)):
+            rows += self.put_all([BehaviorSequence(good, Status(code))], status)
+        for code, status in ((403, 404), (410, 502), (302, 415)):
+            rows += self.put_all([odd_after_first(good, Status(code), matches=is_whole)], status)
         # ffprobe's GET of the whole file succeeds. Then ffmpeg's GET and all later requests get a
         # redirect, so the check after the render finds a changed source.
         rows += self.put_all([changed(good, Status(302), is_whole)], 500)
@@ -215,15 +214,17 @@ class StallTests(TroubleCase):
 
         So does a probe that does not end. The limit is AP_PROBE_TIMEOUT.
         """
-        good = File(short_flac().read_bytes(), **NO_RANGES)
+        good = File(sound("a.wav", "20"))
         endless = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         service = self.start(probe_timeout=0.5)
         for options in ("f:wav", "info"):
-            # The origin answers the first HEAD and, except for one row, the test for ranges.
             behaviors = [
-                Methods(good, STALL),
-                *(BehaviorSequence(good, good, each) for each in (STALL, endless)),
-                BehaviorSequence(good, good, replace(good, sent=9, then="hold")),
+                BehaviorSequence(STALL, matches=is_test, others=good),
+                *(
+                    BehaviorSequence(each, matches=is_whole, others=good)
+                    for each in (STALL, endless, replace(good, sent=9, then="hold"))
+                ),
+                replace(good, sent=9, then="hold", **NO_RANGES),
             ]
             responses = await self.assert_refused(service, self.put_all(behaviors, 504), options)
             self.assertEqual({"probe_timeout"}, {response.error for response in responses})
@@ -238,7 +239,7 @@ class StallTests(TroubleCase):
             odd_after_first(
                 odd_after_first(good, unreadable, matches=has_offset), unreadable, matches=is_whole
             ),
-            changed(fetched, replace(fetched, sent=300_000, then="hold"), is_whole),
+            replace(fetched, sent=300_000, then="hold"),
         ]
         await self.assert_refused(self.start(), self.put_all(behaviors, 502))
 
@@ -255,12 +256,12 @@ class StallTests(TroubleCase):
 
     async def test_render(self) -> None:
         """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT."""
-        good = File(sound("a.wav", "20"), **NO_RANGES)
-        head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(good.data)
-        slow = EndlessResponse(head, b"a", 0.05)
-        held = replace(good, sent=9, then="hold")
-        service = self.start(render_timeout=1)
-        rows = self.put_all([changed(good, bad, is_whole) for bad in (slow, held)], 504)
+        good = sound("a.wav", "20")
+        head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(good)
+        slow = EndlessResponse(head + good[: len(good) // 2], b"a", 0.05)
+        held = File(good, sent=len(good) // 2, then="hold", **NO_RANGES)
+        service = self.start(probe_timeout=2, render_timeout=1)
+        rows = self.put_all([slow, held], 504)
         before = await scrape(service.metrics_port)
         responses = await self.assert_refused(service, rows)
         self.assertEqual({"render_timeout"}, {response.error for response in responses})
@@ -309,11 +310,9 @@ class BrokenTests(TroubleCase):
         """
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
-        cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
         unreadable = [UnreadableAfter(good, half, then) for then in ENDS]
         closes, is_cut, *failed = *self.failed_ranges(data)[::2], Status(416), Status(503)
         behaviors = [
-            *(changed(replace(cut, sent=None), cut, is_whole) for cut in cuts),
             *(
                 odd_after_first(
                     odd_after_first(good, bad, matches=has_offset), bad, matches=is_whole
@@ -331,6 +330,10 @@ class BrokenTests(TroubleCase):
         await self.assert_refused(service, rows)
         expected = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
         self.assertEqual(expected, await self.renders(service, before))
+        # Where the whole has to be downloaded, no render is started.
+        cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
+        await self.assert_refused(service, self.put_all(cuts, 502))
+        self.assertEqual(expected, await self.renders(service, before))
 
     async def renders(self, service: ProxyService, before: dict[str, float]) -> dict[str, float]:
         """Return the increases of the counters of renders."""
@@ -340,13 +343,12 @@ class BrokenTests(TroubleCase):
     async def test_unsized(self) -> None:
         """A body of unknown length that is truncated gives 502, and starts no render (D48).
 
-        It is truncated if it ends without last chunk or TLS close_notify, or before the length in
-        HEAD. HEAD requests for the same source give 200.
+        It is truncated if it ends without last chunk or TLS close_notify. HEAD requests for the
+        same source give 200.
         """
         data = sound("a.wav", "20")
         behaviors = [
             *(File(data, sent=at, **CHUNKED) for at in (1, 9000, -9000)),
-            File(data, sent=9000, head_length=f"{len(data)}", **UNTIL_CLOSE),
             *(
                 File(data, sent=sent, then="close_without_notify", **framing)
                 for sent in (len(data), len(data) // 2)
@@ -385,35 +387,32 @@ class BrokenTests(TroubleCase):
         behaviors = [BehaviorSequence(bad, matches=has_offset, others=good) for bad in odd]
         await self.assert_refused(self.start(), self.put_all(behaviors, 502), "info")
 
-    async def test_too_long(self) -> None:
-        """A body longer than HEAD's Content-Length gives 502, if the service can detect it."""
-        data = sound("a.wav")
-        long = Methods(File(data[:-100]), File(data, **CHUNKED))
-        await self.assert_refused(self.start(), self.put_all([long], 502))
-
 
 class ReplacedTests(TroubleCase):
     """Sources that change between the first request and the last byte"""
 
     async def test_before_it_is_read(self) -> None:
-        """A source that changes before it is read gives 500 or a broken stream.
-
-        Nothing is stored.
-        """
-        old, new = File(sound("a.wav")), File(sound("a.wav"), etag='"2"', modified="another")
-        behaviors = [
-            BehaviorSequence(replace(old, ranges=ranges), replace(then, ranges=ranges))
-            for then in (new, replace(new, data=old.data[:-1000]))
-            for ranges in (True, False)
-        ]
-        await self.assert_refused(self.start(), self.put_all(behaviors, 500))
+        """A source that changes before it is read is rendered in one of its versions."""
+        old = File(sound("a.wav", "20"))
+        new = replace(old, data=sound("a.flac", "60"), etag='"2"', modified="another")
+        service = self.start()
+        expected = []
+        for name, file in (("old", old), ("new", new)):
+            self.add(name, file.data)
+            response = await fetch(service.port, signed(f"/f:wav/plain/local://{name}"))
+            expected.append(response.body)
+        for ranges, body in ((True, expected[1]), (False, expected[0])):
+            changing = BehaviorSequence(replace(old, ranges=ranges), replace(new, ranges=ranges))
+            url = self.origin.put(f"/{ranges}", changing)
+            response = await fetch(service.port, self.path(url))
+            self.assertEqual((200, True, body), (response.status, response.complete, response.body))
 
     async def test_while_it_is_read(self) -> None:
         """A source that changes or disappears while it is read gives 500 or a broken stream.
 
         For peaks and /info, a change gives 500.
         """
-        data, service = sound("a.wav"), self.start()
+        data, service = sound("a.wav", "20"), self.start()
         new_behaviors = (
             File(data, etag='"2"', modified=None),
             File(data, etag='"2"', modified="another"),
@@ -423,14 +422,16 @@ class ReplacedTests(TroubleCase):
         )
         self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
         for options, number in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
-            behaviors = [changed(File(data), new, is_head) for new in new_behaviors[:number]]
+            behaviors = [
+                changed(File(data), new, is_state_request) for new in new_behaviors[:number]
+            ]
             responses = await self.assert_refused(service, self.put_all(behaviors, 500), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
 
     async def test_entity_tags_of_many_servers(self) -> None:
         """If several servers send different ETags for a file, its date and size are compared."""
-        service, data = self.start(), short_flac().read_bytes()
+        service, data = self.start(), sound("a.wav", "20")
         for options in ("f:wav", "info"):
             files = (File(data, etag=f'"{number}"') for number in range(9))
             url = self.origin.put("/a", BehaviorSequence(*files))
@@ -452,7 +453,7 @@ class LeftoverTests(TroubleCase):
             EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
             File(b"No sound, but words.\n" * 500),
             replace(flac, zipped="always"),
-            changed(flac, replace(flac, etag='"2"', modified=None), is_head),
+            BehaviorSequence(flac, replace(flac, etag='"2"', modified=None)),
         ]
         for framing in ({}, NO_RANGES, CHUNKED):
             good = File(sound("a.wav", "20"), **framing)
@@ -486,8 +487,7 @@ class LeftoverTests(TroubleCase):
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in responses})
         # The client of this download disconnects while the download stalls.
         fetched = File(sound("a.wav"), **NO_RANGES)
-        held = replace(fetched, sent=9, then="hold")
-        url = self.origin.put("/left", changed(fetched, held, is_whole))
+        url = self.origin.put("/left", replace(fetched, sent=9, then="hold"))
         self.origin.release()
         client = await send(service.port, self.path(url))
         await until(lambda: self.origin.held, "the download to stall")

@@ -16,7 +16,15 @@ from zope.interface import implementer
 
 from audioproxy.backends import BootError
 from audioproxy.service import make_service
-from tests.sources.test_https_live import HttpsCase, authority, certificate
+from audioproxy.sources import https
+from tests.sources.test_https_live import (
+    HttpsCase,
+    authority,
+    certificate,
+    is_state_request,
+    is_whole,
+    sound,
+)
 from tests.support.origins import Origin, PendingResponse, Redirect, Status, open_origin
 from tests.support.service import fetch, reactor, send, short_flac
 
@@ -66,14 +74,21 @@ class RedirectTests(HttpsCase):
     """Redirects, which the service follows one by one"""
 
     async def test_short_lived(self) -> None:
-        """Redirects to short-lived URLs are followed before probe and render, and after render."""
-        url = self.origin.put("/a", ShortLivedRedirect(self.origin, short_flac().read_bytes()))
-        response = await fetch(self.start().port, self.path(url))
-        self.assertEqual((200, True), (response.status, response.complete))
-        requests = [request.method for request in self.origin.requests_for("/a")]
-        self.assertEqual(["HEAD"] * 3, requests)
-        used = {request.target for request in self.origin.requests if request.target != "/a"}
-        self.assertEqual({f"/b?good={number}" for number in range(3)}, used)
+        """Redirects to short-lived URLs are followed before probe and render, and after render.
+
+        Before a render, for each child, only where the probe was not just now.
+        """
+        service = self.start(variant_store=None)
+        for lifetime, followed in ((0, 4), (60, 2)):
+            self.patch(https, "_TARGET_LIFETIME", lifetime)
+            path = f"/{lifetime}"
+            url = self.origin.put(path, ShortLivedRedirect(self.origin, sound("a.flac", "60")))
+            before = len(self.origin.requests_for("/b"))
+            response = await fetch(service.port, self.path(url, "f:opus"))
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertEqual(followed, len(self.origin.requests_for(path)))
+            used = {request.target for request in self.origin.requests_for("/b")[before:]}
+            self.assertEqual({f"/b?good={number}" for number in range(followed)}, used)
 
 
 class TrustTests(HttpsCase):
@@ -158,12 +173,12 @@ class SpellingTests(HttpsCase):
         service = self.start()
         clients = {}
         for target, spelled in targets.items():
-            self.origin.put(spelled.partition("?")[0], short_flac().read_bytes())
+            self.origin.put(spelled.partition("?")[0], sound("a.flac", "60"))
             path = self.path(self.origin.url(target), "info")
             clients[target] = await send(service.port, path)
         responses = {target: (await client.end()).status for target, client in clients.items()}
-        for client, wanted in (("service", None), ("ffprobe", "bytes=0-")):
-            requested = {a.target for a in self.origin.requests if a.headers.get("range") == wanted}
+        for client, is_from in (("service", is_state_request), ("ffprobe", is_whole)):
+            requested = {each.target for each in self.origin.requests if is_from(each)}
             self.assertEqual({*targets.values()}, requested, client)
         self.assertEqual({200}, {*responses.values()}, responses)
 

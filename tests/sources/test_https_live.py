@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from email.utils import formatdate
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,9 +20,11 @@ from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
 from tests.support.origins import (
     Behavior,
+    BehaviorSequence,
     File,
     PendingResponse,
     ReceivedRequest,
+    Status,
     open_origin,
 )
 from tests.support.servers import Server
@@ -51,6 +55,13 @@ def sound(name: str, seconds: str = "1") -> bytes:
     how = ("-movflags", "+faststart") if name == "first.m4a" else ()
     words = ("-f", "lavfi", "-i", SINE + seconds, *how)
     return generate_audio(Path("sounds/https", f"{seconds}-{name}").resolve(), *words).read_bytes()
+
+
+def large_sound(name: str) -> bytes:
+    """Return a tone that is too large to be read with the first request."""
+    data = sound(name, "120" if name.endswith((".ogg", ".mp3")) else "20")
+    assert len(data) > 100_000, name
+    return data
 
 
 @cache
@@ -86,30 +97,39 @@ class WithoutTotal:
 
 @dataclass(frozen=True, slots=True)
 class PartialRanges:
-    """File whose ranges are at most 10 000 bytes long."""
+    """File whose ranges are at most so many bytes long."""
 
     data: bytes
+    limit: int = 10_000
 
     def respond(self, pending: PendingResponse) -> None:
         file = File(self.data)
         start, end = file.part(pending.request.headers) or (0, 0)
-        if end - start > 10_000:
-            piece = {**pending.request.headers, "range": f"bytes={start}-{start + 9999}"}
+        if end - start > self.limit:
+            piece = {
+                **pending.request.headers,
+                "range": f"bytes={start}-{start + self.limit - 1}",
+            }
             pending = replace(pending, request=replace(pending.request, headers=piece))
         file.respond(pending)
 
 
-def is_head(request: ReceivedRequest) -> bool:
-    """Return whether a request is a HEAD."""
-    return request.method == "HEAD"
+def is_state_request(request: ReceivedRequest) -> bool:
+    """Return whether a request asks for the state of a source: before the probe, and at the end."""
+    return request.headers.get("range") in ("bytes=0-65535", "bytes=0-0")
+
+
+def is_test(request: ReceivedRequest) -> bool:
+    """Return whether a request tests the origin, as ffmpeg would ask it."""
+    return request.headers.get("range") == "bytes=0-" and "accept-encoding" in request.headers
 
 
 def is_whole(request: ReceivedRequest) -> bool:
-    """Return whether a request is a GET for the whole file.
+    """Return whether a request is ffmpeg's for the whole file.
 
     ffprobe and then the render send such a request first.
     """
-    return request.method == "GET" and request.headers.get("range", "bytes=0-") == "bytes=0-"
+    return request.headers.get("range") == "bytes=0-" and "accept-encoding" not in request.headers
 
 
 class HttpsCase(ServiceCase):
@@ -153,6 +173,56 @@ class HttpsCase(ServiceCase):
         return [path.name for path in files if ".scratch" not in path.parts]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRanges:
+    """File of a server that responds to a range with an error."""
+
+    data: bytes
+    status: int
+
+    def respond(self, pending: PendingResponse) -> None:
+        served: Behavior = File(self.data, **NO_RANGES)
+        if "range" in pending.request.headers:
+            served = Status(self.status)
+        served.respond(pending)
+
+
+class Variations:
+    """File whose validators are others in each response.
+
+    :param tags: the entity tags of successive responses; the last one is followed by the first.
+    :param dated: the file is as old as the response, and has no tag.
+    """
+
+    def __init__(self, data: bytes, tags: Sequence[str | None] = (), *, dated: bool = False):
+        self._file = File(data, etag=None, modified=None)
+        self._tags = cycle(tags or [f'"{number}"' for number in range(999)])
+        self._dated = dated
+
+    def respond(self, pending: PendingResponse) -> None:
+        etag = None if self._dated else next(self._tags)
+        modified = formatdate(usegmt=True) if self._dated else None
+        headers = ("Date: " + formatdate(usegmt=True),)
+        replace(self._file, etag=etag, modified=modified, headers=headers).respond(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Preceded:
+    """File whose responses follow another response."""
+
+    data: bytes
+    interim: bytes
+
+    def respond(self, pending: PendingResponse) -> None:
+        pending.write(self.interim)
+        File(self.data).respond(pending)
+
+
+EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n"
+AWS_CHUNKED = ("Content-Encoding: aws-chunked",)
+FORMS = ('"a"', 'W/"a"', '"a-gzip"', 'W/"a-gzip"', '"a"-gzip', '"a;br"')
+ODD_TAGS = ('"a"', None, '"a"')
+
 #: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
 #: ffprobe can determine the size of the source. Without the size, ffprobe reports fewer fields.
 BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
@@ -166,20 +236,25 @@ BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
         lambda data: File(data, headers=("Accept-Ranges: bytes",), **NO_RANGES),
         True,
     ),
-    ("HEAD 405", "last.m4a", lambda data: File(data, head=405, **NO_RANGES), True),
-    ("HEAD with length 0", "a.wav", lambda data: File(data, head_length="0"), True),
-    ("chunked", "last.m4a", lambda data: File(data, **CHUNKED), False),
+    ("ranges that are refused", "a.wav", lambda data: RefusedRanges(data, 416), True),
+    ("ranges that are an error", "a.ogg", lambda data: RefusedRanges(data, 400), True),
+    ("no validator", "a.mp3", lambda data: File(data, etag=None, modified=None), True),
+    ("other tag in each response", "a.wav", lambda data: Variations(data), True),
+    ("modified now", "a.flac", lambda data: Variations(data, dated=True), True),
+    ("tags of weak and compressed forms", "last.m4a", lambda data: Variations(data, FORMS), True),
+    ("tags that are missing now and then", "a.wav", lambda data: Variations(data, ODD_TAGS), True),
+    ("103", "a.wav", lambda data: Preceded(data, EARLY_HINTS), True),
+    ("100", "a.ogg", lambda data: Preceded(data, b"HTTP/1.1 100 Continue\r\n\r\n"), True),
+    ("encoded by nothing", "a.mp3", lambda data: File(data, headers=AWS_CHUNKED), True),
+    ("chunked", "last.m4a", lambda data: File(data, **CHUNKED), True),
     ("ranges in chunks", "a.ogg", lambda data: File(data, framing="chunked"), True),
-    (
-        "HTTP/1.0",
-        "a.mp3",
-        lambda data: File(data, head_length=f"{len(data)}", **UNTIL_CLOSE),
-        False,
-    ),
+    ("HTTP/1.0", "a.mp3", lambda data: File(data, **UNTIL_CLOSE), True),
     ("wav until close", "a.wav", lambda data: File(data, **UNTIL_CLOSE), True),
     ("m4a until close", "last.m4a", lambda data: File(data, **UNTIL_CLOSE), True),
     ("no total", "a.wav", WithoutTotal, True),
     ("short ranges", "a.wav", PartialRanges, True),
+    ("limited ranges", "a.wav", lambda data: PartialRanges(data, 100_000), True),
+    ("limited ranges of m4a", "last.m4a", lambda data: PartialRanges(data, 70_000), True),
     (
         "no close_notify",
         "last.m4a",
@@ -206,11 +281,11 @@ class SameAudioTests(HttpsCase):
         service = self.start(variant_store=None)
         expected = {}
         for form in {form for _, form, _, _ in BEHAVIORS}:
-            self.add(form, sound(form))
+            self.add(form, large_sound(form))
             paths = [signed(f"/{options}/plain/local://{form}") for options in ("f:wav", "info")]
             expected[form] = await self.fetch_all(service.port, paths)
         urls = [
-            self.origin.put(f"/{number}-{form}", make(sound(form)))
+            self.origin.put(f"/{number}-{form}", make(large_sound(form)))
             for number, (_, form, make, _) in enumerate(BEHAVIORS)
         ]
         renders = await self.fetch_all(service.port, [self.path(url) for url in urls])
@@ -269,23 +344,49 @@ class SameAudioTests(HttpsCase):
         }
         self.assertEqual({"identity"}, encodings)
 
-    async def test_coalescing(self) -> None:
-        """Ten concurrent requests share one render, one probe and five requests to the origin."""
-        url = self.origin.put("/a.flac", short_flac().read_bytes())
+    async def test_requests(self) -> None:
+        """Ten concurrent requests share one render, and few requests to the origin.
+
+        A small source is read with its first request.
+        """
         service = self.start()
-        before = await scrape(service.metrics_port)
-        responses = await self.fetch_all(service.port, [self.path(url)] * 10)
-        self.assertEqual(1, len({response.body for response in responses}))
-        self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
-        counted = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual(1, counted['renders_total{format="wav",outcome="success"}'])
-        requests = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
-        last = short_flac().stat().st_size - 1
-        # HEAD before the probe, all of the file as a test for ranges, the probe, the render, and
-        # HEAD after the render.
-        ranges = f"0-{last}", "0-", "0-"
-        expected = ["HEAD ", *(f"GET bytes={each}" for each in ranges), "HEAD "]
-        self.assertEqual(sorted(expected), sorted(requests))
+        start, test, probe, render, end = "0-65535", "0-", "0-", "0-", "0-0"
+        for name, length, ranges in (
+            ("small.wav", "1", [start]),
+            ("large.flac", "60", [start, test, probe, render, end]),
+        ):
+            url = self.origin.put(f"/{name}", sound(name, length))
+            before = await scrape(service.metrics_port)
+            responses = await self.fetch_all(service.port, [self.path(url, "f:opus")] * 10)
+            self.assertEqual(1, len({response.body for response in responses}))
+            self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
+            counted = counter_increases(before, await scrape(service.metrics_port))
+            self.assertEqual(1, counted['renders_total{format="opus",outcome="success"}'])
+            requests = self.origin.requests_for(f"/{name}")
+            expected = sorted(f"bytes={each}" for each in ranges)
+            self.assertEqual(expected, sorted(each.headers["range"] for each in requests))
+        # The next variant needs neither the probe nor the test.
+        await fetch(service.port, self.path(url, "f:opus/br:64"))
+        requests = self.origin.requests_for("/large.flac")
+        counted_ranges = Counter(each.headers["range"].removeprefix("bytes=") for each in requests)
+        self.assertEqual(Counter([start, render, end]), counted_ranges - Counter(ranges))
+        self.assertEqual({"GET"}, {each.method for each in self.origin.requests})
+
+    async def test_contradictions(self) -> None:
+        """An origin that contradicts itself after a render is not read in place the next time."""
+        data, service = sound("a.wav", "20"), self.start(variant_store=None)
+        other = File(data, etag='"2"', modified="another")
+        at_the_end = BehaviorSequence(
+            File(data), other, other, File(data), matches=is_state_request
+        )
+        for kind in ("f:wav", "info"):
+            url = self.origin.put(f"/{kind[0]}", at_the_end)
+            at_the_end.match_count = 0
+            first = await fetch(service.port, self.path(url, kind))
+            self.assertFalse(first.status == 200 and first.complete)
+            at_the_end.match_count = 1
+            again = await fetch(service.port, self.path(url, kind))
+            self.assertEqual((200, True), (again.status, again.complete))
 
 
 class InfoTests(HttpsCase):
@@ -311,7 +412,7 @@ class InfoTests(HttpsCase):
             before = self.methods()
             same = await fetch(service.port, path, if_none_match=full["etag"] or b"")
             self.assertEqual((304, full["etag"], b""), (same.status, same["etag"], same.body))
-            self.assertEqual(["HEAD"], [*(self.methods() - before).elements()])
+            self.assertEqual(["GET"], [*(self.methods() - before).elements()])
             self.origin.put(f"/{number}", second)
             head = await fetch(service.port, path, b"HEAD", if_none_match=full["etag"] or b"")
             self.assertEqual(200, head.status, number)
@@ -374,7 +475,9 @@ class RealServerTests(HttpsCase):
         server = Server(words, environ, self.store.parent / "server.log")
         self.addCleanup(server.kill)
         name = "a b%20c;d.m4a"
-        self.add(name, sound("last.m4a"))
+        self.add(name, sound("last.m4a", "20"))
+        # A date that is as recent as the response is no validator.
+        os.utime(self.root / name, (10**9, 10**9))
         self.add("text.mp3", b"No sound, but words." * 500)
         service = self.start(variant_store=None)
         found = await until(lambda: _STARTED.findall(server.output_tail), "the server to start")

@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -170,8 +170,12 @@ class ServedTests(LocalCase):
         """A child inherits the file's descriptor and may use the file protocol only (D43)."""
         opened = self.open(b"a.mp3")
         self.addCleanup(opened.close)
-        for whole in (True, False):
-            source = self.successResultOf(Deferred.fromCoroutine(opened.input(1, whole=whole)))
+
+        async def look(opened: Input) -> Input:
+            return opened
+
+        for opening in (opened.inspect(1, look), opened.input(1)):
+            source = self.successResultOf(Deferred.fromCoroutine(opening))
             self.assertEqual((source.url, source.protocols), ("file:/dev/fd/3", ("file",)))
         self.assertEqual(list(opened.descriptors), [3])
         self.assertFalse(os.get_inheritable(opened.descriptors[3]))

@@ -14,11 +14,13 @@ from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, Upstre
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.media.inputs import Input
+from audioproxy.s3 import objects
 from audioproxy.s3.objects import Denied, ObjectStore
 from audioproxy.sources.s3 import OpenS3Source, S3Sources
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
+    attempts,
     error,
     is_presigned,
     is_signed,
@@ -30,11 +32,17 @@ TAGGED = {"ETag": '"abc"'}
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 
 
+async def look(opened: Input) -> Input:
+    """Look at a source without a child."""
+    return opened
+
+
 class SourceCase(ClientCase):
     """Sources in a fake object store."""
 
     def setUp(self) -> None:
         super().setUp()
+        self.patch(objects, "RETRY_DELAY", 0)
         self.log = Log()
         self.addCleanup(self.log.start())
         self.objects = self.make()
@@ -56,12 +64,13 @@ class SourceCase(ClientCase):
         """Open a source with this response of the store."""
         self.network.scripts.append(response)
         opened = self.successResultOf(self.begin_to_open())
-        self.assertEqual(self.network.requests[-1].method, "HEAD")
+        request = self.network.requests[-1]
+        self.assertEqual((request.method, request.headers["range"]), ("GET", "bytes=0-0"))
         return opened
 
     def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
-        """Return the input for ffmpeg."""
-        return self.result_of(opened.input(seconds, whole=whole))
+        """Return the input for ffmpeg, or for ffprobe."""
+        return self.result_of(opened.input(seconds) if whole else opened.inspect(seconds, look))
 
 
 class RequestBucketListTests(SourceCase):
@@ -128,14 +137,14 @@ class OpenTests(SourceCase):
             (NotFound, [reply(404)]),
             (NotFound, [reply(403)]),
             (NotFound, [reply(401)]),
-            (NotFound, [reply(400), reply(400, error("InvalidBucketName"))]),
-            (NotFound, [reply(400), reply(400, error("ExpiredToken"))]),
+            (NotFound, attempts(400, error("InvalidBucketName"))),
+            (NotFound, attempts(400, error("ExpiredToken"))),
             (NotConfigured, [reply(301)]),
             (NotConfigured, [reply(405)]),
-            (NotConfigured, [reply(400), reply(400, error("AuthorizationHeaderMalformed"))]),
-            (UpstreamUnavailable, [reply(429)]),
-            (UpstreamUnavailable, [reply(500)]),
-            (UpstreamUnavailable, [reply(503)]),
+            (NotConfigured, attempts(400, error("AuthorizationHeaderMalformed"))),
+            (UpstreamUnavailable, attempts(429)),
+            (UpstreamUnavailable, attempts(500)),
+            (UpstreamUnavailable, attempts(503)),
         ):
             self.network.scripts += replies
             self.exactly(self.begin_to_open(), refusal)
@@ -144,6 +153,7 @@ class OpenTests(SourceCase):
         """A store that cannot be reached is a 502, not a 404."""
         self.network.refusal = ConnectionRefusedError()
         opening = self.begin_to_open()
+        self.network.advance(1)
         self.network.advance(1)
         self.exactly(opening, UpstreamUnavailable)
 
@@ -173,12 +183,13 @@ class UnchangedTests(SourceCase):
 
     def test_store_cannot_report(self) -> None:
         """If the store does not say whether a source has changed, it counts as unchanged."""
-        for responses in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
+        for responses in (attempts(403), attempts(503), attempts(301), attempts(400)):
             self.assertTrue(self.unchanged(*responses))
         opened = self.open(reply(200, length=5, headers=TAGGED))
         self.result_of(self.client.close())
         self.network.refusal = ConnectionRefusedError()
         fetching = self.begin(opened.unchanged())
+        self.network.advance(1)
         self.network.advance(1)
         self.assertTrue(self.successResultOf(fetching))
 
@@ -214,7 +225,7 @@ class ReadTests(SourceCase):
             (reply(403), NotFound),
         ):
             opened = self.open(reply(200, length=9, headers=TAGGED))
-            self.network.scripts.append(response)
+            self.network.scripts[:] = [response] * (2 if response == reply(503) else 1)
             self.error_of(opened.read(2, 3), refusal)
 
 
@@ -271,7 +282,7 @@ class InputTests(SourceCase):
             response = reply(200, length=5, headers={**TAGGED, "Content-Encoding": coding})
             opened = self.open(response)
             if refused:
-                self.error_of(opened.input(60, whole=False), UndecodableSource)
+                self.error_of(opened.inspect(60, look), UndecodableSource)
             else:
                 self.assertTrue(self.input_of(opened).seekable, coding)
 
@@ -279,8 +290,8 @@ class InputTests(SourceCase):
         """An empty object is a 415, since it has no audio and no range."""
         opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
         self.assertEqual(opened.size, 0)
-        for whole in (True, False):
-            self.error_of(opened.input(60, whole=whole), UndecodableSource)
+        self.error_of(opened.input(60), UndecodableSource)
+        self.error_of(opened.inspect(60, look), UndecodableSource)
 
 
 class LogTests(SourceCase):
@@ -304,7 +315,7 @@ class LogTests(SourceCase):
             (reply(503), [(LogLevel.warn, "a source in bucket cannot be read: status 503")]),
             (reply(301), [(LogLevel.warn, "a source in bucket cannot be read: status 301")]),
         ):
-            self.network.scripts.append(response)
+            self.network.scripts[:] = [response] * (2 if response == reply(503) else 1)
             self.failureResultOf(self.begin_to_open())
             self.assertEqual(self.logged(), expected)
 
@@ -317,8 +328,8 @@ class LogTests(SourceCase):
             [InputTests.WHOLE],
             [reply(404)],
             [reply(403)],
-            [reply(503)],
-            [reply(400), reply(400, error("ExpiredToken"))],
+            attempts(503),
+            attempts(400, error("ExpiredToken")),
         ):
             self.network.scripts[:] = responses
             opening = self.begin_to_open()
@@ -329,6 +340,7 @@ class LogTests(SourceCase):
         self.network.refusal = ConnectionRefusedError()
         self.result_of(self.client.close())
         opening = self.begin_to_open()
+        self.network.advance(1)
         self.network.advance(1)
         self.failureResultOf(opening)
         self.assertTrue(self.log.events)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import h11
 from twisted.internet.address import IPv4Address
@@ -528,6 +528,9 @@ class FakeSubscription:
         self.render.unsubscribe()
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class FakeSource:
     """Open source that passes no descriptors to child processes.
@@ -541,9 +544,9 @@ class FakeSource:
     closed: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return the input of a local source."""
-        return local_input()
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+        """Let a child look at the input of a local source."""
+        return await look(local_input())
 
     def fingerprint(self) -> bytes:
         """Return an empty fingerprint, so that probe results are not cached."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -15,15 +15,17 @@ from audioproxy.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 
+T = TypeVar("T")
+
 
 class FakeSource:
     """Source that states a given size; its descriptor for child processes is /dev/null.
 
     :ivar written_to: whether the source was written to after it was opened.
-    :ivar input_calls: the arguments of each call of `input`: the timeout, and whether it is for the
-        whole source.
-    :ivar refusal: raised by `input` for the whole source, if set.
-    :ivar fetching: Deferred for which `input` of the whole source waits, if set; a test fires it.
+    :ivar input_calls: the timeout of each call of `inspect` and `input`, and whether it was one of
+        `input`.
+    :ivar refusal: raised by `input`, if set.
+    :ivar fetching: Deferred for which `input` waits, if set; a test fires it.
     :ivar content: what `read` returns; an exception is raised.
     """
 
@@ -42,14 +44,19 @@ class FakeSource:
         assert not self.closed, "the source is closed"
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    async def input(self, seconds: float, *, whole: bool) -> Input:
+    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
         assert not self.closed, "the source is closed"
-        self.input_calls.append((seconds, whole))
-        if whole and self.fetching is not None:
+        self.input_calls.append((seconds, False))
+        return await look(local_input())
+
+    async def input(self, seconds: float) -> Input:
+        assert not self.closed, "the source is closed"
+        self.input_calls.append((seconds, True))
+        if self.fetching is not None:
             await self.fetching
-        if whole and self.refusal is not None:
+        if self.refusal is not None:
             raise self.refusal
-        if whole and self.size is None and isinstance(self.content, bytes):
+        if self.size is None and isinstance(self.content, bytes):
             # It was downloaded.
             self.size = len(self.content)
         return local_input()

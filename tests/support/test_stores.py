@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, S3Source
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
@@ -37,12 +38,17 @@ class FakeSourcesTests(SynchronousTestCase):
         self.assertRaises(AssertionError, source.close)
 
     def test_fetched(self) -> None:
-        """`input` of a slow source waits for `fetching`; for a probe it returns at once."""
+        """`input` of a slow source waits for `fetching`; `inspect` does not."""
         self.sources.slow = True
         source = self.successResultOf(self.open(LocalSource(b"a")))
         self.addCleanup(source.close)
-        self.successResultOf(Deferred.fromCoroutine(source.input(5, whole=False)))
-        fetching = Deferred.fromCoroutine(source.input(4, whole=True))
+
+        async def look(opened: Input) -> Input:
+            return opened
+
+        seen = self.successResultOf(Deferred.fromCoroutine(source.inspect(5, look)))
+        self.assertEqual(local_input(), seen)
+        fetching = Deferred.fromCoroutine(source.input(4))
         self.assertNoResult(fetching)
         source.refusal = OSError()
         source.fetching.callback(None)

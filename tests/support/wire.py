@@ -120,6 +120,11 @@ def error(code: str) -> bytes:
     return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Key>/</Key></Error>".encode()
 
 
+def attempts(status: int, body: bytes = b"") -> list[bytes]:
+    """Return the responses to a request to a store, which is repeated if the store is busy."""
+    return [reply(status, body)] * (2 if status in (408, 425, 429, 500, 502, 503, 504) else 1)
+
+
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {text}" for name, text in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -14,6 +14,7 @@ from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
 from audioproxy.render import registry as registry_module
+from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
@@ -239,7 +240,8 @@ class MultipartTests(RemoteCase):
         self.put("long.flac", long_flac())
         # Small parts in place of the default of 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
-        self.patch(s3_module, "_RETRY_DELAY", 0.01)
+        self.patch(s3_module, "RETRY_DELAY", 0.01)
+        self.patch(objects, "RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))

@@ -13,6 +13,7 @@ from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.http_client.timeouts import ProgressTimeout
 from audioproxy.render import registry as registry_module
+from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
 from tests.support.origins import ReceivedRequest
@@ -48,7 +49,8 @@ class OutageCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.patch(s3_module, "_RETRY_DELAY", 0.01)
+        self.patch(s3_module, "RETRY_DELAY", 0.01)
+        self.patch(objects, "RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
         self.log = Log()
         self.addCleanup(self.log.start())
