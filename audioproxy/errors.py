@@ -6,6 +6,7 @@ it into a response. No other module contains the status of a refusal.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 _NO_STORE = "no-store"
@@ -175,6 +176,17 @@ class RenderFailed(Refusal):
     status = 500
     code = "render_failed"
     default_message = "The render failed."
+
+
+class DiskFull(RenderFailed):
+    """The output could not be written, since its disk is full or a quota is reached."""
+
+    default_message = "The disk is full."
+
+    @staticmethod
+    def explains(error: OSError) -> bool:
+        """Return whether an error has this cause."""
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class IrregularSource(RenderFailed):

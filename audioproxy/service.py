@@ -154,7 +154,7 @@ class AudioProxy(Service):
                 self._preparer,
                 slots,
                 self._limits,
-                RenderStorage(self.store, space),
+                RenderStorage(self.store, space, reactor),
                 OutputEncoder(encoder, Waveforms(decoder, threads)),
                 metrics,
             )

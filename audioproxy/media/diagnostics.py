@@ -13,10 +13,12 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 
+_DISK_FULL = (b"No space left on device", b"Disk quota exceeded")
+
 # Failures of the service itself. They are checked before those of sources: an encoder that ran out
 # of disk space may have reported an error of the source earlier.
 _SERVICE_FAILURES = (
-    b"No space left on device",
+    *_DISK_FULL,
     b"Cannot allocate memory",
     b"Too many open files",
     b"Permission denied",
@@ -167,6 +169,11 @@ def lost_reader(stderr: bytes) -> bool:
 def exceeded_file_size(stderr: bytes) -> bool:
     """Return whether a write failed at the file size limit (EFBIG)."""
     return b"File too large" in stderr
+
+
+def filled_disk(stderr: bytes) -> bool:
+    """Return whether a write failed since the disk is full or a quota is reached."""
+    return any(text in stderr for text in _DISK_FULL)
 
 
 def redact(stderr: bytes) -> str:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from audioproxy.errors import (
+    DiskFull,
     IrregularSource,
     NothingDecoded,
     OutputTooLarge,
@@ -24,6 +25,7 @@ from audioproxy.media.decoding import KEPT_LINES, Pipeline
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
+    filled_disk,
     lacks_end,
     lost_reader,
     redact,
@@ -236,6 +238,8 @@ def _refusal(ended: Exit) -> Refusal:
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
+    if filled_disk(ended.stderr):
+        return _stopped(DiskFull())
     # The stderr of a child that a signal ended explains nothing.
     refusal_type = classify(ended.stderr) if ended.signal is None else None
     how, diagnostic = describe_exit(ended), redact(ended.stderr)

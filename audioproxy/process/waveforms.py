@@ -8,7 +8,7 @@ from tempfile import SpooledTemporaryFile
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
-from audioproxy.errors import OutputTooLarge, RenderFailed
+from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed
 from audioproxy.log_context import Logger
 from audioproxy.media.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples
@@ -104,6 +104,8 @@ class Waveforms:
             raise
         except OSError as error:
             _log.warn("a waveform cannot be written: {error}", error=error)
+            if DiskFull.explains(error):
+                raise DiskFull from error
             raise RenderFailed("The waveform could not be written to the disk.") from error
         finally:
             # The removal of a large file takes time.

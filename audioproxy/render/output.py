@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from audioproxy.errors import Refusal, RenderFailed
+from audioproxy.errors import DiskFull, Refusal, RenderFailed
 from audioproxy.log_context import Logger
 from audioproxy.media.encoding import StatedLength
 from audioproxy.scratch_files import ScratchFile
@@ -161,6 +161,8 @@ class RenderOutput:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             _log.warn("the length of an output cannot be written: {error}", error=error)
+            if DiskFull.explains(error):
+                raise DiskFull from error
             raise RenderFailed("The output could not be written to the disk.") from error
 
     def _notify(self) -> None:

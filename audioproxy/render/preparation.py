@@ -162,7 +162,6 @@ class Preparation:
         irregular = self._identity in self._preparer.irregular
         if needs_measuring(self._options, self.probe, irregular=irregular):
             await self._measure(deadline)
-        # Where what was read contradicts the probe's server, the source was downloaded.
         opened = await self.input(deadline)
         resampler = await deadline.limit(self._preparer.find_resampler())
         ffmpeg, options, probe = self._preparer.ffmpeg, self._options, self.probe
@@ -248,8 +247,7 @@ class Preparation:
         await self._find_length(deadline)
         if not needs_measuring(self._options, self.probe):
             return None
-        opened = await self.input(deadline)
-        return measure_arguments(self._preparer.ffmpeg, opened, self.probe)
+        return measure_arguments(self._preparer.ffmpeg, await self.input(deadline), self.probe)
 
     @property
     def samples(self) -> PcmSamples | None:
@@ -334,10 +332,9 @@ class Preparation:
 
         :raises NothingDecoded: where it holds no audio.
         """
-        preparer = self._preparer
-        opened = await self.input(deadline)
-        arguments = measure_arguments(preparer.ffmpeg, opened, self.probe)
-        samples = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
+        encoder, opened = self._preparer.encoder, await self.input(deadline)
+        arguments = measure_arguments(self._preparer.ffmpeg, opened, self.probe)
+        samples = await encoder.measure(arguments, self.descriptors, deadline.left())
         self.probe = self.probe.with_decoded_samples(samples)
 
 

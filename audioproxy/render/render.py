@@ -9,6 +9,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from audioproxy.errors import (
+    DiskFull,
     OutputTooLarge,
     Refusal,
     RenderFailed,
@@ -75,7 +76,7 @@ class Render:
         self._context = context
         self._request = request
         self._unregister = unregister
-        self._write_back = WriteBack(context.storage)
+        self._write_back = WriteBack(context.storage, request.key)
         self._output: RenderOutput | None = None
         self._readable: SharedResult[RenderOutput] = SharedResult()
         self._subscribers = 0
@@ -195,9 +196,17 @@ class Render:
         :raises NothingDecoded: where the output holds no audio.
         """
         output = await self._create_output(preparation.stated_length, deadline)
-        await self._context.encoder.encode(
-            self._request.options, preparation, pipeline, output, deadline, self._check_output
-        )
+        try:
+            await self._context.encoder.encode(
+                self._request.options, preparation, pipeline, output, deadline, self._check_output
+            )
+        except DiskFull:
+            if not self._write_back.disk_filled():
+                raise
+            self._context.metrics.write_failed()
+            if self.state is not State.ENCODING:
+                raise
+            return await self._run_encoder(pipeline, preparation, deadline)
         return output
 
     async def _create_output(

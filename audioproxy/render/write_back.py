@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from cachetools import TTLCache
+from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import RenderFailed
 from audioproxy.grammar.request import VariantRequest
@@ -11,6 +14,9 @@ from audioproxy.render.output import RenderOutput
 from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
+
+_REMEMBERED_KEYS = 4096
+_REMEMBERED_SECONDS = 600
 
 _log = Logger()
 
@@ -21,10 +27,18 @@ class RenderStorage:
 
     :ivar store: None where nothing is stored.
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
+    :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
+        minutes.
     """
 
     store: VariantStore | None
     space: ScratchSpace
+    clock: IReactorTime
+    oversized: TTLCache[str, bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        memory = TTLCache[str, bool](_REMEMBERED_KEYS, _REMEMBERED_SECONDS, self.clock.seconds)
+        object.__setattr__(self, "oversized", memory)
 
 
 class WriteBack:
@@ -33,14 +47,20 @@ class WriteBack:
     :ivar possible: the store can take over the scratch file.
     """
 
-    def __init__(self, storage: RenderStorage) -> None:
+    def __init__(self, storage: RenderStorage, key: str) -> None:
         self.possible = storage.store is not None
         self._store = storage.store
         self._space = storage.space
+        self._oversized = storage.oversized
+        self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
         """Return a scratch file that the store can take over; None where the store creates none."""
         if self._store is None:
+            return None
+        if self._key in self._oversized:
+            _log.warn("{key} is not stored: it filled the disk of the store", key=self._key)
+            self.possible = False
             return None
         try:
             return await self._store.create(seconds)
@@ -48,6 +68,15 @@ class WriteBack:
             _log.warn("the store accepts no file, so a render is not stored: {error}", error=error)
             self.possible = False
             return None
+
+    def disk_filled(self) -> bool:
+        """Keep this variant out of the store, whose disk is full; return whether it was in there.
+
+        The disk may have room for others, so other variants are stored.
+        """
+        if self.possible:
+            self._oversized[self._key] = True
+        return self.possible
 
     async def create_outside_store(self, seconds: float) -> ScratchFile:
         """Return a scratch file for an output that is not stored.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IDelayedCall, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
+from zope.interface import implementer
 
 from audioproxy._twisted import (
     HookedChannel,
@@ -31,6 +32,9 @@ _MOST_IN_A_ROW = 4
 # producer, so that a client that stalls has one chunk in memory and not two. Twisted also reads at
 # most this many bytes at a time.
 _SEND_BUFFER = 32 * 1024
+# Seconds in which a response must begin after its client has closed the sending side. A client that
+# is gone looks the same until bytes are sent to it.
+_HALF_CLOSE_TIMEOUT = 5.0
 
 
 class Server(Protocol):
@@ -49,8 +53,8 @@ class Server(Protocol):
         """Return seconds of the server's clock."""
         ...
 
-    def call_soon(self, call: Callable[[], object]) -> IDelayedCall:
-        """Schedule a call for the next turn of the reactor, after other connections."""
+    def call_later(self, seconds: float, call: Callable[[], object]) -> IDelayedCall:
+        """Schedule a call: with 0 seconds, for the next turn of the reactor."""
         ...
 
 
@@ -58,6 +62,7 @@ class Server(Protocol):
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
 
+@implementer(IHalfCloseableProtocol)
 class ProxyChannel(HookedChannel):
     """A connection that is registered in its site's `audioproxy.server.connections`.
 
@@ -77,6 +82,7 @@ class ProxyChannel(HookedChannel):
         self._pipelined_bytes = 0
         self._in_a_row = 0
         self._next_turn: IDelayedCall | None = None
+        self._half_closed: IDelayedCall | None = None
         self.stalled_since = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
@@ -95,7 +101,28 @@ class ProxyChannel(HookedChannel):
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
+        if self._half_closed is not None and self._half_closed.active():
+            self._half_closed.cancel()
         HTTPChannel.connectionLost(self, reason)
+
+    def readConnectionLost(self) -> None:
+        """Respond to the whole requests of a client that sends no more, and close then."""
+        if self._half_closed is None:
+            self._half_closed = self.site.call_later(_HALF_CLOSE_TIMEOUT, self._give_up)
+            self._close_if_done()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: the sending side is closed after a refusal."""
+
+    def _give_up(self) -> None:
+        """Close the connection of a client that is probably gone."""
+        if not (self.requests and self.requests[0].startedWriting):
+            self.abortConnection()
+
+    def _close_if_done(self) -> None:
+        ended = self._half_closed is not None and not self.paused
+        if ended and self.phase in (Phase.IDLE, Phase.READING):
+            self.loseConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """Process received bytes."""
@@ -169,6 +196,7 @@ class ProxyChannel(HookedChannel):
             self._in_a_row = 0
         if self.persistent:
             self._resume_later()
+            self._close_if_done()
 
     def loseConnection(self) -> None:
         """Close when everything is sent.
@@ -245,7 +273,7 @@ class ProxyChannel(HookedChannel):
 
     def _resume_later(self) -> None:
         if self._next_turn is None and self.paused and self.stalled_since is None:
-            self._next_turn = self.site.call_soon(self._resume)
+            self._next_turn = self.site.call_later(0, self._resume)
 
     def _resume(self) -> None:
         self._next_turn = None
@@ -253,6 +281,7 @@ class ProxyChannel(HookedChannel):
         if not self.paused and self.phase not in IGNORING_INPUT:
             self._in_a_row = 0
             HTTPChannel.dataReceived(self, b"")
+            self._close_if_done()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

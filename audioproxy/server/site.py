@@ -49,9 +49,9 @@ class ProxySite(Site):
         """Return seconds of the site's clock."""
         return self._clock.seconds()
 
-    def call_soon(self, call: Callable[[], object]) -> IDelayedCall:
-        """Schedule a call for the next turn of the reactor, after other connections."""
-        return self._clock.callLater(0, call)
+    def call_later(self, seconds: float, call: Callable[[], object]) -> IDelayedCall:
+        """Schedule a call: with 0 seconds, for the next turn of the reactor."""
+        return self._clock.callLater(seconds, call)
 
     def buildProtocol(self, addr: Any) -> Any:
         """Accept a connection, or refuse it."""

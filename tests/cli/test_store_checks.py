@@ -79,7 +79,7 @@ class BucketTests(StoreCase):
         put, head, get, delete = self.network.requests
         self.assertEqual((put.method, put.body), ("PUT", CONTENT))
         self.assertTrue(is_signed(put, SECRET))
-        self.assertEqual((head.method, head.target), ("HEAD", put.target))
+        self.assertEqual((head.method, head.target), ("GET", put.target))
         self.assertTrue(is_presigned("GET", f"http://s3.test{get.target}", SECRET))
         self.assertIn("X-Amz-Expires=60&", get.target)
         self.assertNotIn("authorization", get.headers)

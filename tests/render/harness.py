@@ -104,7 +104,7 @@ class RenderHarness:
             self.preparer,
             self.slots,
             RenderLimits(self.clock, timeout, max_variant),
-            RenderStorage(self.store if stored else None, self.fallback_scratch_space),
+            RenderStorage(self.store if stored else None, self.fallback_scratch_space, self.clock),
             OutputEncoder(
                 encoder, Waveforms(Decoder(encoder, self.threads.in_thread), self.threads.in_thread)
             ),

@@ -96,7 +96,7 @@ class FetchTests(SourceCase):
         self.harness.clock.advance(20)
         self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
         self.assertEqual(
-            [seconds for seconds, whole in self.source.input_calls if whole], [100, 50]
+            [seconds for seconds, whole in self.source.input_calls if whole], [100, 70, 50]
         )
         self.harness.clock.advance(50)
         self.harness.encoder().exit_and_end(signal=15)

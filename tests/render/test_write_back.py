@@ -44,7 +44,7 @@ class DiskHarness(RenderHarness):
         self.variants = FileVariantStore(str(root), BlockingCalls(self.clock, self.disk.in_thread))
         Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
-        storage = RenderStorage(self.variants, self.fallback_scratch_space)
+        storage = RenderStorage(self.variants, self.fallback_scratch_space, self.clock)
         self.context = replace(self.context, storage=storage)
         self.renders = RenderRegistry(self.context)
 

@@ -36,6 +36,7 @@ from audioproxy.server import channel, connections, fast_path, listener, request
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
 from audioproxy.sources.https import OpenHttpsSource
+from audioproxy.sources.https_states import RangedSource
 from audioproxy.sources.origin import OriginClient
 from audioproxy.streams import FileProducer
 from audioproxy.variants import files, s3
@@ -469,14 +470,13 @@ def follow_redirects_anywhere() -> Patch:
 
 
 @detected_by("tests.sources.test_https")
-def trust_accept_ranges() -> Patch:
-    """A source is read in ranges although its origin does not serve them."""
+def trust_any_range() -> Patch:
+    """A source is read in place although its origin limits its ranges."""
 
-    async def serves_ranges(self: OpenHttpsSource) -> bool:
-        self._ranges = True
+    async def test(self: OpenHttpsSource, form: RangedSource) -> bool:
         return True
 
-    return OpenHttpsSource, "_serves_ranges", serves_ranges
+    return OpenHttpsSource, "_test", test
 
 
 # fast path

@@ -60,12 +60,13 @@ class ShortLivedRedirect:
     """Redirect to a URL that is valid until the next redirect."""
 
     origin: Origin
+    target: str
     data: bytes
     count: int = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        self.origin.put(f"/b?good={self.count - 1}", Status(403))
-        url = self.origin.put(f"/b?good={self.count}", self.data)
+        self.origin.put(f"{self.target}?good={self.count - 1}", Status(403))
+        url = self.origin.put(f"{self.target}?good={self.count}", self.data)
         self.count += 1
         Redirect(url, 307).respond(pending)
 
@@ -81,14 +82,14 @@ class RedirectTests(HttpsCase):
         service = self.start(variant_store=None)
         for lifetime, followed in ((0, 4), (60, 2)):
             self.patch(https, "_TARGET_LIFETIME", lifetime)
-            path = f"/{lifetime}"
-            url = self.origin.put(path, ShortLivedRedirect(self.origin, sound("a.flac", "60")))
-            before = len(self.origin.requests_for("/b"))
+            path, target = f"/{lifetime}", f"/b{lifetime}"
+            redirect = ShortLivedRedirect(self.origin, target, sound("a.flac", "60"))
+            url = self.origin.put(path, redirect)
             response = await fetch(service.port, self.path(url, "f:opus"))
             self.assertEqual((200, True), (response.status, response.complete))
             self.assertEqual(followed, len(self.origin.requests_for(path)))
-            used = {request.target for request in self.origin.requests_for("/b")[before:]}
-            self.assertEqual({f"/b?good={number}" for number in range(followed)}, used)
+            used = {request.target for request in self.origin.requests_for(target)}
+            self.assertEqual({f"{target}?good={number}" for number in range(followed)}, used)
 
 
 class TrustTests(HttpsCase):

@@ -54,8 +54,11 @@ def secret(form: str) -> bytes:
 
 @cache
 def inside() -> bytes:
-    """Return the sound inside the root, which every client may get."""
-    return write_wav(tone(22050, 4410, 440))
+    """Return the sound inside the root, which every client may get.
+
+    It is too large to be read with the first request to an origin.
+    """
+    return write_wav(tone(22050, 44100, 440))
 
 
 async def gather_limited(responses: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:

@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tests.sources.test_https_live import HttpsCase, authority, certificate
+from tests.sources.test_https_live import HttpsCase, authority, certificate, is_whole
 from tests.sources.test_local_attacks_live import (
     FFMPEG_VARIABLES,
     SECRETS,
@@ -33,13 +33,10 @@ from tests.support.attacks import (
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
 from tests.support.origins import (
-    Behavior,
     BehaviorSequence,
     File,
-    Methods,
     Origin,
     Redirect,
-    Status,
     open_origin,
 )
 from tests.support.service import children, fetch, until
@@ -213,9 +210,9 @@ class RedirectTests(OriginCase):
     async def test_redirect_after_the_check(self) -> None:
         """A redirect that only later requests get is not followed (D41).
 
-        If only GET requests get it, the response is a 415. (Format and encoding options, 5)
+        If only ffprobe gets it, the response is a 415. (Format and encoding options, 5)
         """
-        sound, get_only = File(inside()), []
+        sound, probe_only = File(inside()), []
         for number, (origin, target_url) in enumerate(
             (
                 (self.cleartext, self.cleartext_url),
@@ -223,9 +220,9 @@ class RedirectTests(OriginCase):
                 (self.origin, self.good_url),
             )
         ):
-            behavior: Behavior = Methods(sound, Redirect(target_url))
-            get_only.append(self.origin.put(f"/{number}", behavior))
-            await self.assert_followed(get_only[-1:], origin)
+            behavior = BehaviorSequence(Redirect(target_url), matches=is_whole, others=sound)
+            probe_only.append(self.origin.put(f"/{number}", behavior))
+            await self.assert_followed(probe_only[-1:], origin)
         await self.start_service()
         peaks = await self.get(self.good_url, "f:peaks")
         for options, good, target_url in (
@@ -234,13 +231,13 @@ class RedirectTests(OriginCase):
             ("f:peaks", peaks, self.foreign_url),
         ):
             before = len(self.origin.requests_for("/good.wav"))
-            await self.assert_statuses(get_only, 415, options=options)
+            await self.assert_statuses(probe_only, 415, options=options)
             self.assertEqual(before, len(self.origin.requests_for("/good.wav")))
             redirect = Redirect(target_url)
             behaviors = (
                 BehaviorSequence(sound, redirect),
                 BehaviorSequence(sound, sound, redirect),
-                Methods(Status(405), BehaviorSequence(sound, redirect)),
+                BehaviorSequence(sound, sound, sound, redirect),
             )
             urls = [self.origin.put(f"/late-{at}", each) for at, each in enumerate(behaviors)]
             # It is not fixed which request of the service gets the redirect. If no request gets it,

@@ -12,7 +12,6 @@ from tests.support.origins import (
     Behavior,
     BehaviorSequence,
     File,
-    Methods,
     Raw,
     ReceivedRequest,
     Redirect,
@@ -55,6 +54,11 @@ def is_encoder_request(request: ReceivedRequest) -> bool:
     The probe's presigned URL is valid for at least RENDER_SECONDS. The encoder's is valid for less.
     """
     return is_signed_url(request) and lifetime_of(request) < RENDER_SECONDS
+
+
+def is_read(request: ReceivedRequest) -> bool:
+    """Return whether a request reads an object, and does not only look it up."""
+    return request.headers.get("range") != "bytes=0-0"
 
 
 class SourceRelayCase(RemoteCase):
@@ -377,7 +381,7 @@ class WrongStoreTests(RemoteCase):
     async def test_redirect(self) -> None:
         """A redirect from the store is a configuration error (500) and is not followed.
 
-        A redirect of GET requests only gives 415, and ffprobe does not follow it.
+        A redirect of ffprobe's requests only gives 415, and ffprobe does not follow it.
         """
         origin, elsewhere = open_origin(self), open_origin(self)
         path, good = f"/{self.sources}/a.flac", File(short_flac().read_bytes())
@@ -385,7 +389,7 @@ class WrongStoreTests(RemoteCase):
         for status in (301, 302, 307, 308):
             origin.put(path, Redirect(target_url, status))
             await self.assert_refusals(500, "not_configured", endpoint=origin.url(""))
-        origin.put(path, Methods(good, Redirect(target_url)))
+        origin.put(path, BehaviorSequence(Redirect(target_url), matches=is_read, others=good))
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
         for options in ("f:mp3", "info"):
             response = await fetch(service.port, self.url("a.flac", options))
@@ -402,8 +406,8 @@ class WrongStoreTests(RemoteCase):
             await self.assert_refusals(502, "upstream_unavailable", endpoint=origin.url(""))
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
         for code, status in ((503, 502), (404, 404)):
-            # HEAD succeeds, and only GET fails.
-            origin.put(path, Methods(good, Status(code)))
+            # The lookup succeeds, and only reads fail.
+            origin.put(path, BehaviorSequence(Status(code), matches=is_read, others=good))
             response = await fetch(service.port, self.url("a.flac"))
             self.assertEqual(status, response.status)
 

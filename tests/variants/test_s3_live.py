@@ -136,7 +136,7 @@ class ProxyTests(RemoteCase):
         return await fetch(self.service.port, self.path, method, x_request_id=b"same", **headers)
 
     async def test_hit(self) -> None:
-        """A hit sends one HEAD and one GET to the store, and nothing to the source.
+        """A hit sends a lookup and a read to the store, and nothing to the source.
 
         HEAD of a hit returns the headers of GET, ignores Range and does not read the object.
         Ranges get 206 or 416 with the right bytes.
@@ -148,7 +148,10 @@ class ProxyTests(RemoteCase):
         hit = await self.fetch()
         counted = counter_increases(before, await scrape(self.service.metrics_port))
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
-        self.assertEqual(["HEAD", "GET"], [request.method for request in self.store.requests])
+        self.assertEqual(
+            [("GET", "bytes=0-0"), ("GET", f"bytes=0-{size - 1}")],
+            [(request.method, request.headers["range"]) for request in self.store.requests],
+        )
         self.assertEqual((200, True), (hit.status, hit.complete))
         self.assertEqual(body_and_headers(self.miss), body_and_headers(hit))
         self.assertEqual((b"HIT", b"bytes"), (hit["x-audio-proxy"], hit["accept-ranges"]))
@@ -156,7 +159,8 @@ class ProxyTests(RemoteCase):
         head = await self.fetch(b"HEAD", range=b"bytes=0-9")
         self.assertEqual((200, b""), (head.status, head.body))
         self.assertEqual(hit.headers_without_date, head.headers_without_date)
-        self.assertEqual(1, self.store.count("GET"))
+        self.assertEqual("bytes=0-0", self.store.requests[-1].headers["range"])
+        self.assertEqual(3, len(self.store.requests))
         self.assertEqual([], self.source.requests)
         for sent, start, stop in (
             (b"bytes=100-1099", 100, 1100),
@@ -178,7 +182,7 @@ class ProxyTests(RemoteCase):
         """A variant replaced between lookup and read gives 502, and never a mix of two objects."""
 
         def replace(request: ReceivedRequest) -> RequestAction:
-            if request.method == "GET":
+            if request.headers["range"] != "bytes=0-0":
                 self.server.put(self.variants, key_of(self.miss), b"another" * 1000)
             return PASS
 
@@ -304,8 +308,8 @@ class RedirectTests(RemoteCase):
     async def test_location(self) -> None:
         """The presigned URL of a 302 serves the object with its headers, whole or in ranges.
 
-        The URL permits GET only. The service sends one HEAD to the store, and reads no byte of the
-        object. HEAD gets the object's size (HEAD on signed endpoints, 3 and 4).
+        The URL permits GET only. The service looks the object up, and reads one byte of it. HEAD
+        gets the object's size (HEAD on signed endpoints, 3 and 4).
         """
         relay, options = self.relay(), "f:mp3/dl:%C3%A9.mp3"
         port, miss = await self.start_with_variant(
@@ -313,7 +317,10 @@ class RedirectTests(RemoteCase):
         )
         relay.requests.clear()
         hit = await fetch(port, self.url("a.flac", options), range=b"bytes=0-1")
-        self.assertEqual(["HEAD"], [request.method for request in relay.requests])
+        self.assertEqual(
+            [("GET", "bytes=0-0")],
+            [(request.method, request.headers["range"]) for request in relay.requests],
+        )
         self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
         self.assertEqual((b"no-store", b"HIT"), (hit["cache-control"], hit["x-audio-proxy"]))
         self.assertEqual((miss["etag"], b"0"), (hit["etag"], hit["content-length"]))
