@@ -238,10 +238,10 @@ def _refusal(ended: Exit) -> Refusal:
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
-    if filled_disk(ended.stderr):
-        return _stopped(DiskFull())
     # The stderr of a child that a signal ended explains nothing.
     refusal_type = classify(ended.stderr) if ended.signal is None else None
+    if ended.signal is None and filled_disk(ended.stderr):
+        refusal_type = DiskFull
     how, diagnostic = describe_exit(ended), redact(ended.stderr)
     if refusal_type is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.

@@ -26,7 +26,7 @@ from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.scratch_files import ScratchFile
 from audioproxy.shared_result import SharedCalls, SharedResult
 from audioproxy.sources.download import Downloads, LimitExceeded
-from audioproxy.sources.origin import WINDOW, OriginClient, OriginState
+from audioproxy.sources.origin import WINDOW, OriginClient, OriginState, UnusableOrigin
 from audioproxy.threads import read_in_thread
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ class RangedSource:
         """Return whether the origin serves ranges as ffmpeg requests them.
 
         ffmpeg requests a range without an end, and waits for all of it. Some origins return less.
+
+        :raises UnusableOrigin: where the origin is not trusted any more.
         """
         return self._testing.join("test", self._test)
 
@@ -196,6 +198,8 @@ class RangedSource:
     async def _test(self) -> bool:
         try:
             state, response = await self._origins.get(self.state.source, "0-")
+        except UnusableOrigin:
+            raise
         except Refusal:
             return False
         response.abort()

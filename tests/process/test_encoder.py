@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    DiskFull,
     IrregularSource,
     NothingDecoded,
     OutputTooLarge,
@@ -33,7 +34,7 @@ FAILURES = (
     (b"Empty output", 1, None, NothingDecoded),
     # The source did not cause these: no diagnostic, a full disk, a missing filter, a signal.
     (b"", 1, None, RenderFailed),
-    (b"av_interleaved_write_frame(): No space left on device", 1, None, RenderFailed),
+    (b"av_interleaved_write_frame(): No space left on device", 1, None, DiskFull),
     (b"No such filter: 'deesser'\nInvalid data found when processing input", 1, None, RenderFailed),
     (b"", 0, 11, RenderFailed),
     (b"", 0, 40, RenderFailed),
@@ -43,7 +44,10 @@ FAILURES = (
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
     # The output lacks its end, or the input was cut short, although ffmpeg 5 exits with 0 (D35).
-    *((stderr, 0, None, RenderFailed) for stderr in END_LOST),
+    *(
+        (stderr, 0, None, DiskFull if b"No space" in stderr else RenderFailed)
+        for stderr in END_LOST
+    ),
     *((stderr, 0, None, UpstreamUnavailable) for stderr in CUT_SHORT),
     *(
         (stderr, 1, None, refusal or RenderFailed)
@@ -331,7 +335,7 @@ class DecoderTests(EncoderCase):
         for running in self.start_each():
             self.spawner.last.exit_and_end(1, stderr=b"No space left on device")
             self.decoder.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe\n")
-            self.refused(running, RenderFailed)
+            self.refused(running, DiskFull)
 
     def test_cancelled(self) -> None:
         """If the run is cancelled, both children are stopped; it ends when both are dead."""

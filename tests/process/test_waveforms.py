@@ -17,6 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    DiskFull,
     InvalidOptions,
     NothingDecoded,
     OutputTooLarge,
@@ -226,7 +227,7 @@ class BadEndTests(WaveformCase):
         for stdout, stderr, code, signal, refusal in (
             (some, b"x: Invalid data found when processing input", 1, None, UndecodableSource),
             (some, b"Empty output", 1, None, NothingDecoded),
-            (some, b"No space left on device", 1, None, RenderFailed),
+            (some, b"No space left on device", 1, None, DiskFull),
             (some, b"", 0, 11, RenderFailed),
             (b"", b"", 0, None, NothingDecoded),
             (b"\x01", b"", 0, None, NothingDecoded),
@@ -255,11 +256,14 @@ class BadEndTests(WaveformCase):
         self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
     def assert_write_failed(
-        self, rendering: Deferred[None], events: Iterable[Any], why: str = "No space left on device"
+        self,
+        rendering: Deferred[None],
+        events: Iterable[Any],
+        kind: type[Refusal] = DiskFull,
+        why: str = "No space left on device",
     ) -> None:
         """Assert that the waveform fails with a 500 and one warning in the log."""
-        message = self.refused(rendering, RenderFailed).message
-        self.assertEqual(message, "The waveform could not be written to the disk.")
+        self.refused(rendering, kind)
         (event,) = [event for event in events if "cannot be written" in event["log_format"]]
         self.assertIs(LogLevel.warn, event["log_level"])
         self.assertIn(why, event["log_format"].format(**event))
@@ -293,7 +297,7 @@ class BadEndTests(WaveformCase):
         self.patch(decoder.os, "pipe", refuse)
         with capturedLogs() as events:
             rendering = self.start()
-        self.assert_write_failed(rendering, events, "Too many open files")
+        self.assert_write_failed(rendering, events, RenderFailed, "Too many open files")
         self.assertEqual(self.spawner.children, [])
         self.threads.run()
 

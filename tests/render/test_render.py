@@ -10,6 +10,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    DiskFull,
     InvalidOptions,
     IrregularSource,
     NotFound,
@@ -401,8 +402,7 @@ class RefusalTests(RenderCase):
         for said, code, stderr, refusal in (
             (b"", 1, INVALID, UndecodableSource),
             (b"x" * 9999, 1, INVALID, UndecodableSource),
-            (b"", 1, b"No space left on device", RenderFailed),
-            (b"x" * 9999, 1, b"No space left on device", RenderFailed),
+            (b"x" * 9999, 1, b"No space left on device", DiskFull),
             (b"h" * ENCODERS["flac"].header_bytes, 0, b"", NothingDecoded),
         ):
             self.make()

@@ -141,7 +141,6 @@ class OutcomeTests(MetricsCase):
             (0.5, b"", 1, b"Invalid data found when processing input", "undecodable_source"),
             (0.5, b"", 1, b"https://a.test/b: Server returned 404 Not Found", "not_found"),
             (0.5, b"", 1, b"https://a.test/b: Connection reset by peer", "upstream_unavailable"),
-            (0.5, b"", 1, b"No space left on device", "render_failed"),
             (0.5, b"", 1, b"", "render_failed"),
             (0.5, b"", 0, b"", "undecodable_source"),
             (0.5, b"x" * 11, 255, b"", "render_failed"),

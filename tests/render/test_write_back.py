@@ -13,7 +13,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.blocking_calls import BlockingCalls
-from audioproxy.errors import RenderFailed
+from audioproxy.errors import DiskFull, RenderFailed
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
@@ -295,3 +295,51 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {CANCELLED: 1})
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
+
+
+class FullDiskTests(StoreCase):
+    """A disk of the store that fills up during a render"""
+
+    FULL = b"av_interleaved_write_frame(): No space left on device"
+
+    def test_before_audio(self) -> None:
+        """A render without a reader yet begins anew outside the store; it is counted."""
+        for stderr in (self.FULL, b"pipe:1: Disk quota exceeded"):
+            client, encoder = self.harness.render(f"cb:{len(stderr)}")
+            encoder.exit_and_end(1, stderr=stderr)
+            self.harness.disk.run()
+            self.assertEqual(self.scratch_files(), [])
+            self.harness.finish()
+            self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
+        self.harness.disk.run()
+        counted = self.counted()
+        # One failure of the disk and one missing write-back for each render.
+        self.assertEqual((counted[SUCCESS], counted[WRITE_FAILURE]), (2, 4))
+
+    def test_after_audio(self) -> None:
+        """A stream that breaks off is counted, and the next render is outside the store.
+
+        Other variants still go into the store, and after ten minutes this one, too.
+        """
+        client, encoder = self.harness.render()
+        self.harness.write_output(b"abc")
+        encoder.exit_and_end(1, stderr=self.FULL)
+        self.assertIsInstance(client.outcome, DiskFull)
+        self.assertEqual(self.counted()[WRITE_FAILURE], 1)
+        self.harness.disk.run()
+        for options, seconds, stored in (("", 0, None), ("br:64", 0, b"abc"), ("", 600, b"abc")):
+            self.harness.clock.advance(seconds)
+            client, _ = self.harness.render(options)
+            self.harness.finish()
+            self.harness.disk.run()
+            self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
+            self.harness.disk.run()
+            self.assertEqual(self.harness.found(options) if stored else None, stored, options)
+
+    def test_full_outside(self) -> None:
+        """If there is no room outside the store either, the render fails."""
+        client, encoder = self.harness.render()
+        encoder.exit_and_end(1, stderr=self.FULL)
+        self.harness.encoder().exit_and_end(1, stderr=self.FULL)
+        self.assertIsInstance(client.outcome, DiskFull)
+        self.harness.disk.run()

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tests.support.http import read_response
+from audioproxy.server import channel
+from tests.support.http import Log, read_response
 from tests.support.service import (
     PATIENCE,
     Process,
@@ -223,28 +224,54 @@ class DisconnectTests(ClientCase):
         self.assert_no_errors(process)
 
     async def test_half_closed(self) -> None:
-        """A client that closes its sending side is treated as gone, and its render is cancelled."""
-        service = self.start(variant_store=None)
-        # The reactor opens a pipe with its first child process, and keeps it.
-        await fetch(service.port, signed("/info/plain/local://long.flac"))
+        """A client that closes its sending side gets the responses to its whole requests.
+
+        Its connection is closed then, or at once if there is no whole request.
+        """
+        service = self.start()
+        await fetch(service.port, signed("/f:mp3/plain/local://short.flac"))
         before = descriptors(os.getpid())
-        for data in (b"", HEALTH[:10], HEALTH):
-            client = connect_and_send(service.port, data)
+        for sent, count in (
+            *((b"", 0), (HEALTH[:10], 0), (HEALTH, 1), (HEALTH * 9, 9), (HEALTH + b"GET /", 1)),
+            (get(SHORT) + get(signed("/info/plain/local://short.flac")), 2),
+            (get(signed("/f:ogg/plain/local://long.flac")), 1),
+        ):
+            client = self.connect_and_send(service.port, sent)
             half_close(client)
-            await until(
-                lambda client=client: has_ended(client, skip=True), "the connection to be closed"
-            )
+            received = bytearray()
+
+            def has_all(client: socket.socket = client, received: bytearray = received) -> bool:
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while data := client.recv(65_536):
+                        received.extend(data)
+                    return True
+                return False
+
+            await until(has_all, "the connection to be closed")
+            self.assertEqual(count, received.count(b"HTTP/1.1 200 OK"), sent)
+            if b"chunked" in received:
+                self.assertTrue(received.endswith(b"0\r\n\r\n"))
             client.close()
-        client = connect_and_send(
-            service.port, get(signed("/plain/local://long.flac")), window=4096
-        )
-        await until(lambda: has_response(client), "the stream to begin")
-        half_close(client)
-        cancelled = 'audio_proxy_renders_total{format="mp3",outcome="cancelled"}'
-        await poll(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
-        self.assertEqual([], encoders())
-        client.close()
         await until(lambda: descriptors(os.getpid()) <= before, "the descriptors to be closed")
+
+    async def test_half_closed_and_waiting(self) -> None:
+        """A response that does not begin in time is given up: the client may be gone.
+
+        Its render is cancelled, and the log has 499.
+        """
+        self.patch(channel, "_HALF_CLOSE_TIMEOUT", 0.2)
+        log = Log()
+        self.addCleanup(log.start())
+        service = self.start(variant_store=None, max_concurrency=1, queue_size=1)
+        running = self.connect_and_send(service.port, get(LONG), window=4096)
+        await until(lambda: has_response(running), "the stream to begin")
+        client = self.connect_and_send(service.port, get(SHORT))
+        half_close(client)
+        await until(lambda: has_ended(client), "the connection to be closed")
+        self.assertEqual([499], [each.status for each in log.requests if each.status != 200])
+        reset(running)
+        await until(lambda: not encoders(), "the encoder to end")
 
     async def test_reset(self) -> None:
         """A connection reset at any moment leaks nothing and does not affect other connections."""

@@ -266,7 +266,7 @@ class StopTests(OutageCase):
 
     async def test_stop_during_lookup(self) -> None:
         """A request accepted before the stop is rendered, even if its lookup is still running."""
-        self.store.rule = lambda request: HOLD if request.method == "HEAD" else PASS
+        self.store.rule = lambda request: HOLD if request.method == "GET" else PASS
         client = await send(self.port, signed("/plain/local://short.flac"))
         await until(lambda: self.store.stalled, "the lookup")
         stopping = self.service.stopService()
