@@ -32,9 +32,9 @@ _MOST_IN_A_ROW = 4
 # producer, so that a client that stalls has one chunk in memory and not two. Twisted also reads at
 # most this many bytes at a time.
 _SEND_BUFFER = 32 * 1024
-# Seconds in which a response must begin after its client has closed the sending side. A client that
-# is gone looks the same until bytes are sent to it.
-_HALF_CLOSE_TIMEOUT = 5.0
+#: Seconds in which a response must begin after its client has closed the sending side. A client
+#: that is gone looks the same until bytes are sent to it.
+HALF_CLOSE_TIMEOUT = 1.0
 
 
 class Server(Protocol):
@@ -108,7 +108,7 @@ class ProxyChannel(HookedChannel):
     def readConnectionLost(self) -> None:
         """Respond to the whole requests of a client that sends no more, and close then."""
         if self._half_closed is None:
-            self._half_closed = self.site.call_later(_HALF_CLOSE_TIMEOUT, self._give_up)
+            self._half_closed = self.site.call_later(HALF_CLOSE_TIMEOUT, self._give_up)
             self._close_if_done()
 
     def writeConnectionLost(self) -> None:

@@ -19,6 +19,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
+    filled_disk,
     lacks_end,
     lost_reader,
     redact,
@@ -249,10 +250,15 @@ class ClassifyTests(SynchronousTestCase):
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
         )
+        full = (
+            b"av_interleaved_write_frame(): No space left on device",
+            b"pipe:1: Disk quota exceeded",
+        )
         quoted = b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"
         for detects, detected, others in (
             (lacks_end, END_LOST, (b"", *COMPLETE_SOURCES, quoted)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
+            (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
         ):
             for stderr in (*detected, *others):
                 self.assertIs(detects(stderr), stderr in detected, stderr)

@@ -260,7 +260,7 @@ class DisconnectTests(ClientCase):
 
         Its render is cancelled, and the log has 499.
         """
-        self.patch(channel, "_HALF_CLOSE_TIMEOUT", 0.2)
+        self.patch(channel, "HALF_CLOSE_TIMEOUT", 0.2)
         log = Log()
         self.addCleanup(log.start())
         service = self.start(variant_store=None, max_concurrency=1, queue_size=1)

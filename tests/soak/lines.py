@@ -149,7 +149,7 @@ def stalling(size: int, seconds: float) -> ClientBehavior:
 
 
 def half_closing(seconds: float) -> ClientBehavior:
-    """Return a behavior: half-close after a time; the service treats that as a client that left."""
+    """Return a behavior: half-close after a time; a response that has not begun may not come."""
 
     async def behave(connection: ClientConnection, record: RequestRecord) -> None:
         await connection.wait(lambda: False, seconds)

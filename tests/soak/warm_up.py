@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from audioproxy.server.channel import HALF_CLOSE_TIMEOUT
 from tests.soak.good_clients import READY, gather, mistakes
-from tests.soak.lines import leaving, wait_for
+from tests.soak.lines import leaving, pause, wait_for
 from tests.soak.nodes import Metrics
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
@@ -74,6 +75,8 @@ class WarmUp:
                     for _ in range(_DISCONNECTS)
                 )
             )
+            # A client that closes in order is given up when its response has not begun in time.
+            await pause(HALF_CLOSE_TIMEOUT + 0.3)
             left = sum("client left" in v.causes for v in rig.journal.records[first:])
             queued = await self._queued()
             if left == _DISCONNECTS and node.encoders() == CAPACITY and queued:
