@@ -183,6 +183,9 @@ class PooledConnection(ProtocolWrapper):
     has_interim = False
     _header_bytes: int | None = None
     _status_line = b""
+    # Bytes are being passed on, and whether the connection is to be paused after that.
+    _is_receiving = False
+    _pauses_later = False
 
     def connectionMade(self) -> None:
         """Register the connection."""
@@ -217,10 +220,24 @@ class PooledConnection(ProtocolWrapper):
         self._expect_response()
         self.transport.writeSequence(data)
 
+    def pauseProducing(self) -> None:
+        """Pause the connection, once all bytes are passed on that have arrived.
+
+        Twisted's client pauses for each response, and often resumes at once: the whole body came
+        with the headers. This saves two system calls.
+        """
+        if self._is_receiving:
+            self._pauses_later = True
+        else:
+            self.transport.pauseProducing()
+
     def resumeProducing(self) -> None:
         """Resume the connection to read the body, which has no limit here."""
         self._header_bytes = None
-        self.transport.resumeProducing()
+        if self._pauses_later:
+            self._pauses_later = False
+        else:
+            self.transport.resumeProducing()
 
     def _expect_response(self) -> None:
         self._header_bytes = 0
@@ -232,12 +249,17 @@ class PooledConnection(ProtocolWrapper):
         if self._header_bytes is not None:
             if len(self._status_line) < _INTERIM_LENGTH:
                 self._status_line += data[: _INTERIM_LENGTH - len(self._status_line)]
-                self.has_interim = _INTERIM.fullmatch(self._status_line) is not None
+                self.has_interim = _INTERIM.match(self._status_line) is not None
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
                 self.abortConnection()
                 return
+        self._is_receiving = True
         self.wrappedProtocol.dataReceived(data)
+        self._is_receiving = False
+        if self._pauses_later:
+            self._pauses_later = False
+            self.transport.pauseProducing()
 
 
 def connection_of(response: IResponse) -> PooledConnection | None:
