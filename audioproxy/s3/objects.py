@@ -272,7 +272,7 @@ class StoreObject:
         headers = dict(headers or {})
         # A range need not be signed, and signing one more header takes time.
         unsigned = {"range": headers.pop("range")} if "range" in headers else {}
-        signed = self.store.signer.sign(method, url, headers, sha256) | unsigned
+        signed = {**self.store.signer.sign(method, url, headers, sha256), **unsigned}
         try:
             response = await self.store.client.request(method, url, signed, request_body)
         except TransportError as error:

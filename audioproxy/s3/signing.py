@@ -18,8 +18,8 @@ TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 #: The SHA-256 of an empty body.
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-# The most presigned URLs that are remembered within a second, each of some hundred bytes.
-_MAX_PRESIGNED = 1024
+# The most signatures of each kind that are remembered within a second, each of some hundred bytes.
+_MAX_REMEMBERED = 1024
 
 
 class _PrecomputedHashAuth(S3SigV4Auth):  # type: ignore[misc]
@@ -34,7 +34,11 @@ class _PrecomputedHashAuth(S3SigV4Auth):  # type: ignore[misc]
 
 
 class RequestSigner:
-    """Signs requests with the credentials of one user, for one region."""
+    """Signs requests with the credentials of one user, for one region.
+
+    A signature depends on the time in whole seconds. So within one second, the same arguments give
+    the same signature, which is made once.
+    """
 
     def __init__(
         self, access_key_id: str, secret_access_key: str, session_token: str | None, region: str
@@ -42,32 +46,40 @@ class RequestSigner:
         self._credentials = Credentials(access_key_id, secret_access_key, session_token)
         self._region = region
         self._presigned: dict[tuple[str, str, int], str] = {}
-        self._presigned_at = ""
+        self._signed: dict[tuple[object, ...], Mapping[str, str]] = {}
+        self._timestamp = ""
 
     def sign(
         self, method: str, url: str, headers: Mapping[str, str], body_sha256: str = EMPTY_SHA256
-    ) -> dict[str, str]:
+    ) -> Mapping[str, str]:
         """Return the headers of a request, with the signature added.
 
         :param body_sha256: lower-case hex.
         """
-        request = AWSRequest(method, url, headers=dict(headers))
-        _PrecomputedHashAuth(self._credentials, self._region, body_sha256).add_auth(request)
-        return dict(request.headers.items())
+        self._forget_last_second()
+        key = method, url, *headers.items(), body_sha256
+        if key not in self._signed:
+            request = AWSRequest(method, url, headers=dict(headers))
+            _PrecomputedHashAuth(self._credentials, self._region, body_sha256).add_auth(request)
+            self._signed[key] = dict(request.headers.items())
+        return self._signed[key]
 
     def presign(self, method: str, url: str, seconds: int) -> str:
-        """Return a URL that anyone can use with that method for a number of seconds from now.
-
-        A signature depends on the time in whole seconds. So within one second, the same arguments
-        give the same URL, which is signed once.
-        """
-        timestamp = auth.get_current_datetime().strftime(TIMESTAMP_FORMAT)
-        if timestamp != self._presigned_at or len(self._presigned) >= _MAX_PRESIGNED:
-            self._presigned_at = timestamp
-            self._presigned.clear()
+        """Return a URL that anyone can use with that method for a number of seconds from now."""
+        self._forget_last_second()
         key = method, url, seconds
         if key not in self._presigned:
             request = AWSRequest(method, url)
             S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
             self._presigned[key] = request.url
         return self._presigned[key]
+
+    def _forget_last_second(self) -> None:
+        timestamp = auth.get_current_datetime().strftime(TIMESTAMP_FORMAT)
+        if timestamp != self._timestamp:
+            self._timestamp = timestamp
+            self._presigned.clear()
+            self._signed.clear()
+        for remembered in (self._presigned, self._signed):
+            if len(remembered) >= _MAX_REMEMBERED:
+                remembered.clear()
