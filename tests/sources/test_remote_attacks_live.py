@@ -237,7 +237,6 @@ class RedirectTests(OriginCase):
             behaviors = (
                 BehaviorSequence(sound, redirect),
                 BehaviorSequence(sound, sound, redirect),
-                BehaviorSequence(sound, sound, sound, redirect),
             )
             urls = [self.origin.put(f"/late-{at}", each) for at, each in enumerate(behaviors)]
             # It is not fixed which request of the service gets the redirect. If no request gets it,
