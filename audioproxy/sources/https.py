@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cachetools import LRUCache, TTLCache
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 
 from audioproxy.errors import (
     Refusal,
@@ -21,6 +21,7 @@ from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.http_client.timeouts import with_timeout
 from audioproxy.media.inputs import Input, local_input, remote_input
+from audioproxy.shared_result import SharedResult
 from audioproxy.sources.download import Downloads
 from audioproxy.sources.https_states import (
     CopiedSource,
@@ -217,7 +218,9 @@ class OpenHttpsSource:
         look: Callable[[Input], Coroutine[Any, Any, T]],
     ) -> tuple[T] | None:
         """Return what a child sees at the origin; None if the origin fails the test."""
+        looked: SharedResult[T] = SharedResult()
         looking = Deferred.fromCoroutine(look(self._remote_input(form.state, ranges=True)))
+        looking.addBoth(looked.fire)
         rejected = False
 
         async def test() -> None:
@@ -231,10 +234,14 @@ class OpenHttpsSource:
 
         testing = Deferred.fromCoroutine(test())
         try:
-            seen = await looking
-        except Exception as error:
-            if isinstance(error, CancelledError) and not rejected:
+            seen = await looked.wait()
+        except Exception:
+            if not looked.fired:
+                # Nobody waits for the child any more. It may take some time to die.
                 testing.addErrback(lambda _: None).cancel()
+                if not rejected:
+                    looking.cancel()
+                await looked.wait()
                 raise
             await testing
             if not rejected:

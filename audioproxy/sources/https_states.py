@@ -73,6 +73,8 @@ class StatedSource:
         self._since = sources.origins.clock.seconds()
         self._copied: SharedResult[CopiedSource] | None = None
         self._copying: Deferred[None] | None = None
+        self._copy: CopiedSource | None = None
+        self._closed = False
 
     @property
     def size(self) -> int | None:
@@ -86,7 +88,7 @@ class StatedSource:
         """
         if self._copied is None:
             self._copied = SharedResult()
-            self._copying = Deferred.fromCoroutine(self._download()).addBoth(self._copied.fire)
+            self._copying = Deferred.fromCoroutine(self._download()).addBoth(self._on_copied)
         return self._copied.wait()
 
     def fingerprint(self) -> bytes:
@@ -94,12 +96,24 @@ class StatedSource:
         return b""
 
     def close(self) -> None:
-        """Stop the download, and discard what is left of the response."""
+        """Stop the download, remove the copy, and discard what is left of the response."""
+        self._closed = True
         if self._copying is not None:
             self._copying.cancel()
+        if self._copy is not None:
+            self._copy.close()
         if self._response is not None:
             response, self._response = self._response, None
             response.abort()
+
+    def _on_copied(self, outcome: CopiedSource | Failure) -> None:
+        assert self._copied is not None
+        if isinstance(outcome, CopiedSource):
+            # All who waited for it may be gone.
+            self._copy = outcome
+            if self._closed:
+                outcome.close()
+        self._copied.fire(outcome)
 
     async def _download(self) -> CopiedSource:
         downloads = self._downloads
@@ -111,7 +125,7 @@ class StatedSource:
                 raise UpstreamUnavailable("The origin does not return the whole source.")
             SourceTooLarge.check(state.size, downloads.limit)
             copy = await downloads.create(_CREATION_TIMEOUT)
-        except (Refusal, OSError) as error:
+        except BaseException as error:
             response.abort()
             raise _translate(error, downloads.limit) from None
         try:

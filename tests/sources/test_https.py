@@ -588,6 +588,36 @@ class InputTests(OriginCase):
         self.assertTrue(self.network.peers[-1].closed)
         found.close()
 
+    def test_dying_look_that_is_cancelled(self) -> None:
+        """A look that nobody waits for is not repeated, whatever the test says meanwhile.
+
+        Its child takes time to die, so the test may fail before or after the cancellation.
+        """
+        for rejected_first in (False, True):
+            found = self.ranged()
+            deaths: list[Deferred[None]] = []
+
+            async def look_and_die(opened: Input, deaths: Any = deaths) -> None:
+                try:
+                    await Deferred()
+                finally:
+                    deaths.append(Deferred())
+                    await deaths[-1]
+
+            looking = self.begin(found.inspect(60, look_and_die))
+            steps = [lambda: self.network.peers[-1].send(reply(404)), looking.cancel]
+            for step in steps if rejected_first else steps[::-1]:
+                step()
+                self.network.run()
+            self.assertNoResult(looking)
+            deaths[0].callback(None)
+            self.exactly(looking, CancelledError)
+            self.network.run()
+            self.assertEqual(1, len(deaths))
+            self.assertEqual([], [each for each in self.recorded_requests if "bytes" not in each])
+            found.close()
+            self.network.requests.clear()
+
     def test_look_after_close(self) -> None:
         """A look that other requests share goes on when the source is closed."""
         for first, later in ((FIRST, TESTED), (COMING, b"0123456")):
@@ -800,6 +830,31 @@ class CopyTests(OriginCase):
             self.exactly(self.fetch(found), RenderFailed)
             found.close()
             self.space.refusal = self.thread_error = None
+
+    def test_copy_that_nobody_awaits(self) -> None:
+        """A copy that ends when all who waited for it are gone is removed with its source."""
+        for closed_first in (False, True):
+            found = self.opened(COMING)
+            fetching = self.fetch(found)
+            fetching.cancel()
+            self.exactly(fetching, CancelledError)
+            if closed_first:
+                found.close()
+            self.network.peers[-1].send(b"0123456")
+            self.network.run()
+            found.close()
+            self.assertEqual(0, self.space.held)
+
+    def test_no_file_for_a_copy(self) -> None:
+        """If the creation of the file is given up, so is the response."""
+        found = self.opened(COMING)
+        creating: Deferred[AnonymousFile] = Deferred()
+        self.patch(self.space, "create", lambda seconds: creating)
+        fetching = self.fetch(found)
+        found.close()
+        self.network.run()
+        self.exactly(fetching, CancelledError)
+        self.assertTrue(self.network.peers[-1].closed)
 
 
 class ReadTests(OriginCase):
