@@ -195,8 +195,9 @@ class Render:
 
         :raises NothingDecoded: where the output holds no audio.
         """
-        output = await self._create_output(preparation.stated_length, deadline)
         try:
+            # The start of the header is written at once.
+            output = await self._create_output(preparation.stated_length, deadline)
             await self._context.encoder.encode(
                 self._request.options, preparation, pipeline, output, deadline, self._check_output
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -14,6 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import DiskFull, RenderFailed
+from audioproxy.media.encoding import StatedLength
+from audioproxy.media.length_headers import LENGTH_HEADERS, OutputForm
+from audioproxy.render import preparation
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
@@ -315,6 +319,25 @@ class FullDiskTests(StoreCase):
         counted = self.counted()
         # One failure of the disk and one missing write-back for each render.
         self.assertEqual((counted[SUCCESS], counted[WRITE_FAILURE]), (2, 4))
+
+    def test_header(self) -> None:
+        """A disk that has no room for the start of the header is like one that fills up later."""
+        pwrite = os.pwrite
+        failures = [OSError(errno.ENOSPC, "No space left on device")]
+
+        def fail_once(*arguments: Any) -> int:
+            if failures:
+                raise failures.pop()
+            return pwrite(*arguments)
+
+        self.patch(os, "pwrite", fail_once)
+        stated = StatedLength(OutputForm(44_100, 44_100, 2), LENGTH_HEADERS["mp3"])
+        self.patch(preparation, "stated_length", lambda *_: stated)
+        client, _ = self.harness.render()
+        self.harness.disk.run()
+        self.assertEqual(self.scratch_files(), [])
+        self.harness.finish()
+        self.assertEqual((client.outcome, failures), ("whole", []))
 
     def test_after_audio(self) -> None:
         """A stream that breaks off is counted, and the next render is outside the store.
