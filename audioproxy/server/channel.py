@@ -116,7 +116,8 @@ class ProxyChannel(HookedChannel):
 
     def _give_up(self) -> None:
         """Close the connection of a client that is probably gone."""
-        if not (self.requests and self.requests[0].startedWriting):
+        waiting = self.phase is Phase.RESPONDING and not self.requests[0].startedWriting
+        if waiting or (self.phase is Phase.REFUSED and self.all_sent):
             self.abortConnection()
 
     def _close_if_done(self) -> None:

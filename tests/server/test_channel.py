@@ -190,6 +190,28 @@ class StallTests(ConnectionCase):
         self.assert_ends(connection, 300, abort=True)
         self.assertEqual(1, render.left)
 
+    def test_half_closed(self) -> None:
+        """A client that sends no more may read late what was written for it."""
+        for sent in (HEALTH, HEALTH[:-2] + b"Connection: close\r\n\r\n"):
+            connection = self.connect()
+            connection.pause(notified=False)
+            connection.send_raw(sent)
+            connection.half_close()
+            self.elapse(2)
+            self.assertFalse(connection.closed, sent)
+            connection.resume()
+            self.elapse(6)
+            self.assertTrue(connection.closed, sent)
+            self.assertTrue(connection.response.complete, sent)
+        connection = self.get(HIT, window=1)
+        connection.half_close()
+        self.elapse(20)
+        self.assertFalse(connection.closed)
+        while not connection.closed:
+            connection.resume()
+            self.run_reactor_turn()
+        self.assertEqual((DATA, False), (connection.response.body, connection.aborted))
+
     def test_slow_reader(self) -> None:
         """A slow client that reads something every ten minutes receives the whole response."""
         connection = self.get(HIT, window=1)

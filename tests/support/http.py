@@ -359,6 +359,10 @@ class Connection:
         """Disconnect without sending anything."""
         self._wire.leave()
 
+    def half_close(self) -> None:
+        """Close the sending side."""
+        self._wire.protocol.readConnectionLost()
+
     def pause(self, notified: bool = True) -> None:
         """Stop reading, so that the server's buffer fills.
 
