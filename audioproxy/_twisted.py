@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.interfaces import IProtocolFactory, IReactorTime
 from twisted.internet.protocol import Factory, Protocol
+from twisted.python.runtime import seconds as seconds_since_1970
 from twisted.web.http import HTTPChannel
 
 if TYPE_CHECKING:
@@ -235,6 +238,49 @@ def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
     except OSError:
         return dict(fallback)
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make a reactor's timers independent of the wall clock; to be called before its first timer.
+
+    Twisted 26.10: ``reactor.seconds`` is ``time.time``. If the clock of the machine is set back by
+    an hour, every timer fires an hour late. Unnecessary when the reactor uses a monotonic clock.
+    """
+    reactor.seconds = time.monotonic
+
+
+class _MonotonicClock:
+    def __init__(self, reactor: Any) -> None:
+        self.callLater = reactor.callLater
+        self.seconds = time.monotonic
+
+
+def monotonic_clock(reactor: Any) -> IReactorTime:
+    """Return a clock for durations: that of the reactor, unless it is the wall clock.
+
+    The timers remain those of the reactor, which belongs to the application.
+    """
+    if reactor.seconds is not seconds_since_1970:
+        return cast(IReactorTime, reactor)
+    return cast(IReactorTime, _MonotonicClock(reactor))
+
+
+@contextmanager
+def own_process_group() -> Iterator[None]:
+    """Make the reactor start processes as leaders of process groups of their own.
+
+    Twisted 26.10: ``spawnProcess`` has no such parameter, and an additional program (``setsid``)
+    would take longer than the start itself. Unnecessary when ``spawnProcess`` accepts a group.
+    Where the reactor forks instead of calling ``posix_spawnp``, the child stays in the group of
+    this process.
+    """
+    module: Any = os
+    spawn = module.posix_spawnp
+    module.posix_spawnp = partial(spawn, setpgroup=0)
+    try:
+        yield
+    finally:
+        module.posix_spawnp = spawn
 
 
 class HookedChannel(HTTPChannel):

@@ -114,6 +114,12 @@ class EncryptedSource(UndecodableSource):
     default_message = "The source is encrypted."
 
 
+class MemoryExceeded(UndecodableSource):
+    """ffmpeg needs more memory for the source than AP_MAX_CHILD_MEMORY."""
+
+    default_message = "The source cannot be decoded with the memory that is allowed."
+
+
 class NothingDecoded(UndecodableSource):
     """The source was decoded to its end and contains no sample.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
 from zope.interface import implementer
@@ -28,6 +28,13 @@ _BATCH_SECONDS = 0.05
 _BATCH_LINES = 500
 
 
+class LineStream(Protocol):
+    """The part of a text stream that lines are written to."""
+
+    def write(self, text: str, /) -> object: ...  # noqa: D102
+    def flush(self) -> None: ...  # noqa: D102
+
+
 class LogEntry(Protocol):
     """The values of one access log line."""
 
@@ -46,7 +53,7 @@ class LineObserver:
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: LineStream,
         level: str,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
@@ -137,6 +144,12 @@ class LineObserver:
             text = datetime.fromtimestamp(second, UTC).isoformat()
             self._stamped = (second, text.removesuffix("+00:00"))
         return f"{self._stamped[1]}.{milliseconds:03}Z"
+
+
+def lost_lines(count: int) -> str:
+    """Return the line about lines that were lost since their reader was too slow (D68)."""
+    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+    return f"{stamp}Z [warning] {count} lines of the log were lost: its reader was too slow\n"
 
 
 def _name(level: Any) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
+
+#: The directory of temporary files where TMPDIR is unset.
+DEFAULT_FOLDER = "/tmp"
 
 #: Runs a function soon, without waiting for its end. Removing a file of some hundred megabytes
 #: takes tens of milliseconds, and never ends on a disk that hangs.
@@ -44,11 +48,31 @@ def run_inline(work: Callable[[], object]) -> None:
     work()
 
 
-class AnonymousFile:
-    """A file without a name: the system removes it with its last descriptor."""
+def check_folder(folder: str) -> None:
+    """Check that temporary files can be created in a directory.
 
-    def __init__(self, run_detached: DetachedRunner = run_inline) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+    A full disk is accepted: it may have room later.
+
+    :raises OSError: where none can be created.
+    """
+    try:
+        AnonymousFile(folder=folder).close()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+class AnonymousFile:
+    """A file without a name: the system removes it with its last descriptor.
+
+    Its directory is given. Python's own choice would change to another one without a word: to a
+    small disk, or to a file system in memory.
+    """
+
+    def __init__(
+        self, run_detached: DetachedRunner = run_inline, folder: str = DEFAULT_FOLDER
+    ) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
         self._run_detached = run_detached
 
     @property
@@ -67,9 +91,12 @@ class AnonymousFile:
 class AnonymousSpace:
     """Scratch files in TMPDIR, for renders that no file store takes over (D46)."""
 
-    def __init__(self, run_detached: DetachedRunner = run_inline) -> None:
+    def __init__(
+        self, run_detached: DetachedRunner = run_inline, folder: str = DEFAULT_FOLDER
+    ) -> None:
         self._run_detached = run_detached
+        self._folder = folder
 
     async def create(self, seconds: float = 0) -> AnonymousFile:
         """Return a new empty file."""
-        return AnonymousFile(self._run_detached)
+        return AnonymousFile(self._run_detached, self._folder)

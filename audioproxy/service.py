@@ -27,6 +27,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from audioproxy._twisted import monotonic_clock
 from audioproxy.backends import Backends, BootError
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config
@@ -41,7 +42,7 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_session_prefix
+from audioproxy.process.spawn import Launcher, find_limits, find_parent_death_prefix
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import RenderLimits
@@ -50,7 +51,7 @@ from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.scratch_files import AnonymousSpace
+from audioproxy.scratch_files import DEFAULT_FOLDER, AnonymousSpace, check_folder
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
@@ -101,24 +102,25 @@ class AudioProxy(Service):
         :param access_log: called with the values of each access log line.
         :raises BootError: for a configuration that cannot be served.
         """
-        self._reactor = reactor
+        self._clock = clock = monotonic_clock(reactor)
         self._starting: Deferred[None] | None = None
+        self._folder = os.environ.get("TMPDIR") or DEFAULT_FOLDER
         self.drain_timeout = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
-        blocking_calls = BlockingCalls(reactor, threads)
-        space = AnonymousSpace(blocking_calls.run_detached)
+        blocking_calls = BlockingCalls(clock, threads)
+        space = AnonymousSpace(blocking_calls.run_detached, self._folder)
         clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
-        self._backends = Backends(config, reactor, threads, blocking_calls, space, clients)
+        self._backends = Backends(config, clock, threads, blocking_calls, space, clients)
         self.store = self._backends.store
         self.bucket_sources = self._backends.bucket_sources
         metrics = Metrics()
         readiness = Readiness(config.ready_queue_threshold)
         launcher = Launcher(
             reactor,
-            reactor,
+            clock,
             _child_environment(),
             find_parent_death_prefix(),
-            find_session_prefix(),
+            find_limits(config.max_child_memory),
         )
         ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         ffprobe = shutil.which("ffprobe") or "ffprobe"
@@ -127,7 +129,7 @@ class AudioProxy(Service):
         # A check of the programs must not trigger another check when it finds them missing.
         reporting = replace(launcher, on_spawn_failure=self._monitor.check)
         slots = Slots(
-            reactor,
+            clock,
             config.max_concurrency,
             config.queue_size,
             config.render_timeout,
@@ -135,7 +137,7 @@ class AudioProxy(Service):
             metrics.render_rejected,
         )
         metrics.watch(slots)
-        probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
+        probe_slots = Slots(clock, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
         encoder = Encoder(reporting)
         decoder = Decoder(encoder, threads)
         sources = self._backends.sources
@@ -148,14 +150,14 @@ class AudioProxy(Service):
             self.programs.find_resampler,
             config.max_src_bytes,
         )
-        self._limits = RenderLimits(reactor, config.render_timeout, config.max_variant_bytes)
+        self._limits = RenderLimits(clock, config.render_timeout, config.max_variant_bytes)
         self._renders = RenderRegistry(
             RenderContext(
                 self._preparer,
                 slots,
                 self._limits,
-                RenderStorage(self.store, space, reactor),
-                OutputEncoder(encoder, Waveforms(decoder, threads)),
+                RenderStorage(self.store, space, clock),
+                OutputEncoder(encoder, Waveforms(decoder, threads, self._folder)),
                 metrics,
             )
         )
@@ -171,7 +173,7 @@ class AudioProxy(Service):
             config.presign_ttl if in_bucket and config.serve_mode == "redirect" else None,
         )
         cors, no_cors = Cors(config.allow_origin), Cors(None)
-        instrumentation = Instrumentation(reactor.seconds, metrics, cors, access_log)
+        instrumentation = Instrumentation(clock.seconds, metrics, cors, access_log)
         self.resource = AudioProxyResource(
             instrumentation,
             SigningKeys(config.key, config.salt, config.allow_insecure),
@@ -184,9 +186,7 @@ class AudioProxy(Service):
         self.fast_path = FastPath(
             self.resource.verified_paths, variants, small_variants, instrumentation
         )
-        self.metrics = MetricsResource(
-            Instrumentation(reactor.seconds, metrics, no_cors, access_log)
-        )
+        self.metrics = MetricsResource(Instrumentation(clock.seconds, metrics, no_cors, access_log))
 
     def startService(self) -> Deferred[None]:
         """Prove that the store is writable, and start checking ffmpeg.
@@ -236,6 +236,13 @@ class AudioProxy(Service):
 
     async def _start(self) -> None:
         self._backends.open()
+        try:
+            check_folder(self._folder)
+        except OSError as error:
+            self.running = 0
+            raise BootError(
+                f"TMPDIR: no file can be created ({error}); set it to a writable directory"
+            ) from error
         if self.store is not None:
             try:
                 await self.store.open()
@@ -248,15 +255,15 @@ class AudioProxy(Service):
             self._monitor.start()
 
     async def _stop(self) -> None:
-        deadline = self._reactor.seconds() + self.drain_timeout
+        deadline = self._clock.seconds() + self.drain_timeout
         if self._starting is not None:
             self._starting.cancel()
         await self._monitor.stop()
         await self._renders.drain(self.drain_timeout)
-        left = deadline - self._reactor.seconds()
-        await self.resource.active.wait_until_idle(self._reactor, left)
+        left = deadline - self._clock.seconds()
+        await self.resource.active.wait_until_idle(self._clock, left)
         if self.store is not None:
-            await self.store.close(max(_MIN_CLOSE_TIMEOUT, deadline - self._reactor.seconds()))
+            await self.store.close(max(_MIN_CLOSE_TIMEOUT, deadline - self._clock.seconds()))
         await self._backends.close()
 
 
@@ -282,14 +289,14 @@ class ProxyService(Service):
         self.port = config.port
         self.metrics_port = config.metrics_port
         self._config = config
-        self._reactor = reactor
+        self._clock = clock = monotonic_clock(reactor)
         self._listening_socket = listening
         self._proxy = AudioProxy(config, reactor, access_log)
         most = max_clients(config.max_concurrency + config.max_probe_concurrency)
-        site = ProxySite(self._proxy.resource, reactor, most, self._proxy.fast_path)
+        site = ProxySite(self._proxy.resource, clock, most, self._proxy.fast_path)
         self._main = Listener(reactor, site)
         self._metrics_listener = Listener(
-            reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS)
+            reactor, ProxySite(self._proxy.metrics, clock, _MOST_SCRAPERS)
         )
         self._starting: Deferred[None] | None = None
 
@@ -328,13 +335,13 @@ class ProxyService(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        deadline = self._reactor.seconds() + self._proxy.drain_timeout
+        deadline = self._clock.seconds() + self._proxy.drain_timeout
         Service.stopService(self)
         if self._starting is not None:
             self._starting.cancel()
         await self._main.close()
         await self._proxy.stopService()
-        await self._main.wait_until_closed(deadline - self._reactor.seconds())
+        await self._main.wait_until_closed(deadline - self._clock.seconds())
         # Metrics stay available until the last render has ended.
         await self._metrics_listener.close()
 

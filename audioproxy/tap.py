@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TextIO
 
 from twisted.application.service import Service
@@ -27,10 +28,12 @@ from audioproxy._twisted import (
     first_environment,
     forget_exit_signal,
     skip_log_prefixes,
+    use_monotonic_clock,
     without_openssl,
 )
 from audioproxy.config import Config, ConfigError, load
-from audioproxy.logs import LineObserver
+from audioproxy.log_writer import LogWriter, write_lines
+from audioproxy.logs import LineObserver, lost_lines
 from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.web.access_log import log_request
@@ -45,6 +48,9 @@ _NAME_THREADS = 64
 # Objects that are created, and not freed, before the garbage collector visits them. Python's
 # default is 700, which a dozen requests create.
 _COLLECTOR_THRESHOLD = 10_000
+
+# Seconds that the end of the process waits for the reader of the log.
+_LOG_DRAIN = 1.0
 
 # prctl(2)
 _PR_SET_DUMPABLE = 4
@@ -84,13 +90,15 @@ class _TwistdService(ProxyService):
         with nullcontext() if options.config.has_outbound_requests else without_openssl():
             from twisted.internet import reactor
 
+        use_monotonic_clock(reactor)
         raise_descriptor_limit()
         hide_from_children()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
         self._options = options
+        self._reactor: Any = reactor
         # Tests construct the options without twistd as their parent.
         self._twistd: Any = getattr(options, "parent", None) or {}
-        self._lines = _find_log(self._twistd, options.config.log_level, reactor)
+        self._writer, self._lines = _find_log(self._twistd, options.config.log_level, reactor)
         access_log = log_request
         if self._lines is not None:
             access_log = self._lines.request
@@ -105,6 +113,10 @@ class _TwistdService(ProxyService):
 
     def startService(self) -> Deferred[None]:
         """Start, or print the reason in one line and exit with status 1."""
+        if self._writer is not None:
+            # twistd has forked by now.
+            self._writer.start()
+            atexit.register(self._writer.drain, _LOG_DRAIN)
         for warning in self._options.warnings:
             _log.warn("{text}", text=warning)
         # The reactor installs its own handlers after the port is open, and a signal may arrive
@@ -142,9 +154,14 @@ class _TwistdService(ProxyService):
             else:
                 _log.failure("the start crashed", failure)
             # twistd exits with 0 whenever the reactor was stopped. This handler runs after twistd's
-            # own cleanup.
-            atexit.register(os._exit, 1)
+            # own cleanup, and ahead of the handlers that were registered earlier.
+            atexit.register(self._fail)
             self._reactor.stop()
+
+    def _fail(self) -> None:
+        if self._writer is not None:
+            self._writer.drain(_LOG_DRAIN)
+        os._exit(1)
 
     def _signal_received(self, number: int, _frame: object) -> None:
         self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
@@ -215,13 +232,19 @@ def _complain(error: BaseException | None, stream: TextIO | None) -> None:
         print(f"audioproxy: {line}", file=stream, flush=True)
 
 
-def _find_log(twistd: Any, level: str, clock: Any) -> LineObserver | None:
-    """Return the observer that writes the log; None if twistd uses another logger.
+def _find_log(twistd: Any, level: str, clock: Any) -> tuple[LogWriter | None, LineObserver | None]:
+    """Return what writes the log; None if twistd uses another logger.
 
     This must be called before twistd replaces stdout with its log.
     """
     if twistd.get("logger") or twistd.get("syslog"):
-        return None
+        return None, None
     path = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
-    stream: TextIO = sys.stdout if path == "-" else LogFile.fromFullPath(path)
-    return LineObserver(stream, level, clock.callLater)
+    if path == "-":
+        sys.stdout.flush()
+        write: Callable[[bytes], object] = partial(write_lines, sys.stdout.fileno())
+        encoding = sys.stdout.encoding
+    else:
+        write, encoding = LogFile.fromFullPath(path).write, "utf-8"
+    writer = LogWriter(write, encoding, lost_lines)
+    return writer, LineObserver(writer, level, clock.callLater)

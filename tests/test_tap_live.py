@@ -26,6 +26,7 @@ from tests.support.service import (
     PATIENCE,
     ServiceCase,
     fetch,
+    is_running,
     short_flac,
     signed,
     until,
@@ -223,6 +224,30 @@ class RunTests(TapCase):
         self.assertIn("AP_PROT", warning)
         self.assertIn("AP_PORT", warning)
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
+
+    async def test_stalled_log(self) -> None:
+        """A reader of the log that stalls delays no request and no stop (D68).
+
+        It finds all lines in order when it is back, and only whole lines after the stop.
+        """
+        for stops in (False, True):
+            process = self.twistd()
+            port = await process.port()
+            process.transport.pauseProducing()  # type: ignore[union-attr]
+            # More than a pipe holds.
+            for _ in range(600):
+                await fetch(port, b"/" + b"x" * 200)
+            self.assertEqual(200, (await fetch(port, b"/health")).status)
+            if stops:
+                process.signal(signal.SIGTERM)
+                await until(lambda process=process: not is_running(process.pid), "the end")
+            process.transport.resumeProducing()  # type: ignore[union-attr]
+            if stops:
+                self.assertEqual(0, await process.end())
+            else:
+                await until(lambda process=process: process.stdout.count(" 404 ") == 600)
+            self.assertTrue(process.stdout.endswith("\n"))
+            self.lines(process.stdout)
 
     async def test_log_file(self) -> None:
         """With --logfile, the log goes to the file, and stdout stays empty.

@@ -12,6 +12,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from twisted.python.failure import Failure
 from zope.interface import provider
 
+from audioproxy._twisted import use_monotonic_clock
 from audioproxy.cli.formatting import print_errors
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
     outcomes: list[T | Failure] = []
 
     async def main(reactor: Any) -> None:
+        use_monotonic_clock(reactor)
         # Wait until the reactor runs: before that, a signal would not cancel the coroutine.
         running: Deferred[None] = Deferred()
         reactor.callWhenRunning(running.callback, None)

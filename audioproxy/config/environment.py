@@ -38,6 +38,8 @@ from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, se
 # Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
 _MAX_BYTES = 10**15
+# ffmpeg needs so much to start.
+_MIN_CHILD_MEMORY = 64 << 20
 _MAX_SECONDS = 86_400
 _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
@@ -88,6 +90,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "AP_METRICS_PORT": whole_number(0, 65_535),
     "AP_MAX_SRC_BYTES": whole_number(1, _MAX_BYTES),
     "AP_MAX_VARIANT_BYTES": whole_number(1, _MAX_BYTES),
+    "AP_MAX_CHILD_MEMORY": whole_number(_MIN_CHILD_MEMORY, _MAX_BYTES),
     "AP_MAX_CONCURRENCY": whole_number(1, _MAX_RENDERS),
     "AP_MAX_PROBE_CONCURRENCY": whole_number(1, _MAX_PROBES),
     "AP_QUEUE_SIZE": whole_number(0, _MAX_QUEUE),

@@ -96,6 +96,7 @@ class Config:
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar max_src_bytes: larger sources are refused.
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
+    :ivar max_child_memory: bytes of memory of one ffmpeg or ffprobe, see `ChildLimits`.
     :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
     :ivar max_probe_concurrency: simultaneous probes; when omitted, four times ``max_concurrency``.
     :ivar queue_size: renders that may wait.
@@ -124,6 +125,7 @@ class Config:
     metrics_port: int = 9568
     max_src_bytes: int = 2_000_000_000
     max_variant_bytes: int = DERIVED
+    max_child_memory: int = 1 << 30
     max_concurrency: int = field(default_factory=_cpu_count)
     max_probe_concurrency: int = DERIVED
     queue_size: int = 32

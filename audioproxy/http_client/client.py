@@ -18,6 +18,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
+from audioproxy._twisted import monotonic_clock
 from audioproxy.http_client.agent import ExactUrlAgent
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
@@ -76,7 +77,7 @@ class HttpClient:
 
         :param trust_root: from `load_trust_root`.
         """
-        self.clock: IReactorTime = reactor
+        self.clock = monotonic_clock(reactor)
         self._connections = ConnectionPool(reactor, trust_root)
 
     async def request(

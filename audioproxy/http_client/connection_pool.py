@@ -13,7 +13,6 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
-    IReactorTime,
     ISSLTransport,
     IStreamClientEndpoint,
 )
@@ -32,6 +31,7 @@ from zope.interface import implementer
 
 from audioproxy._twisted import (
     close_after_strays,
+    monotonic_clock,
     request_with_target,
     response_connection,
     silence_factory,
@@ -72,7 +72,7 @@ class ConnectionPool:
     def __init__(self, reactor: Any, trust_root: Any) -> None:
         self._reactor = reactor
         self._trust_root = trust_root
-        self._clock: IReactorTime = reactor
+        self._clock = monotonic_clock(reactor)
         self._pool = HTTPConnectionPool(reactor)
         close_after_strays(self._pool)
         self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST

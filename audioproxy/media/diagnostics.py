@@ -6,6 +6,7 @@ import re
 
 from audioproxy.errors import (
     EncryptedSource,
+    MemoryExceeded,
     NotFound,
     NothingDecoded,
     Refusal,
@@ -15,11 +16,13 @@ from audioproxy.errors import (
 
 _DISK_FULL = (b"No space left on device", b"Disk quota exceeded")
 
+# Messages of ffmpeg and of its C++ libraries.
+_NO_MEMORY = (b"Cannot allocate memory", b"std::bad_alloc")
+
 # Failures of the service itself. They are checked before those of sources: an encoder that ran out
 # of disk space may have reported an error of the source earlier.
 _SERVICE_FAILURES = (
     *_DISK_FULL,
-    b"Cannot allocate memory",
     b"Too many open files",
     b"Permission denied",
     b"No such file or directory",
@@ -132,6 +135,8 @@ def classify(stderr: bytes) -> type[Refusal] | None:
         return UndecodableSource
     if any(phrase in stderr for phrase in _SERVICE_FAILURES):
         return None
+    if any(phrase in stderr for phrase in _NO_MEMORY):
+        return MemoryExceeded
     for pattern, refusal in _REMOTE_FAILURES:
         if pattern.search(stderr):
             return refusal

@@ -40,6 +40,10 @@ _LOUDNORM_RATE = 192_000
 # lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
 # no sample.
 _FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
+# Below this sample rate in Hz, frames of 100 ms are resampled. The 65,535 samples that one frame of
+# flac may have take gigabytes otherwise, and without so much memory libswresample drops the frame
+# and reports no error.
+_LOW_RATE = 8000
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
@@ -145,6 +149,8 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     if stages:
         rate_filter = f"aformat=sample_rates={rate}"
         stages = [rate_filter, *stages, rate_filter]
+    if rate < _LOW_RATE and rate != output_rate(options, probe):
+        stages.insert(0, f"asetnsamples=n={-(-rate // 10)}:p=0")
     if computed:
         stages.append(working_format(rate, layout if mix is None else None))
     stages += _changes(options, probe, sample_range, mix, cut=not short)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessExitedAlready
@@ -19,6 +19,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.log_context import Logger
+from audioproxy.media.diagnostics import redact
 from audioproxy.shared_result import SharedResult
 
 # Only the end of a child's stderr is kept: its last lines name the cause of a failure.
@@ -40,7 +41,14 @@ _log = Logger()
 
 
 class ChildTimeout(Exception):
-    """The child exceeded its timeout and is dead."""
+    """The child exceeded its timeout and is dead.
+
+    :ivar cpu_seconds: the time that it spent on the CPUs.
+    """
+
+    def __init__(self, cpu_seconds: float) -> None:
+        self.cpu_seconds = cpu_seconds
+        super().__init__()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,12 @@ class Exit:
         return self.code in _NEVER_RAN
 
     @property
+    def used_up_cpu(self) -> bool:
+        """Whether it reached its limit of CPU time. ffmpeg reports the signal and exits."""
+        number = signal.SIGXCPU
+        return self.signal == number or b"received signal %d." % number in self.stderr
+
+    @property
     def ok(self) -> bool:
         """Whether the child exited with 0 and its stdout is complete."""
         return self.code == 0 and not self.overflowed
@@ -86,6 +100,7 @@ class Child:
         self._clock = clock
         self._reaped: SharedResult[Exit] = SharedResult()
         self._escalation: IDelayedCall | None = None
+        self._cpu_seconds = 0.0
         # Timers and pipes call back outside of this context, but their log lines belong to the
         # request that started the child (D54).
         self._context = copy_context()
@@ -114,7 +129,7 @@ class Child:
             if not expired:
                 deadline.cancel()
         if expired:
-            raise ChildTimeout
+            raise ChildTimeout(self._cpu_seconds)
         return ended
 
     @property
@@ -139,31 +154,11 @@ class Child:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
-    def limit_output(self, size: int) -> None:
-        """Limit the files that the child writes to ``size`` bytes each (D52).
-
-        At the limit the child ends by SIGXFSZ, without a core dump. Twisted offers no way to set
-        the limit before the spawn. It still takes effect before the first write, because the child
-        first starts a second program and loads its libraries.
-        """
-        pid = self.protocol.pid
-        # Only Linux can limit another process.
-        if pid is None or not hasattr(resource, "prlimit"):
-            return
-        try:
-            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-            # A lower limit of the service itself stays in force.
-            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-            limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
-        except ProcessLookupError:
-            pass  # the child has already ended
-        except OSError as error:
-            _log.warn("no limit can be set on a child's output: {error}", error=error)
-
     def stop(self) -> None:
         """Send TERM to the child, and KILL if it does not end in time."""
         if not self._reaped.fired and self._escalation is None:
+            # The kernel forgets it when the child is reaped.
+            self._cpu_seconds = _read_cpu_seconds(self.protocol.pid)
             self._schedule_escalation(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
@@ -195,9 +190,10 @@ class Child:
         self._context.run(partial(_log.error, words, **fields))
 
     def _signal(self, name: str) -> None:
+        transport, pid = self.protocol.transport, self.protocol.pid
         try:
-            if self.protocol.transport is not None:
-                self.protocol.transport.signalProcess(name)
+            if not (pid is not None and _signal_group(pid, name)) and transport is not None:
+                transport.signalProcess(name)
         except ProcessExitedAlready:
             pass
         except OSError as error:
@@ -268,7 +264,11 @@ class _ChildProtocol(ProcessProtocol):
         self._stdout = _Captured(stdout_limit)
         self._stderr = _StderrTail(keep_pattern)
         self.exited = False
+        self.group: int | None = None
         self._close_pipes_call: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        self.group = self.pid
 
     @property
     def pid(self) -> int | None:
@@ -288,6 +288,9 @@ class _ChildProtocol(ProcessProtocol):
 
     def processExited(self, reason: Failure) -> None:
         self.exited = True
+        # What a wrapper or the child has started, and left behind.
+        if self.group is not None:
+            _signal_group(self.group, "KILL")
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
         self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
@@ -309,6 +312,36 @@ class _ChildProtocol(ProcessProtocol):
     def _close_pipes(self) -> None:
         if self.transport is not None:
             self.transport.loseConnection()
+
+
+def _read_cpu_seconds(pid: int | None) -> float:
+    """Return the CPU time of a process, from proc_pid_stat(5); 0 where that is unknown."""
+    try:
+        # The program's name, in brackets, may contain anything. The state follows it.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _signal_group(pid: int, name: str) -> bool:
+    """Signal the process group that a child leads; return whether there is one."""
+    try:
+        os.killpg(pid, signal.Signals[f"SIG{name}"])
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def log_lack_of_memory(what: str, ended: Exit) -> None:
+    """Log that a child could not allocate memory."""
+    _log.warn(
+        "the {what} needs more memory than AP_MAX_CHILD_MEMORY ({how}): {diagnostic}",
+        what=what,
+        how=describe_exit(ended),
+        diagnostic=redact(ended.stderr),
+    )
 
 
 def describe_exit(ended: Exit) -> str:

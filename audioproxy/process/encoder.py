@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
+    MemoryExceeded,
     NothingDecoded,
     OutputTooLarge,
     Refusal,
@@ -31,17 +32,19 @@ from audioproxy.media.diagnostics import (
     redact,
     was_cut_short,
 )
-from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
+from audioproxy.process.child import (
+    Child,
+    ChildTimeout,
+    Exit,
+    describe_exit,
+    log_lack_of_memory,
+)
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Seconds between two checks of the output's size. Until the first audio, checks are frequent, since
 # clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
 _INTERVAL_BEFORE_AUDIO = 0.001
 _INTERVAL_AFTER_AUDIO = 0.03
-
-# An encoder uses a whole CPU for as long as its render lasts, while the response with a stored
-# variant takes microseconds. So requests have priority over encoders.
-_NICENESS = 10
 
 # Bytes that `-progress` may print in one decode pass. ffmpeg prints a dozen short lines at a time,
 # by default twice a second, and here once an hour (`measure_arguments`).
@@ -100,7 +103,9 @@ class Encoder:
         :raises RenderFailed: for every other failure.
         """
         async with self._decoder(pipeline, descriptors, timeout) as opened:
-            child = self._launch(pipeline.encoder, {**opened, 1: output}, output_limit=limit)
+            child = self._launch(
+                pipeline.encoder, {**opened, 1: output}, timeout, output_limit=limit
+            )
 
             def check() -> bool:
                 if pipeline.is_irregular(child.stderr):
@@ -140,7 +145,7 @@ class Encoder:
         with ExitStack() as held:
             held.callback(os.close, pipe)
             async with self._decoder(pipeline, descriptors, timeout) as opened:
-                child = self._launch(pipeline.encoder, {**opened, 1: pipe})
+                child = self._launch(pipeline.encoder, {**opened, 1: pipe}, timeout)
                 held.close()
                 _check(await self._wait(child, timeout), pipeline)
 
@@ -152,7 +157,7 @@ class Encoder:
         :param arguments: a command that writes one byte for each sample, and reports with
             ``-progress`` on its stdout.
         """
-        child = self._launch(arguments, descriptors, stdout_limit=_PROGRESS_LIMIT)
+        child = self._launch(arguments, descriptors, timeout, stdout_limit=_PROGRESS_LIMIT)
         ended = await self._wait(child, timeout)
         _check(ended)
         sizes = _TOTAL_SIZE.findall(ended.stdout)
@@ -176,7 +181,7 @@ class Encoder:
             readable, writable = open_pipe()
             held.callback(os.close, readable)
             try:
-                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable})
+                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable}, timeout)
             finally:
                 os.close(writable)
             try:
@@ -194,6 +199,7 @@ class Encoder:
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
+        timeout: float,
         *,
         stdout_limit: int = 0,
         output_limit: int | None = None,
@@ -202,9 +208,9 @@ class Encoder:
             return self._launcher.launch(
                 arguments,
                 descriptors,
+                timeout,
                 stdout_limit=stdout_limit,
                 keep_pattern=KEPT_LINES,
-                niceness=_NICENESS,
                 output_limit=output_limit,
             )
         except SpawnFailed as error:
@@ -235,6 +241,8 @@ def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
 
 
 def _refusal(ended: Exit) -> Refusal:
+    if ended.used_up_cpu:
+        return _stopped(RenderTimeout())
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
@@ -246,6 +254,9 @@ def _refusal(ended: Exit) -> Refusal:
     if refusal_type is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
         return NothingDecoded(f"{how}: {diagnostic}")
+    if refusal_type is MemoryExceeded:
+        log_lack_of_memory("encoder", ended)
+        return MemoryExceeded()
     log = _log.error if ended.never_ran else _log.warn
     log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
     return (refusal_type or RenderFailed)()

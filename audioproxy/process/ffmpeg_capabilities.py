@@ -119,7 +119,7 @@ class Programs:
     async def _run(self, arguments: list[str]) -> _Run:
         program = arguments[0]
         try:
-            child = self.launcher.launch(arguments, {}, stdout_limit=_LISTING_LIMIT)
+            child = self.launcher.launch(arguments, {}, _RUN_TIMEOUT, stdout_limit=_LISTING_LIMIT)
             ended = await child.wait(_RUN_TIMEOUT)
         except SpawnFailed as error:
             return _Run(failure=f"{program} cannot be run ({error})")

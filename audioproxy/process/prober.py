@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from audioproxy.errors import (
     EncryptedSource,
+    MemoryExceeded,
     NotFound,
     ProbeFailed,
     ProbeTimeout,
@@ -29,7 +30,7 @@ from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
 from audioproxy.media.source_length.padded import find_padding
-from audioproxy.process.child import ChildTimeout, Exit, describe_exit
+from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.shared_result import SharedCalls
@@ -42,14 +43,25 @@ _OUTPUT_LIMIT = 1024 * 1024
 # length `read_source_info` limits.
 _CACHE_SIZE = 512
 
+# Seconds for which a timeout is remembered of a source that kept a CPU busy for more than half of
+# its probe. A source that is read slowly may be faster next time.
+_TIMEOUT_LIFETIME = 60
+_MOST_TIMEOUTS = 4096
+
 T = TypeVar("T")
 
 _log = Logger()
 
 
+class _Expensive(ProbeTimeout):
+    """The probe took too long because of the source's content."""
+
+
 class ProbeSource(Protocol):
     """The part of an open source that a probe needs."""
 
+    @property
+    def file_identity(self) -> bytes: ...  # noqa: D102
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
     @property
@@ -73,6 +85,9 @@ class Prober:
         self._timeout = timeout
         self._running: SharedCalls[bytes, Probe] = SharedCalls()
         self._cache: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_CACHE_SIZE)
+        self._expensive: TTLCache[tuple[bytes, bytes], bool] = TTLCache(
+            _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
+        )
 
     async def probe(self, identity: bytes, source: ProbeSource) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
@@ -85,6 +100,7 @@ class Prober:
         :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
+        identity = source.file_identity or identity
         probe = await self._probe_once(identity, source)
         if probe.may_be_encrypted:
             probe = await self._refuse_encrypted(identity, source, probe)
@@ -103,6 +119,8 @@ class Prober:
         fingerprint = source.fingerprint()
         if fingerprint and (cached := self._cache.get((identity, fingerprint))) is not None:
             return cached
+        if (identity, fingerprint) in self._expensive:
+            raise ProbeTimeout
         return await self._running.join(
             identity, lambda: self._probe_and_cache(identity, fingerprint, source)
         )
@@ -143,7 +161,12 @@ class Prober:
     async def _probe_and_cache(
         self, identity: bytes, fingerprint: bytes, source: ProbeSource
     ) -> Probe:
-        probe = await self._probe(source)
+        try:
+            probe = await self._probe(source)
+        except _Expensive:
+            if fingerprint:
+                self._expensive[identity, fingerprint] = True
+            raise
         # The source may have been modified during the probe.
         if fingerprint and source.fingerprint() == fingerprint:
             self._cache[identity, fingerprint] = probe
@@ -155,14 +178,16 @@ class Prober:
     async def _run(
         self, opened: Input, source: ProbeSource, deadline: float, *, stream_tags: bool = True
     ) -> Exit:
+        timeout = self._left(deadline)
         child = self._launcher.launch(
             probe_arguments(self._ffprobe, opened, stream_tags=stream_tags),
             source.descriptors,
+            timeout,
             stdout_limit=_OUTPUT_LIMIT,
             keep_pattern=NOTICES,
             parent_death_signal=False,
         )
-        return await child.wait(self._left(deadline))
+        return await child.wait(timeout)
 
     async def _probe(self, source: ProbeSource) -> Probe:
         async with self._slots.hold():
@@ -182,7 +207,11 @@ class Prober:
             except SpawnFailed as error:
                 _log.error("the probe cannot be started: {error}", error=error)
                 raise ProbeFailed from error
-            except (ChildTimeout, TimeoutError):
+            except ChildTimeout as error:
+                if error.cpu_seconds > self._timeout / 2:
+                    raise _Expensive from None
+                raise ProbeTimeout from None
+            except TimeoutError:
                 raise ProbeTimeout from None
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
@@ -197,6 +226,8 @@ class Prober:
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
+        if ended.used_up_cpu:
+            raise _Expensive
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
             if refusal in (NotFound, UpstreamUnavailable):
                 # The source was available a moment ago. Possible causes are a wrong clock, and
@@ -205,6 +236,8 @@ class Prober:
                     "ffprobe cannot read a source that exists: {diagnostic}",
                     diagnostic=redact(ended.stderr),
                 )
+            if refusal is MemoryExceeded:
+                log_lack_of_memory("probe", ended)
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
             raise refusal

@@ -1,14 +1,17 @@
 """Start of child processes, with the settings that all of them share.
 
-The spawn prefix is a list of words ahead of a child's command line. It names programs such as
-``setpriv``, which change a setting and then replace themselves with the child's program.
+The spawn prefix is a list of words ahead of a child's command line. It names programs of
+util-linux, which change a setting and then replace themselves with the child's program: ``prlimit``
+and ``setpriv``.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +22,23 @@ from twisted.internet.interfaces import IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 
+from audioproxy._twisted import own_process_group
 from audioproxy.process.child import Child
 
-# Seconds within which setpriv has to show that it supports the option.
-_SETPRIV_TIMEOUT = 5
+# Seconds within which a program of the prefix has to show that it supports its options.
+_PREFIX_TIMEOUT = 5
+
+# A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
+# microseconds. So requests have priority over children.
+_NICENESS = 10
+
+# Descriptors of one child. ffmpeg needs some ten.
+_MAX_DESCRIPTORS = 256
+# Threads reserve far more address space than memory, 64 MiB for each thread's heap alone.
+_ADDRESS_SPACE_FACTOR = 4
+_MAX_ADDRESS_SPACE = 8 << 30
+# CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
+_CPU_GRACE = 5
 
 # Start errors that the program itself causes, and that persist until somebody repairs it.
 _PERSISTENT_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
@@ -49,13 +65,56 @@ class Spawner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """The limits of each child, which the kernel enforces; `setrlimit(2)` describes them.
+
+    A few bytes of audio can make a decoder or a filter allocate gigabytes. The limits are set ahead
+    of the child's program, so it cannot escape them, however busy this process is. The number of
+    processes is not limited: the kernel counts all processes of the user.
+
+    :ivar prlimit: the path of the program that sets them.
+    :ivar memory: bytes of heap, stacks and other private memory (RLIMIT_DATA).
+    """
+
+    prlimit: str
+    memory: int
+
+    def prefix(self, timeout: float, output_limit: int | None) -> list[str]:
+        """Return the words ahead of the command line of one child.
+
+        A lower limit of this process stays in force.
+
+        :param timeout: seconds for which the child may keep all CPUs busy.
+        :param output_limit: bytes to which it may grow a file.
+        """
+        address_space = min(_ADDRESS_SPACE_FACTOR * self.memory, _MAX_ADDRESS_SPACE)
+        cpu = math.ceil(timeout) * (os.cpu_count() or 1)
+        values = {
+            "core": (0, 0),
+            "data": (self.memory, self.memory),
+            "as": (max(self.memory, address_space),) * 2,
+            "cpu": (cpu, cpu + _CPU_GRACE),
+            "nofile": (_MAX_DESCRIPTORS, _MAX_DESCRIPTORS),
+        }
+        if output_limit is not None:
+            values["fsize"] = (output_limit, output_limit)
+        words = [self.prlimit]
+        for name, limits in values.items():
+            _, most = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+            if most != resource.RLIM_INFINITY:
+                limits = (min(limits[0], most), min(limits[1], most))
+            words.append(f"--{name}={limits[0]}:{limits[1]}")
+        return [*words, "--"]
+
+
+@dataclass(frozen=True, slots=True)
 class Launcher:
     """The settings that all children share.
 
     :ivar environment: the children's whole environment; it has none of the service's own settings
         (D45).
     :ivar parent_death_prefix: makes the kernel kill a child when this process ends (D40).
-    :ivar session_prefix: gives a child a session of its own; it goes ahead of the other prefix.
+    :ivar limits: None where the limits cannot be set.
     :ivar on_spawn_failure: called where a program could not be started.
     """
 
@@ -63,17 +122,17 @@ class Launcher:
     clock: IReactorTime
     environment: Mapping[str, str]
     parent_death_prefix: tuple[str, ...] = ()
-    session_prefix: tuple[str, ...] = ()
+    limits: ChildLimits | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
 
     def launch(  # noqa: PLR0913 - most callers name one or two of the options
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
+        timeout: float,
         *,
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
-        niceness: int = 0,
         output_limit: int | None = None,
         parent_death_signal: bool = True,
     ) -> Child:
@@ -81,10 +140,11 @@ class Launcher:
 
         :param descriptors: the child's descriptor numbers, each with the descriptor of this process
             that it inherits. The caller closes its own descriptors.
+        :param timeout: seconds for which the caller will wait at most. The kernel ends a child that
+            has used that much time of every CPU.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
         :param keep_pattern: matching lines of stderr are kept, up to 2 KiB, however much output
             follows them.
-        :param niceness: added to the niceness of this process.
         :param output_limit: bytes to which the child's writes may grow a file.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
             a pipe of this process ends anyway, and is started faster without the additional
@@ -92,27 +152,28 @@ class Launcher:
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, stdout_limit, keep_pattern, self.on_spawn_failure)
+        limits = () if self.limits is None else self.limits.prefix(timeout, output_limit)
         prefix = self.parent_death_prefix if parent_death_signal else ()
-        command = [*self.session_prefix, *prefix, *arguments]
+        command = [*limits, *prefix, *arguments]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
                 if stdout_limit:
                     wanted[1] = "r"
-                self.spawner.spawnProcess(
-                    child.protocol, command[0], command, self.environment, childFDs=wanted
-                )
+                # A group of its own, so that a signal reaches what the child has started, and
+                # Ctrl-C on a terminal does not reach it: a drain waits for renders.
+                with own_process_group():
+                    self.spawner.spawnProcess(
+                        child.protocol, command[0], command, self.environment, childFDs=wanted
+                    )
             finally:
                 os.close(stdin)
         except OSError as error:
             if error.errno in _PERSISTENT_ERRORS:
                 self.on_spawn_failure()
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
-        if output_limit is not None:
-            child.limit_output(output_limit)
-        if niceness:
-            child.renice(niceness)
+        child.renice(_NICENESS)
         return child
 
 
@@ -123,20 +184,29 @@ def find_parent_death_prefix() -> tuple[str, ...]:
     writes into a file. Without util-linux, a child of a killed service therefore runs to its own
     end, and writes into a file without a name.
     """
-    prefix: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
-    try:
-        # Other programs named setpriv do not support the option.
-        subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_SETPRIV_TIMEOUT)
-    except (OSError, subprocess.SubprocessError):
-        _log.warn("setpriv not found: encoders may outlive a killed service; install util-linux")
-        return ()
-    return prefix
+    prefix = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
+    if _works(prefix):
+        return prefix
+    _log.warn("setpriv not found: encoders may outlive a killed service; install util-linux")
+    return ()
 
 
-def find_session_prefix() -> tuple[str, ...]:
-    """Return the prefix that keeps a terminal's Ctrl-C from a child.
+def find_limits(memory: int) -> ChildLimits | None:
+    """Return the limits of children; None without util-linux.
 
-    Without it, Ctrl-C would end the encoders too, and a drain could not wait for their renders.
+    :param memory: bytes of RLIMIT_DATA.
     """
-    setsid = shutil.which("setsid") if os.isatty(0) else None
-    return () if setsid is None else (setsid,)
+    limits = ChildLimits(shutil.which("prlimit") or "prlimit", memory)
+    if _works(limits.prefix(1, 1)):
+        return limits
+    _log.warn("prlimit not found: a source can make ffmpeg take all memory; install util-linux")
+    return None
+
+
+def _works(prefix: Sequence[str]) -> bool:
+    """Return whether the prefix runs a program: others may have the name of the needed one."""
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_PREFIX_TIMEOUT)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True

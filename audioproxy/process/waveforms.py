@@ -14,6 +14,7 @@ from audioproxy.media.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.decoder import Decoder
+from audioproxy.scratch_files import DEFAULT_FOLDER
 from audioproxy.threads import ThreadRunner, await_uncancelled, run_detached
 
 if TYPE_CHECKING:
@@ -28,13 +29,17 @@ _log = Logger()
 class Waveforms:
     """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
 
-    def __init__(self, decoder: Decoder, in_thread: ThreadRunner) -> None:
+    def __init__(
+        self, decoder: Decoder, in_thread: ThreadRunner, folder: str = DEFAULT_FOLDER
+    ) -> None:
         """Create a renderer of waveforms.
 
         :param in_thread: reads uncompressed samples, and writes the documents.
+        :param folder: of temporary files.
         """
         self._decoder = decoder
         self._in_thread = in_thread
+        self._folder = folder
 
     async def decode_waveform(
         self,
@@ -95,7 +100,7 @@ class Waveforms:
         limit: int,
     ) -> None:
         """Write the document of samples that ``read`` reduces."""
-        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES)  # noqa: SIM115
+        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
         try:
             reader = await read(spool)
             await await_uncancelled(self._in_thread(partial(reader.write, output, limit)))

@@ -76,6 +76,8 @@ class WriteBack:
         """
         if self.possible:
             self._oversized[self._key] = True
+        else:
+            _log.warn("the disk of TMPDIR is full")
         return self.possible
 
     async def create_outside_store(self, seconds: float) -> ScratchFile:
@@ -86,7 +88,7 @@ class WriteBack:
         try:
             return await self._space.create(seconds)
         except OSError as error:
-            _log.warn("no scratch file can be created: {error}", error=error)
+            _log.warn("no scratch file can be created in TMPDIR: {error}", error=error)
             raise RenderFailed("No file could be created for the output.") from error
 
     async def commit(self, request: VariantRequest, output: RenderOutput) -> bool:

@@ -98,6 +98,8 @@ class OpenHttpsSource:
     contradict itself, is copied too: one response cannot mix versions.
     """
 
+    file_identity = b""
+
     def __init__(
         self, sources: HttpsSources, source: HttpsSource, form: StatedSource | RangedSource
     ) -> None:

@@ -302,6 +302,6 @@ def _translate(error: BaseException, limit: int) -> BaseException:
     if isinstance(error, (BodyTooLarge, TransportError)):
         return UpstreamUnavailable("The origin did not return the whole source.")
     if isinstance(error, OSError):
-        _log.warn("a source cannot be downloaded: {why}", why=redact(str(error).encode()))
+        _log.warn("a source cannot be written to TMPDIR: {why}", why=redact(str(error).encode()))
         return RenderFailed("The source could not be written to the disk.")
     return error

@@ -24,6 +24,11 @@ class OpenSource(Protocol):
     @property
     def validator(self) -> bytes: ...  # noqa: D102
     @property
+    def file_identity(self) -> bytes:
+        """The identity of a local file's state, however its path was spelled; else ``b""``."""
+        ...
+
+    @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
     async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:

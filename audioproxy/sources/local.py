@@ -69,6 +69,11 @@ class OpenLocalSource:
         return _validator(self._status)
 
     @property
+    def file_identity(self) -> bytes:
+        """The device, the inode and the validator."""
+        return b"%d-%d-%s" % (self._status.st_dev, self._status.st_ino, self.validator)
+
+    @property
     def descriptors(self) -> Mapping[int, int]:
         """The descriptor of the file, which a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}

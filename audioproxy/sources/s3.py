@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
@@ -42,6 +42,7 @@ class OpenS3Source:
     ca_file: str | None
     lifetime: float
     is_encoded: bool = False
+    file_identity: ClassVar[bytes] = b""
 
     @property
     def validator(self) -> bytes:

@@ -114,6 +114,7 @@ class DefaultsTests(ConfigCase):
             | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
+            | {"max_child_memory": 2**30}
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
         )
@@ -196,6 +197,7 @@ class ScalarTests(ConfigCase):
             (0, 65_535, "port metrics_port"),
             (1, 604_800, "presign_ttl"),
             (1, 10**15, "max_src_bytes max_variant_bytes"),
+            (2**26, 10**15, "max_child_memory"),
             (1, 4096, "max_concurrency"),
             (1, 65_536, "max_probe_concurrency"),
             (0, 10**6, "queue_size ready_queue_threshold"),

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     EncryptedSource,
+    MemoryExceeded,
     NotFound,
     NothingDecoded,
     Refusal,
@@ -60,7 +61,6 @@ SERVICE_FAILURES = (
     b"file:/dev/fd/3: Permission denied",
     b"file:/dev/fd/3: No such file or directory",
     b"file:/dev/fd/3: Too many open files",
-    b"Error initializing output stream 0:0 -- Cannot allocate memory",
     b"ffmpeg: error while loading shared libraries: libavdevice.so.59",
     b"Unknown encoder 'libmp3lame'",
     b"[AVFilterGraph @ 0x1] No such filter: 'loudnorm'",
@@ -116,7 +116,7 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": Invalid data found when processing input",
     ),
     # An error of the system, or an unknown error.
-    None: (_URL + b": Cannot allocate memory", _URL + b": Too many open files", _URL + b": What?"),
+    None: (_URL + b": Too many open files", _URL + b": What?"),
 }
 
 #: Messages about a source that was cut short; the exit status is 0.
@@ -231,11 +231,14 @@ class ClassifyTests(SynchronousTestCase):
         """
         broken = (SOURCE_FAILURES[0], b"[flac @ 0x1] invalid residual", b"Empty output")
         remote = [stderr for diagnostics in REMOTE_FAILURES.values() for stderr in diagnostics]
+        memory = (b"Error while filtering: Cannot allocate memory", b"x std::bad_alloc")
         unavailable = (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT)
         for refusal, first, then in (
             (None, SOURCE_FAILURES[:1], SERVICE_FAILURES),
             (None, SERVICE_FAILURES, (b"Empty output",)),
             (None, remote, SERVICE_FAILURES[:2]),
+            (None, SERVICE_FAILURES, memory),
+            (MemoryExceeded, SOURCE_FAILURES[:1], memory),
             (UpstreamUnavailable, broken, unavailable),
         ):
             for stderr, more in product(first, then):

@@ -35,7 +35,7 @@ class ChildCase(SynchronousTestCase):
     ) -> Child:
         """Start a child."""
         return Launcher(self.spawner, self.clock, {"A": "b"}, prefix).launch(
-            ["ffmpeg", "-x"], {}, stdout_limit=stdout_limit, keep_pattern=keep_pattern
+            ["ffmpeg", "-x"], {}, 5, stdout_limit=stdout_limit, keep_pattern=keep_pattern
         )
 
     def wait(self, child: Child, timeout: float = 5) -> Deferred[Exit]:
@@ -77,13 +77,13 @@ class LaunchTests(ChildCase):
             self.spawner, self.clock, {}, on_spawn_failure=lambda: failures.append(None)
         )
         for code, count in ((0, 0), (1, 0), (126, 1), (127, 2)):
-            launcher.launch(["x"], {})
+            launcher.launch(["x"], {}, 5)
             self.spawner.last.exit_and_end(code)
             self.assertEqual(count, len(failures), code)
         # A lack of descriptors is temporary, and not a fault of the program.
         for error in (FileNotFoundError(2, "No such file"), OSError(24, "Too many open files")):
             self.spawner.refusal = error
-            self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
+            self.assertRaises(SpawnFailed, launcher.launch, ["x"], {}, 5)
             self.assertEqual(3, len(failures), error)
 
 

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
+    MemoryExceeded,
     NothingDecoded,
     OutputTooLarge,
     RenderFailed,
@@ -39,6 +40,11 @@ FAILURES = (
     (b"", 0, 11, RenderFailed),
     (b"", 0, 40, RenderFailed),
     (b"Invalid data found when processing input", 0, 11, RenderFailed),
+    # The limits of CPU time and memory, of which ffmpeg reports the first by itself.
+    (b"", 0, signal.SIGXCPU, RenderTimeout),
+    (b"Exiting normally, received signal 24.", 255, None, RenderTimeout),
+    (b"Error while filtering: Cannot allocate memory", 1, None, MemoryExceeded),
+    (b"error while loading shared libraries: x: Cannot allocate memory", 127, None, RenderFailed),
     # The output limit (D52).
     (b"", 0, signal.SIGXFSZ, OutputTooLarge),
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),

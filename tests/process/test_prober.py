@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from decimal import Decimal
+from signal import SIGXCPU
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -14,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     EncryptedSource,
+    MemoryExceeded,
     ProbeFailed,
     ProbeTimeout,
     QueueFull,
@@ -24,6 +26,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.inputs import Input, local_input, remote_input
 from audioproxy.media.probe import Probe
+from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
@@ -64,6 +67,7 @@ class FakeSource:
     """
 
     state: bytes = b""
+    file_identity: bytes = b""
     opened: Input = field(default_factory=local_input)
     refusal: Exception | None = None
     input_calls: list[tuple[float, bool]] = field(default_factory=list)
@@ -223,8 +227,9 @@ class ResultTests(ProberCase):
             # Failures for a reason other than the source.
             (b"", b"", 1, None, ProbeFailed),
             (b"", b"who knows", 1, None, ProbeFailed),
-            (b"", b"Cannot allocate memory", 1, None, ProbeFailed),
-            (b"", b"Cannot allocate memory\n" + INVALID, 1, None, ProbeFailed),
+            (b"", b"Cannot allocate memory", 1, None, MemoryExceeded),
+            (b"", b"Cannot allocate memory\n" + INVALID, 1, None, MemoryExceeded),
+            (b"", b"Cannot allocate memory", None, 9, ProbeFailed),
             (b"", b"error while loading shared libraries: libav.so", 127, None, ProbeFailed),
             (b"", INVALID, 0, 11, ProbeFailed),
             (b"", INVALID, 0, 40, ProbeFailed),
@@ -303,6 +308,57 @@ class ResultTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(probing, ProbeTimeout)
+
+
+class ExpensiveTests(ProberCase):
+    """Sources that keep a CPU busy until the timeout"""
+
+    def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
+        """Let a probe time out that has used the CPU for some time."""
+        self.patch(child_module, "_read_cpu_seconds", lambda pid: cpu_seconds)
+        probing = self.fetch(source=source)
+        self.clock.advance(10)
+        self.spawner.last.exit_and_end(signal=15)
+        self.failureResultOf(probing, ProbeTimeout)
+
+    def test_remembered(self) -> None:
+        """After more than half of the time on the CPU, the timeout is remembered for a minute.
+
+        It is remembered for this state of the source only, and where that is certain.
+        """
+        self.time_out(FakeSource(b"1"), 5.1)
+        count = len(self.spawner.children)
+        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.assertEqual(count, len(self.spawner.children))
+        for source, cpu_seconds in ((FakeSource(b"2"), 4.9), (FakeSource(b""), 5.1)):
+            self.time_out(source, cpu_seconds)
+            probing = self.fetch(source=source)
+            self.answer()
+            self.successResultOf(probing)
+        self.clock.advance(40)
+        probing = self.fetch(source=FakeSource(b"1"))
+        self.answer()
+        self.successResultOf(probing)
+
+    def test_cpu_limit(self) -> None:
+        """A probe at the kernel's limit of CPU time is such a timeout, too."""
+        probing = self.fetch(source=FakeSource(b"1"))
+        self.spawner.last.exit_and_end(signal=SIGXCPU)
+        self.failureResultOf(probing, ProbeTimeout)
+        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.assertEqual(1, len(self.spawner.children))
+
+    def test_spellings(self) -> None:
+        """Requests for one local file share its probe, however they spell its path."""
+        sources = [FakeSource(b"1", file_identity=b"7-8") for _ in range(3)]
+        probing = [self.fetch(b"%d" % i, source) for i, source in enumerate(sources)]
+        self.answer()
+        for each in probing:
+            self.successResultOf(each)
+        other = self.fetch(b"0", FakeSource(b"1", file_identity=b"7-9"))
+        self.answer()
+        self.successResultOf(other)
+        self.assertEqual(2, len(self.spawner.children))
 
 
 class PaddedTests(ProberCase):

@@ -1,35 +1,191 @@
-"""The spawn prefixes of child processes."""
+"""The settings of all child processes: limits, the parent-death signal and process groups."""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
+import signal
 import subprocess
 import sys
+from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.process.spawn import find_parent_death_prefix, find_session_prefix
+from audioproxy.process.child import Child, Exit
+from audioproxy.process.spawn import (
+    ChildLimits,
+    Launcher,
+    find_limits,
+    find_parent_death_prefix,
+)
+from tests.support.service import reactor, until
 
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+MEMORY = 1 << 28
 # Prints whether the process leads its own process group.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
+# What /proc/self/limits calls the limits.
+NAMES = {
+    "core": "Max core file size",
+    "data": "Max data size",
+    "as": "Max address space",
+    "cpu": "Max cpu time",
+    "nofile": "Max open files",
+    "fsize": "Max file size",
+}
 
 
-class SpawnPrefixTests(SynchronousTestCase):
-    """The prefix of every child's command line"""
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except FileNotFoundError:
+        return False
 
-    def test_group(self) -> None:
-        """In a terminal, children lead a group, so that Ctrl-C does not reach them (D39).
 
-        Without a terminal there is no Ctrl-C, and the session prefix is omitted.
-        """
-        for terminal in (True, False):
-            self.patch(os, "isatty", lambda descriptor, terminal=terminal: terminal)
-            prefix = [*find_session_prefix(), *find_parent_death_prefix()]
-            ended = subprocess.run([*prefix, sys.executable, "-c", LEADS], capture_output=True)
-            self.assertEqual(ended.stdout, b"%s\n" % str(terminal).encode(), ended)
+class SpawnCase(TestCase):
+    """Real child processes with limits."""
+
+    timeout = 20
+
+    def setUp(self) -> None:
+        limits = find_limits(MEMORY)
+        assert limits is not None
+        self.launcher = Launcher(
+            reactor, reactor, ENVIRONMENT, find_parent_death_prefix(), limits=limits
+        )
+
+    def start(self, *arguments: str, timeout: float = 15, **options: Any) -> Child:
+        """Start a program."""
+        return self.launcher.launch(arguments, {}, timeout, stdout_limit=65_536, **options)
+
+    async def run_python(self, source: str, **options: Any) -> Exit:
+        """Run a Python program."""
+        return await self.start(sys.executable, "-c", source, **options).wait(15)
+
+
+class LimitTests(SpawnCase):
+    """Limits of the kernel"""
+
+    async def test_values(self) -> None:
+        """Memory, address space, CPU time, descriptors, cores and files are limited."""
+        self.patch(os, "cpu_count", lambda: 3)
+        cpu = (30, 35)
+        for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
+            self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=find_limits(memory))
+            ended = await self.start("cat", "/proc/self/limits", timeout=9.1, output_limit=5).wait(
+                9
+            )
+            expected = {
+                "core": (0, 0),
+                "data": (memory,) * 2,
+                "as": (address_space,) * 2,
+                "cpu": cpu,
+                "nofile": (256, 256),
+                "fsize": (5, 5),
+            }
+            for name, (soft, hard) in expected.items():
+                _, most = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+                self.assertEqual(resource.RLIM_INFINITY if name in ("data", "as") else most, most)
+                line = re.search(rf"{NAMES[name]} +(\d+) +(\d+)", ended.stdout.decode())
+                assert line is not None, ended
+                self.assertEqual((soft, hard), (int(line[1]), int(line[2])), name)
+
+    def test_lower_limits(self) -> None:
+        """A limit of the service that is lower stays in force."""
+        self.patch(resource, "getrlimit", lambda _: (7, 9))
+        words = ChildLimits("prlimit", MEMORY).prefix(100, 1000)
+        numbers = "--data=9:9 --as=9:9 --cpu=9:9 --nofile=9:9 --fsize=9:9 --"
+        self.assertEqual(["prlimit", "--core=0:0", *numbers.split()], words)
+
+    async def test_none_escapes(self) -> None:
+        """Children that start at once have their limits before their first instruction."""
+        source = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+        starting = [Deferred.fromCoroutine(self.run_python(source)) for _ in range(50)]
+        for ended in await gatherResults(starting, consumeErrors=True):
+            self.assertEqual(b"%d\n" % MEMORY, ended.stdout, ended)
+
+    async def test_output_limit(self) -> None:
+        """The system stops a write exactly at the limit, and dumps no core (D52)."""
+        for size, number in ((5000, None), (5001, signal.SIGXFSZ)):
+            output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+            try:
+                child = self.launcher.launch(
+                    ["head", "-c", str(size), "/dev/zero"], {1: output}, 15, output_limit=5000
+                )
+                self.assertEqual(number, (await child.wait(15)).signal)
+                self.assertEqual(5000, os.fstat(output).st_size)
+            finally:
+                os.close(output)
+
+    async def test_memory(self) -> None:
+        """A program that needs more memory does not get it."""
+        for size, expected in ((MEMORY // 2, b"True"), (MEMORY, b"False")):
+            ended = await self.run_python(
+                f"try: print(len(bytearray({size})) > 0)\nexcept MemoryError: print(False)"
+            )
+            self.assertEqual(expected, ended.stdout.strip())
+
+    async def test_cpu_time(self) -> None:
+        """A program that uses up its CPU time gets SIGXCPU; ffmpeg reports that and exits."""
+        self.patch(os, "cpu_count", lambda: 1)
+        source = "while True: pass"
+        ended = await self.run_python(source, timeout=1)
+        self.assertEqual((signal.SIGXCPU, True), (ended.signal, ended.used_up_cpu))
+        endless = ["-f", "lavfi", "-i", "sine", "-f", "null", "-"]
+        ended = await self.start("ffmpeg", "-nostdin", *endless, timeout=0.5).wait(15)
+        self.assertEqual((False, True), (ended.ok, ended.used_up_cpu), ended)
+        self.assertFalse((await self.run_python("print(24)")).used_up_cpu)
 
     def test_without_util_linux(self) -> None:
-        """Without util-linux, children run without prefixes."""
+        """Without util-linux, children run without limits and without the death signal."""
         self.patch(os, "environ", {"PATH": "/nowhere"})
-        self.patch(os, "isatty", lambda descriptor: True)
-        self.assertEqual(((), ()), (find_session_prefix(), find_parent_death_prefix()))
+        self.assertEqual(((), None), (find_parent_death_prefix(), find_limits(MEMORY)))
+
+
+class GroupTests(SpawnCase):
+    """The process group of a child"""
+
+    async def test_leads(self) -> None:
+        """A child leads a group, so that a terminal's Ctrl-C does not reach it (D39)."""
+        self.assertEqual(b"True\n", (await self.run_python(LEADS)).stdout)
+        # The group is given to nothing else that this process starts.
+        ended = subprocess.run([sys.executable, "-c", LEADS], capture_output=True)
+        self.assertEqual(b"False\n", ended.stdout)
+
+    async def test_wrapper(self) -> None:
+        """A signal reaches what a wrapper has started, even where the wrapper ignores it."""
+        for wrapper in ('trap "" TERM; sleep 1000 & echo $!; wait', "sleep 1000 & echo $!; wait"):
+            child = self.start("sh", "-c", wrapper)
+            await until(lambda child=child: child.protocol._stdout.data.endswith(b"\n"), "a pid")
+            pid = int(child.protocol._stdout.data)
+            self.assertTrue(is_running(pid))
+            waiting = Deferred.fromCoroutine(child.wait(15)).addErrback(lambda _: None)
+            waiting.cancel()
+            await waiting
+            await until(lambda pid=pid: not is_running(pid), "the end of the inner process")
+
+    async def test_left_behind(self) -> None:
+        """What a child leaves behind ends with it, and delays nothing."""
+        ended = await self.start("sh", "-c", "sleep 1000 & echo $!").wait(15)
+        self.assertTrue(ended.ok)
+        await until(lambda: not is_running(int(ended.stdout)), "the end of the inner process")
+
+
+class PrefixTests(SynchronousTestCase):
+    """Programs of the prefix that have another meaning"""
+
+    def test_other_programs(self) -> None:
+        """Programs that do not support the options are not used."""
+        folder = os.path.abspath(self.mktemp())
+        os.mkdir(folder)
+        for name in ("prlimit", "setpriv"):
+            path = os.path.join(folder, name)
+            with open(path, "w") as file:
+                file.write("#!/bin/sh\nexit 1\n")
+            os.chmod(path, 0o755)
+        self.patch(os, "environ", {"PATH": folder})
+        self.assertEqual(((), None), (find_parent_death_prefix(), find_limits(MEMORY)))

@@ -48,7 +48,7 @@ def samples(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}h", *values)
 
 
-def full_file(size: int) -> IO[bytes]:
+def full_file(size: int, **_: object) -> IO[bytes]:
     """Return a file on a full disk, in place of a SpooledTemporaryFile; ``size`` is ignored."""
     return open("/dev/full", "r+b", buffering=0)
 

@@ -547,6 +547,7 @@ class FakeSource:
     written_to: bool = False
     closed: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
+    file_identity: bytes = b""
 
     async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
         """Let a child look at the input of a local source."""

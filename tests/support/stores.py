@@ -29,6 +29,8 @@ class FakeSource:
     :ivar content: what `read` returns; an exception is raised.
     """
 
+    file_identity = b""
+
     def __init__(self, size: int | None, content: bytes | Exception = b"") -> None:
         self.size = size
         self.content = content

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import scratch_files as scratch_module
-from audioproxy.scratch_files import AnonymousFile, AnonymousSpace
+from audioproxy.scratch_files import AnonymousFile, AnonymousSpace, check_folder
 from audioproxy.variants import scratch_folder as scratch_folder_module
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from tests.support.processes import open_descriptors
@@ -36,8 +36,7 @@ class AnonymousTests(DescriptorCase):
     def test_no_name(self) -> None:
         """An anonymous file is in TMPDIR without a name, and is closed once (D46)."""
         self.parent.mkdir()
-        self.patch(scratch_module.tempfile, "tempdir", str(self.parent))
-        made = AnonymousFile()
+        made = AnonymousFile(folder=str(self.parent))
         self.assertEqual(os.listdir(self.parent), [])
         os.write(made.descriptor, b"abc")
         self.assertEqual(os.pread(made.descriptor, 9, 1), b"bc")
@@ -47,8 +46,24 @@ class AnonymousTests(DescriptorCase):
 
     def test_no_room(self) -> None:
         """If TMPDIR is missing, creating an anonymous file raises OSError."""
-        self.patch(scratch_module.tempfile, "tempdir", str(self.parent))
-        self.failureResultOf(Deferred.fromCoroutine(AnonymousSpace().create()), OSError)
+        for folder in (str(self.parent), __file__):
+            space = AnonymousSpace(folder=folder)
+            self.failureResultOf(Deferred.fromCoroutine(space.create()), OSError)
+            self.assertRaises(OSError, check_folder, folder)
+
+    def test_full(self) -> None:
+        """A directory whose disk is full is accepted at boot, and never left for another."""
+        tried = []
+
+        def fail(*, dir: str, **_: object) -> None:
+            tried.append(dir)
+            raise OSError(errno.ENOSPC, "No space left on device", dir)
+
+        self.patch(scratch_module.tempfile, "TemporaryFile", fail)
+        check_folder("/full")
+        space = AnonymousSpace(folder="/full")
+        self.failureResultOf(Deferred.fromCoroutine(space.create()), OSError)
+        self.assertEqual(["/full", "/full"], tried)
 
 
 class NamedFileTests(DescriptorCase):

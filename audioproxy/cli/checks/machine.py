@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch_files import AnonymousFile
+from audioproxy.scratch_files import DEFAULT_FOLDER, AnonymousFile
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy
@@ -104,9 +103,9 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
 
 async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
     """Check that temporary files can be created, and that the disk has space for them."""
-    chosen = os.environ.get("TMPDIR")
+    folder = os.environ.get("TMPDIR") or DEFAULT_FOLDER
     try:
-        file = AnonymousFile()
+        file = AnonymousFile(folder=folder)
         try:
             os.write(file.descriptor, bytes(4096))
         finally:
@@ -116,13 +115,6 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
             "temporary files", f"cannot be created ({error}); set TMPDIR to a writable directory"
         )
         return
-    folder = tempfile.gettempdir()
-    if chosen and os.path.abspath(chosen) != folder:
-        yield note(
-            "temporary files",
-            f"TMPDIR is {chosen}, which is not writable, so {folder} is used; set TMPDIR to"
-            " a directory that this user may write to",
-        )
     renders, needed, files = config.max_concurrency, 0, []
     if not isinstance(config.variant_store, FileStore):
         needed += renders * config.max_variant_bytes

@@ -1,0 +1,144 @@
+"""Writes the log in a thread, so that no line waits for whoever reads it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import termios
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+
+# Bytes of lines that wait for the reader of the log (D68).
+_LIMIT = 8 << 20
+# After a loss, lines are accepted again when the buffer is half empty: so there is one line about
+# it for thousands of lost ones.
+_ACCEPTED_AGAIN = _LIMIT // 2
+# Bytes that are written at once: the default capacity of a pipe.
+_MOST_AT_ONCE = 64 * 1024
+# Seconds of rest after an error, such as a full disk.
+_PAUSE = 0.1
+
+
+class LogWriter:
+    """A text stream whose writes never block.
+
+    What waits is bounded: further lines are lost, and counted. A line says how many they were, as
+    soon as the next one is accepted. Lines that the system refuses are lost as well.
+
+    Until `start`, and so before twistd may fork, text is written at once.
+    """
+
+    def __init__(
+        self, write: Callable[[bytes], object], encoding: str, lost_line: Callable[[int], str]
+    ) -> None:
+        """Write to a stream.
+
+        :param write: writes whole lines; it may block.
+        :param lost_line: returns the line that says how many lines were lost.
+        """
+        self.encoding = encoding
+        self._write = write
+        self._lost_line = lost_line
+        self._changed = Condition()
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._lost = 0
+        self._full = False
+        self._started = False
+
+    def start(self) -> None:
+        """Write in a thread from now on."""
+        self._started = True
+        # It may hang in a write for ever, so the process does not wait for it.
+        Thread(target=self._run, name="log", daemon=True).start()
+
+    def write(self, text: str) -> None:
+        """Accept whole lines."""
+        data = text.encode(self.encoding)
+        if not self._started:
+            self._write(data)
+            return
+        with self._changed:
+            self._full = self._size > (_ACCEPTED_AGAIN if self._full else _LIMIT - len(data))
+            if self._full:
+                self._lost += data.count(b"\n")
+                return
+            self._report_loss()
+            self._add(data)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Do nothing: the thread writes soon."""
+
+    def drain(self, seconds: float) -> None:
+        """Wait until everything is written, but not longer than some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size, seconds if self._started else 0)
+
+    def _add(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._size += len(data)
+
+    def _report_loss(self) -> None:
+        if self._lost:
+            self._add(self._lost_line(self._lost).encode(self.encoding))
+            self._lost = 0
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                data = self._take()
+            try:
+                self._write(data)
+                lost = 0
+            except (OSError, ValueError):
+                # A closed stream is a ValueError.
+                lost = data.count(b"\n")
+                time.sleep(_PAUSE)
+            with self._changed:
+                self._size -= len(data)
+                self._lost += lost
+                if not lost and not self._waiting:
+                    self._report_loss()
+                self._changed.notify_all()
+
+    def _take(self) -> bytes:
+        taken = [self._waiting.popleft()]
+        size = len(taken[0])
+        while self._waiting and size + len(self._waiting[0]) <= _MOST_AT_ONCE:
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1])
+        return b"".join(taken)
+
+
+def write_lines(descriptor: int, data: bytes) -> None:
+    """Write whole lines to a descriptor, also to one that does not block.
+
+    A process may end while it waits for the reader of a pipe. So each write is then one that the
+    system does completely or not at all (PIPE_BUF), and ends with a line.
+
+    :raises OSError: where the system refuses them.
+    """
+    while data:
+        end = len(data)
+        if end > select.PIPE_BUF and _unread(descriptor):
+            end = data.rfind(b"\n", 0, select.PIPE_BUF) + 1 or data.find(b"\n") + 1 or end
+        try:
+            data = data[os.write(descriptor, data[:end]) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
+
+
+def _unread(descriptor: int) -> int:
+    """Return how many bytes of a pipe its reader has not read; 0 for other files."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+    except OSError:
+        return 0

@@ -1,0 +1,105 @@
+"""The wall clock moves while the service runs: no timer, deadline or duration depends on it."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+
+from audioproxy import _twisted
+from tests.support.service import (
+    ServiceCase,
+    encoders,
+    fetch,
+    long_flac,
+    send,
+    short_flac,
+    signed,
+    until,
+    until_hit,
+)
+
+# The module that Python imports at its start. It moves the wall clock by the seconds in a file, and
+# gives encoders more CPU time than they can use before their deadline.
+SHIM = """
+import os, time
+os.cpu_count = lambda: 1000
+_time = time.time
+
+def moved():
+    try:
+        with open({path!r}) as file:
+            return _time() + float(file.read() or 0)
+    except FileNotFoundError:
+        return _time()
+
+time.time = moved
+"""
+HOUR = 3600
+
+
+class WallClockTests(ServiceCase):
+    """A service whose wall clock is moved while it runs"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("short.flac", short_flac())
+        self.add("long.flac", long_flac())
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        self.offset = folder / "offset"
+        (folder / "sitecustomize.py").write_text(SHIM.format(path=str(self.offset)))
+        self.shim = str(folder)
+
+    def move(self, seconds: int) -> None:
+        """Move the wall clock."""
+        new = self.offset.with_suffix(".new")
+        new.write_text(str(seconds))
+        new.replace(self.offset)
+
+    async def test_moved(self) -> None:
+        """After a move by an hour, back or forth, everything happens as before.
+
+        A stream that is under way continues, a render ends at its deadline, log lines appear with
+        the time of the wall clock, and durations are right.
+        """
+        for seconds in (-HOUR, HOUR):
+            self.move(0)
+            process = self.twistd(
+                PYTHONPATH=self.shim, AP_RENDER_TIMEOUT="3", AP_MAX_CONCURRENCY="2"
+            )
+            port = await process.port()
+            stream = await send(port, signed("/f:mp3/t:0:200/plain/local://long.flac"))
+            late = await send(port, signed("/f:flac/sr:384000/plain/local://long.flac"))
+            for client in (stream, late):
+                await until(lambda client=client: client.received, "the first bytes")
+            self.move(seconds)
+            response = await stream.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            stopped = await late.end()
+            self.assertEqual((200, False), (stopped.status, stopped.complete))
+            await until(lambda: not encoders(), "the encoder to end")
+            short = signed(f"/f:mp3/br:{128 if seconds < 0 else 96}/plain/local://short.flac")
+            self.assertEqual(200, (await fetch(port, short)).status)
+            await until_hit(port, short)
+            line = re.compile(r"(\S+Z) .* src=local://short\.flac cache=HIT")
+            hit = await until(lambda process=process: line.search(process.stdout), "a log line")
+            stamp = datetime.fromisoformat(hit[1])
+            self.assertApproximates(seconds, stamp.timestamp() - time.time(), 600)
+            durations = [int(each) for each in re.findall(r"in (-?\d+)ms", process.stdout)]
+            self.assertTrue(all(0 <= each < 60_000 for each in durations), durations)
+            process.signal(15)
+            self.assertEqual(0, await process.end())
+
+    def test_clock_of_an_application(self) -> None:
+        """In another application's reactor, durations do not depend on the wall clock either."""
+
+        class Reactor:
+            seconds = staticmethod(_twisted.seconds_since_1970)
+            callLater = None
+
+        self.assertIs(time.monotonic, _twisted.monotonic_clock(Reactor()).seconds)
+        mine = Reactor()
+        _twisted.use_monotonic_clock(mine)
+        self.assertIs(mine, _twisted.monotonic_clock(mine))
