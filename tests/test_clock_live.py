@@ -37,6 +37,8 @@ def moved():
 time.time = moved
 """
 HOUR = 3600
+# The log line of a hit, with its time.
+HIT = re.compile(r"(\S+Z) .* src=local://short\.flac cache=HIT")
 
 
 class WallClockTests(ServiceCase):
@@ -83,8 +85,7 @@ class WallClockTests(ServiceCase):
             short = signed(f"/f:mp3/br:{128 if seconds < 0 else 96}/plain/local://short.flac")
             self.assertEqual(200, (await fetch(port, short)).status)
             await until_hit(port, short)
-            line = re.compile(r"(\S+Z) .* src=local://short\.flac cache=HIT")
-            hit = await until(lambda process=process: line.search(process.stdout), "a log line")
+            hit = await until(lambda process=process: HIT.search(process.stdout), "a log line")
             stamp = datetime.fromisoformat(hit[1])
             self.assertApproximates(seconds, stamp.timestamp() - time.time(), 600)
             durations = [int(each) for each in re.findall(r"in (-?\d+)ms", process.stdout)]
