@@ -314,6 +314,15 @@ class HookedChannel(HTTPChannel):
         """
         return self._command
 
+    @property
+    def http_version(self) -> bytes:
+        """The version of the request whose headers were received.
+
+        The request has no ``clientproto`` before its body is complete. Unnecessary when it has one
+        earlier.
+        """
+        return self._version
+
     def _respondToBadRequestAndDisconnect(self) -> None:
         self.bad_request_received()
 

@@ -34,8 +34,8 @@ class BadRequest(Refusal):
     status = 400
     code = "bad_request"
     default_message = (
-        "This is not an HTTP/1.1 request, or its headers exceed 16 KiB or 500 lines, or its body"
-        " exceeds 64 KiB."
+        "This is not an HTTP/1.1 request with one valid Host, or its headers exceed 16 KiB or 500"
+        " lines, or its body exceeds 64 KiB."
     )
 
 

@@ -181,13 +181,17 @@ class ChannelTests(SynchronousTestCase):
         )
 
     def test_unfinished(self) -> None:
-        """Private attributes hold an incomplete line, and the method of an incomplete request."""
+        """Private attributes hold an incomplete line, and parts of an incomplete request."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"POST / HT")
         self.assertEqual(b"POST / HT", channel.unparsed, "`_buffer` has changed")
         channel.dataReceived(b"TP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
         self.assertEqual(b"POST", channel.command, "`_command` has changed")
         self.assertNotEqual(b"POST", channel.requests[-1].method, "`command` is needless")
+        self.assertEqual(b"HTTP/1.1", channel.http_version, "`_version` has changed")
+        self.assertNotEqual(
+            b"HTTP/1.1", channel.requests[-1].clientproto, "`http_version` is needless"
+        )
 
     def test_eager_reading(self) -> None:
         """A private attribute sets how many pipelined bytes a channel reads before it pauses."""

@@ -21,6 +21,11 @@ from audioproxy._twisted import (
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
+from audioproxy.server.request_headers import (
+    connection_options,
+    has_valid_encoding,
+    has_valid_host,
+)
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers
 # them. At its own limit Twisted would stop reading, and then not notice that the client has
@@ -28,6 +33,8 @@ from audioproxy.server.fast_path import FastPath
 _MOST_PIPELINED = 64 * 1024
 # Pipelined requests that are answered in a row, before other connections get their turn.
 _MOST_IN_A_ROW = 4
+# Empty lines that are skipped before a request. Some clients send one after a body (RFC 9112, 2.2).
+_MOST_EMPTY_LINES = 2
 # Unsent bytes of a response at which its producer is paused. This is less than one chunk of the
 # producer, so that a client that stalls has one chunk in memory and not two. Twisted also reads at
 # most this many bytes at a time.
@@ -81,6 +88,8 @@ class ProxyChannel(HookedChannel):
         self.set_read_ahead(2 * _MOST_PIPELINED)
         self._pipelined_bytes = 0
         self._in_a_row = 0
+        self._empty_lines = 0
+        self._reading_headers = False
         self._next_turn: IDelayedCall | None = None
         self._half_closed: IDelayedCall | None = None
         self.stalled_since = None
@@ -147,6 +156,7 @@ class ProxyChannel(HookedChannel):
         response = site.fast_path.respond(data)
         if response is None:
             return False
+        self._empty_lines = 0
         self.phase_since = site.seconds()
         site.connections.served_by_fast_path(self)
         if self.is_plain_tcp:
@@ -173,11 +183,15 @@ class ProxyChannel(HookedChannel):
             HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
-        """Return whether the connection stays open after a response; False while stopping."""
-        if self.site.stopping:
+        """Return whether the connection stays open after a response; False while stopping.
+
+        Twisted itself reads only the first line of Connection, and splits it at spaces.
+        """
+        lines = request.requestHeaders.getRawHeaders(b"connection", ())
+        if self.site.stopping or b"close" in connection_options(lines):
             request.responseHeaders.setRawHeaders(b"connection", [b"close"])
             return False
-        return bool(HTTPChannel.checkPersistence(self, request, version))
+        return version == b"HTTP/1.1"
 
     def requestDone(self, request: Any) -> None:
         """Wait for the next request, or start with the next pipelined one.
@@ -229,6 +243,33 @@ class ProxyChannel(HookedChannel):
             # Twisted 26.10 forgets an earlier call of loseConnection if it resumes a producer.
             self.loseConnection()
         self._resume_later()
+
+    def lineReceived(self, line: bytes) -> None:
+        """Process a line of a request, or skip an empty line before it."""
+        if self._reading_headers:
+            # A folded header (RFC 9112, 5.2): servers in front may read it as a header of its own.
+            valid = not line.startswith((b" ", b"\t"))
+        elif line:
+            self._reading_headers = valid = True
+            self._empty_lines = 0
+        else:
+            self._empty_lines += 1
+            if self._empty_lines <= _MOST_EMPTY_LINES:
+                return
+            valid = False
+        if valid:
+            HTTPChannel.lineReceived(self, line)
+        else:
+            self.reject()
+
+    def allHeadersReceived(self) -> None:
+        """Start to receive the body, unless the headers are invalid."""
+        self._reading_headers = False
+        version, headers = self.http_version, self.requests[-1].requestHeaders
+        if has_valid_host(version, headers) and has_valid_encoding(version, headers):
+            HTTPChannel.allHeadersReceived(self)
+        else:
+            self.reject()
 
     def headerReceived(self, line: bytes) -> bool:
         """Process a header line."""

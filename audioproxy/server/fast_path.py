@@ -19,6 +19,7 @@ from twisted.web.http import datetimeToString
 from twisted.web.server import version
 
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.server.request_headers import is_host
 from audioproxy.variants.interfaces import SmallVariantReader
 from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.exchange import choose_request_id
@@ -32,8 +33,8 @@ from audioproxy.web.verified_path_cache import VerifiedPathCache
 _REQUEST_LINE = re.compile(rb"GET (/[!-~]+) HTTP/1\.1\r\n")
 _HEADERS = re.compile(rb"((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n")
 _LONGEST = 8192
-# The headers that a response depends on. Each may occur at most once.
-_RELEVANT = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
+# Host, and the headers that a response depends on. Each may occur at most once.
+_RELEVANT = {b"host", b"if-none-match", b"if-range", b"range", b"x-request-id"}
 # Requests with one of these headers go to the ordinary path: they have a body, or change the
 # connection.
 _EXCLUDING = {
@@ -181,6 +182,9 @@ def _read_headers(block: bytes) -> tuple[Conditions, bytes] | None:
         elif name in _EXCLUDING and (name, value.strip().lower()) != (b"connection", b"keep-alive"):
             return None
     get = relevant.get
+    host = get(b"host")
+    if host is None or not is_host(host):
+        return None
     conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
     return conditions, get(b"x-request-id", b"")
 

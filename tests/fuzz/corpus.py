@@ -90,7 +90,7 @@ REQUESTS = (
     *(request(b"GET", _TAGGED, line) for line in _LINES),
     *(request(b"POST", PATHS[0], _LINES[9 + (i > 1)], body) for i, body in enumerate(_BODIES)),
     b"GET http://h/insecure/plain/local://a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-    b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )

@@ -9,7 +9,7 @@ from tests.support.http import Connection, Log, ResourceHarness, Response, read_
 HIT = b"/f:mp3/plain/local://stored.mp3"
 MISS = b"/f:mp3/plain/local://new.mp3"
 DATA = bytes(range(256)) * 2000
-HEALTH = b"GET /health HTTP/1.1\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
 MAX_PIPELINED_BYTES = 64 * 1024
 
 
@@ -96,7 +96,7 @@ class TimeTests(ConnectionCase):
 
         Later bytes add no time.
         """
-        start = b"GET /health HTTP/1.1\r\n"
+        start = b"GET /health HTTP/1.1\r\nHost: h\r\n"
         for head, part in (
             (b"G", b"E"),
             (start + b"X: ", b"x"),
@@ -326,7 +326,7 @@ class PipelineTests(ConnectionCase):
         Between the turns, the reactor can serve other clients. Requests of a client that has
         disconnected are dropped.
         """
-        body = b"GET /health HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+        body = b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
         for request, leaves in ((HEALTH, False), (body, False), (HEALTH, True)):
             connection = self.connect()
             connection.send_raw(request * 500)
@@ -367,7 +367,7 @@ class PipelineTests(ConnectionCase):
         """Requests after one that closes the connection are dropped."""
         for version, close in ((b"1.1", b"Connection: close\r\n"), (b"1.0", b"")):
             connection = self.connect()
-            last = b"GET /health HTTP/" + version + b"\r\n" + close + b"\r\n"
+            last = b"GET /health HTTP/" + version + b"\r\nHost: h\r\n" + close + b"\r\n"
             connection.send_raw(HEALTH * 3 + last + HEALTH)
             self.run_reactor_turn()
             self.assertEqual(4, len(responses_of(connection)))

@@ -176,17 +176,17 @@ class OrdinaryPathTests(FastPathCase):
         """Other methods, versions, target forms and malformed requests take the ordinary path."""
         path = self.harnesses[0].path(PATH)
         for request in (
-            b"HEAD %s HTTP/1.1\r\n\r\n" % path,
-            b"GET %s HTTP/1.0\r\n\r\n" % path,
-            b"GET %s?x HTTP/1.1\r\n\r\n" % path,
-            b"GET http://h%s HTTP/1.1\r\n\r\n" % path,
-            b"GET %s HTTP/1.1\r\nA : b\r\n\r\n" % path,
-            b"GET %s HTTP/1.1\r\nA: b\r\n c\r\n\r\n" % path,
-            b"GET %s HTTP/1.1\nA: b\n\n" % path,
-            b"GET %s HTTP/1.1\r\nA\r\n\r\n" % path,
-            b"GET  %s HTTP/1.1\r\n\r\n" % path,
-            b"GET %s HTTP/2.0\r\n\r\n" % path,
-            b"OPTIONS %s HTTP/1.1\r\n\r\n" % path,
+            b"HEAD %s HTTP/1.1\r\nHost: h\r\n\r\n" % path,
+            b"GET %s HTTP/1.0\r\nHost: h\r\n\r\n" % path,
+            b"GET %s?x HTTP/1.1\r\nHost: h\r\n\r\n" % path,
+            b"GET http://h%s HTTP/1.1\r\nHost: h\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\nHost: h\nA: b\n\n" % path,
+            b"GET %s HTTP/1.1\r\nHost: h\r\nA\r\n\r\n" % path,
+            b"GET  %s HTTP/1.1\r\nHost: h\r\n\r\n" % path,
+            b"GET %s HTTP/2.0\r\nHost: h\r\n\r\n" % path,
+            b"OPTIONS %s HTTP/1.1\r\nHost: h\r\n\r\n" % path,
         ):
             self.assert_same_bytes(request)
             self.assertNotIn("read_small", self.harnesses[1].called_methods(), request)
@@ -270,7 +270,7 @@ class SendTests(FastPathCase):
             channel = fast.site.buildProtocol(None)
             channel.makeConnection(wire)
             channel.is_plain_tcp = True
-            channel.dataReceived(b"GET %s HTTP/1.1\r\n\r\n" % fast.path(PATH))
+            channel.dataReceived(b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % fast.path(PATH))
             self.assertEqual(1, wire.attempts)
             self.assertEqual(comparable(wire.taken + wire.value()), expected)
 

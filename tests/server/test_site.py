@@ -10,6 +10,7 @@ from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, r
 from tests.support.http import Connection, read_response
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
 START = b"GET /health HTTP/1.1\r\nX-Request-Id: theirs\r\nHost: h\r\n"
 
 #: Bytes that are refused before any header was read.
@@ -20,7 +21,8 @@ BAD_LINES = {
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "only a space": b" \r\n",
     "a method alone": b"GET\r\n",
-    "two blank lines": b"\r\n\r\n",
+    "a folded first header": b"GET /health HTTP/1.1\r\n Host: h\r\n\r\n",
+    "three empty lines": b"\r\n\r\n\r\n",
     "a space in the target": b"GET /a b HTTP/1.1\r\n",
     "a tab in the target": b"GET /a\tb HTTP/1.1\r\n",
     "NUL in the target": b"GET /a\0b HTTP/1.1\r\n",
@@ -40,29 +42,51 @@ BAD_HEADERS = {
     "headers that are too long together": b"X: %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
     "a folded line that is too long": b"X: a\r\n" + b" %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
     "too many headers": b"X: a\r\n" * 501 + b"\r\n",
+    "a folded line": b"X: a\r\n b\r\n\r\n",
+    "a line folded with a tab": b"X: a\r\n\tb: c\r\n\r\n",
+    "a folded line of white space": b"X: a\r\n \r\n\r\n",
+    "a folded length": b"Content-Length:\r\n 3\r\n\r\nabc",
     "no colon": b"nonsense\r\n\r\n",
     "no name": b": value\r\n\r\n",
     "a space in the name": b"X Y: value\r\n\r\n",
     "a space after the name": b"Content-Length : 3\r\n\r\n",
+    "a tab after the name": b"Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
     "NUL in the name": b"X\0: value\r\n\r\n",
     "NUL in the value": b"X: val\0ue\r\n\r\n",
     "a line feed in the value": b"X: val\nue\r\n\r\n",
+    "a header after a line feed": b"X: a\nContent-Length: 3\r\n\r\nabc",
+    "a header after a carriage return": b"X: a\rContent-Length: 3\r\n\r\nabc",
     "a carriage return in the value": b"X: val\rue\r\n\r\n",
     "two lengths": b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
     "one length twice": b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
     "a list of lengths": b"Content-Length: 3, 3\r\n\r\nabc",
     "a negative length": b"Content-Length: -3\r\n\r\nabc",
     "a signed length": b"Content-Length: +3\r\n\r\nabc",
+    "a hexadecimal length": b"Content-Length: 0x3\r\n\r\nabc",
+    "a length with an underscore": b"Content-Length: 1_0\r\n\r\nabc",
+    "a length with a vertical tab": b"Content-Length: \v3\r\n\r\nabc",
     "an empty length": b"Content-Length:\r\n\r\nabc",
     "a length in words": b"Content-Length: three\r\n\r\nabc",
     "a length of 5000 digits": b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nabc",
     "a length and chunks": b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunks and a length": b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
-    "chunks twice": b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n",
+    "chunks twice": CHUNKED * 2 + b"\r\n0\r\n\r\n",
+    "no encoding": b"Transfer-Encoding:\r\n\r\n",
+    "identity": b"Transfer-Encoding: identity\r\n\r\n",
+    "identity in capitals": b"Transfer-Encoding: IDENTITY\r\n\r\n",
+    "identity and a length": b"Transfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc",
+    "chunks and identity": CHUNKED + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "identity and chunks": b"Transfer-Encoding: identity\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+    "a list of chunked": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "chunked with a parameter": b"Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n",
+    "chunked with a vertical tab": b"Transfer-Encoding: \vchunked\r\n\r\n0\r\n\r\n",
     "another encoding": b"Transfer-Encoding: gzip\r\n\r\nabc",
     "another encoding in chunks": b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "an invalid chunk size": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
     "a chunk size with a sign": b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc",
+    "a hexadecimal prefix of a chunk size": b"Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc",
+    "a line feed after a chunk size": b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+    "a line feed in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n3;a\nb\r\nabc\r\n",
     "a chunk without an end": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
     "a chunk size without an end": b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 2000,
     "trailers without an end": b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
@@ -89,7 +113,7 @@ class BadRequestTests(ConnectionCase):
 
     def test_everything(self) -> None:
         """Malformed requests are a 400, with the client's request id if it was read before."""
-        hidden = b"GET %b HTTP/1.1\r\n\r\n" % self.harness.path(HIT)
+        hidden = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % self.harness.path(HIT)
         bad = {name: (line, None) for name, line in BAD_LINES.items()}
         bad |= {name: (START + headers, b"theirs") for name, headers in BAD_HEADERS.items()}
         for name, (data, request_id) in bad.items():
@@ -178,7 +202,7 @@ class BodyTests(ConnectionCase):
         """Request a stored variant, with a body that arrives in parts."""
         connection = self.connect()
         target = self.harness.path(HIT)
-        connection.send_raw(b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, head))
+        connection.send_raw(b"%s %s HTTP/1.1\r\nHost: h\r\n%s\r\n\r\n" % (method, target, head))
         for part in parts:
             connection.send_raw(part)
         return connection
@@ -238,7 +262,7 @@ class BodyTests(ConnectionCase):
         """A body that arrives during an earlier response counts as pipelined bytes."""
         connection = self.get(MISS)
         connection.send_raw(
-            b"GET /health HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
+            b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
         )
         self.assertTrue(connection.aborted)
         self.assertEqual(1, self.harness.render(MISS).left)
@@ -282,7 +306,7 @@ class ConnectionLimitTests(ConnectionCase):
 
         The fast path also ends a wait.
         """
-        hit = b"GET %b HTTP/1.1\r\n\r\n" % self.harness.path(HIT)
+        hit = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % self.harness.path(HIT)
         self.get(HIT)
         for sent, served in ((HEALTH, True), (hit, True), (HEALTH[:10], False)):
             self.limit(3)

@@ -199,7 +199,7 @@ class LastingClients:
         connection = await self._rig.connect(self._rig.a)
         if connection is None:
             return
-        connection.write(b"GET /health HTTP/1.1\r\n")
+        connection.write(b"GET /health HTTP/1.1\r\nHost: h\r\n")
         for _ in range(_SLOW_HEADER_SECONDS):
             connection.write(b"x-more: more\r\n")
             if connection.closed is None:
