@@ -270,3 +270,19 @@ class EmptyLineTests(RequestCase):
     def test_alone(self) -> None:
         """A client that sends only an empty line is disconnected after a minute."""
         self.assert_ends(self.send(b"\r\n", True), 60)
+
+
+class PreconditionTests(RequestCase):
+    """Preconditions other than those of caches and ranges."""
+
+    def test_ignored(self) -> None:
+        """``If-Match`` and conditions on dates are ignored."""
+        for line in (
+            b'If-Match: "other"',
+            b"If-Match: *",
+            b"If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT",
+            b"If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT",
+        ):
+            for fast in (False, True):
+                connection = self.send(self.request(b"Host: h", line), fast)
+                self.assertEqual(200, connection.response.status, line)
