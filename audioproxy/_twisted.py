@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -178,6 +178,24 @@ def set_send_buffer(transport: Any, size: int) -> None:
     It is also the size of each read. Unnecessary when transports have such a setting.
     """
     transport.bufferSize = size
+
+
+def limit_accepts(port: Any, count_room: Callable[[], int]) -> None:
+    """Make a listening port accept only as many connections in a row as there is room for.
+
+    Twisted 26.10: ``Port.doRead`` accepts ``numberAccepts`` connections in a row, a number that it
+    sets itself. It closes those for which the factory has no protocol. Unnecessary when ``Port``
+    has a limit of connections, and leaves others in the system's queue.
+
+    :param count_room: called when clients wait to be accepted.
+    """
+    accept = port.doRead
+
+    def accept_some() -> None:
+        port.numberAccepts = count_room()
+        accept()
+
+    port.doRead = accept_some
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The eleven metrics of the service, on a registry of their own (Metrics).
+"""The twelve metrics of the service, on a registry of their own (Metrics).
 
 Every label value comes from a fixed set. Nothing from a request becomes a label.
 """
@@ -104,6 +104,11 @@ class Metrics:
             "Finished renders that could not be stored.",
             registry=registry,
         )
+        self._evictions = Counter(
+            "audio_proxy_connection_evictions",
+            "Idle or stalled connections that were closed to make room for new ones.",
+            registry=registry,
+        )
         requests = _Counts(
             "audio_proxy_http_requests",
             "Finished requests, by endpoint and status family.",
@@ -175,6 +180,10 @@ class Metrics:
     def write_failed(self) -> None:
         """Count a finished render that could not be stored."""
         self._write_failures.inc()
+
+    def connection_evicted(self) -> None:
+        """Count a connection that was closed to make room for a new one."""
+        self._evictions.inc()
 
     def request_ended(self, endpoint: str, status: int) -> None:
         """Count a request.

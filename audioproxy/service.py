@@ -89,6 +89,7 @@ class AudioProxy(Service):
     :ivar resource: to be mounted in a site, at its root or below it.
     :ivar metrics: the resource for ``/metrics``, for a site that the public cannot reach.
     :ivar fast_path: the fast path, for a site that has the resource at its root.
+    :ivar on_eviction: counts a connection that was closed to make room for a new one.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
     :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
@@ -114,6 +115,7 @@ class AudioProxy(Service):
         self.store = self._backends.store
         self.bucket_sources = self._backends.bucket_sources
         metrics = Metrics()
+        self.on_eviction = metrics.connection_evicted
         readiness = Readiness(config.ready_queue_threshold)
         launcher = Launcher(
             reactor,
@@ -293,10 +295,12 @@ class ProxyService(Service):
         self._listening_socket = listening
         self._proxy = AudioProxy(config, reactor, access_log)
         most = max_clients(config.max_concurrency + config.max_probe_concurrency)
-        site = ProxySite(self._proxy.resource, clock, most, self._proxy.fast_path)
+        evicted = self._proxy.on_eviction
+        site = ProxySite(self._proxy.resource, clock, most, self._proxy.fast_path, evicted)
         self._main = Listener(reactor, site)
         self._metrics_listener = Listener(
-            reactor, ProxySite(self._proxy.metrics, clock, _MOST_SCRAPERS)
+            reactor,
+            ProxySite(self._proxy.metrics, clock, _MOST_SCRAPERS, on_eviction=evicted),
         )
         self._starting: Deferred[None] | None = None
 

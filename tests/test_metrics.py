@@ -1,4 +1,4 @@
-"""The eleven metrics: names, labels, and the outcome that each render is counted under."""
+"""The twelve metrics: names, labels, and the outcome that each render is counted under."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ TABLE = {
     "audio_proxy_render_queue_rejections_total": ("counter", ""),
     "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
     "audio_proxy_variant_store_write_failures_total": ("counter", ""),
+    "audio_proxy_connection_evictions_total": ("counter", ""),
     "audio_proxy_http_requests_total": ("counter", "endpoint status"),
 }
 BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
@@ -120,7 +121,7 @@ class ContractTests(SynchronousTestCase):
     """Exposition of exactly the contract's table (Metrics)."""
 
     def test_names_and_types(self) -> None:
-        """Exactly the eleven metrics are exposed, each with its type and a help sentence.
+        """Exactly the twelve metrics are exposed, each with its type and a help sentence.
 
         prometheus-client's parser reads the exposed values.
         """
@@ -176,6 +177,7 @@ class ContractTests(SynchronousTestCase):
             ("http_requests_total", ENDPOINTS, ["2xx", "3xx", "4xx", "5xx"]),
             ("render_queue_rejections_total",),
             ("variant_store_write_failures_total",),
+            ("connection_evictions_total",),
             ("renders_running",),
         ):
             expected = {" ".join([name, *values]) for values in itertools.product(*sets)}
@@ -199,11 +201,13 @@ class ContractTests(SynchronousTestCase):
         counts, other_counts = Counts(one), Counts(other)
         one.render_rejected()
         one.write_failed()
+        one.connection_evicted()
         one.request_ended("render", 206)
         one.hit("mp3")
         expected = {
             "render_queue_rejections_total": 1,
             "variant_store_write_failures_total": 1,
+            "connection_evictions_total": 1,
             "http_requests_total render 2xx": 1,
             "cache_lookups_total mp3 hit": 1,
         }

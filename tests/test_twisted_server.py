@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.interfaces import ITCPTransport, ITransport
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import CertificateOptions
 from twisted.internet.tcp import Connection, Server
 from twisted.internet.testing import StringTransport
@@ -25,6 +25,7 @@ from audioproxy._twisted import (
     HookedChannel,
     has_sent_all,
     is_plain_tcp,
+    limit_accepts,
     pause_until_writable,
     send_now,
     set_send_buffer,
@@ -131,6 +132,37 @@ class TransportTests(SynchronousTestCase):
         set_send_buffer(self.transport, 65_000)
         self.transport.write(b"x")
         self.assertEqual(1, producer.paused, "`bufferSize` has changed")
+
+
+class PortTests(SynchronousTestCase):
+    """Listening port: connections that are accepted in a row"""
+
+    def test_limited_accepts(self) -> None:
+        """The private loop of `doRead` accepts as many connections as the last number says.
+
+        Without a limit, it closes each connection that the factory refuses.
+        """
+        accepted: list[object] = []
+        factory: Any = Factory()
+        factory.buildProtocol = accepted.append
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            address = listening.getsockname()
+            port = reactor.adoptStreamPort(listening.fileno(), socket.AF_INET, factory)
+        self.addCleanup(port.stopListening)
+        clients = [socket.create_connection(address, timeout=30) for _ in range(9)]
+        for client in clients:
+            self.addCleanup(client.close)
+        counts = iter((2, 0, 1, 2))
+        limit_accepts(port, lambda: next(counts))
+        for count in (2, 2, 3, 5):
+            port.doRead()
+            self.assertEqual(count, len(accepted), "`numberAccepts` has changed")
+        for client in clients[:5]:
+            self.assertEqual(b"", client.recv(1), "`limit_accepts` may be needless")
+        clients[5].setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            clients[5].recv(1)
 
 
 class Late(Resource):

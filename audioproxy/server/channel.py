@@ -26,6 +26,7 @@ from audioproxy.server.request_headers import (
     has_valid_encoding,
     has_valid_host,
 )
+from audioproxy.server.socket_state import has_unread, seconds_stalled
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers
 # them. At its own limit Twisted would stop reading, and then not notice that the client has
@@ -230,7 +231,7 @@ class ProxyChannel(HookedChannel):
         """Pause: the client's receive window is full."""
         if self.stalled_since is None:
             self.stalled_since = self.site.seconds()
-            self.site.connections.changed(self)
+            self.site.connections.stalled(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
@@ -294,6 +295,20 @@ class ProxyChannel(HookedChannel):
     def all_sent(self) -> bool:
         """Whether the system has accepted everything that was written."""
         return has_sent_all(self.transport)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have arrived that were not processed yet.
+
+        The start of a request that is being read does not count.
+        """
+        pipelined = self.phase is Phase.IDLE and bool(self.unparsed)
+        return pipelined or has_unread(self.transport)
+
+    @property
+    def seconds_stalled(self) -> float | None:
+        """The seconds for which the client has received nothing although bytes wait for it."""
+        return seconds_stalled(self.transport)
 
     def bad_request_received(self) -> None:
         """Refuse bytes that are not a valid request."""

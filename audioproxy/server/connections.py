@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
 from typing import Protocol
@@ -14,12 +14,16 @@ from audioproxy.in_flight_counter import InFlightCounter
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0
-# Closable connections that are examined to find one to evict. Nearly always, the first one can be
-# evicted.
-_CANDIDATES = 64
-# Seconds for which a client may stall before its connection can be evicted for a new one.
-_STALL_UNDER_PRESSURE = 30.0
-# Seconds between two log lines about new connections that were refused.
+# Waiting connections, and stalled ones, that are examined to find some to evict. Nearly always, the
+# first one can be evicted.
+_CANDIDATES = 256
+# Connections that are accepted in a row, and those of them that evict others, before the open
+# connections get their turn.
+_MOST_ACCEPTED = 100
+_MOST_EVICTED = 16
+# Seconds between two checks for a connection that can be evicted, while new clients wait.
+_ROOM_INTERVAL = 0.1
+# Seconds between two log lines about clients that wait, and between two about evictions.
 _LOG_INTERVAL = 60.0
 
 _log = Logger()
@@ -36,8 +40,11 @@ class Phase(Enum):
     ABORTED = "is closed at once"
 
 
-#: The phases in which a connection can be evicted for a new one, once everything is sent.
-CLOSABLE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
+# The phases in which a connection waits for its client.
+_WAITING = (Phase.IDLE, Phase.READING, Phase.REFUSED)
+
+#: Seconds for which a connection must have been idle or stalled before a new one can evict it.
+EVICTABLE_AFTER = 1.0
 
 #: The time limit of each phase in seconds. A response has no time limit.
 PHASE_TIMEOUTS: Mapping[Phase, float] = {
@@ -60,6 +67,10 @@ class Connection(Protocol):
     :ivar stalled_since: when the client stopped receiving, so that its response was paused; None
         where no response is paused.
     :ivar all_sent: the system has accepted everything that was written.
+    :ivar has_unread: bytes have arrived that were not processed yet; the start of a request that is
+        being read does not count.
+    :ivar seconds_stalled: the seconds for which the client has received nothing although bytes wait
+        for it; None where the system does not provide it.
     """
 
     phase: Phase
@@ -68,6 +79,10 @@ class Connection(Protocol):
 
     @property
     def all_sent(self) -> bool: ...  # noqa: D102
+    @property
+    def has_unread(self) -> bool: ...  # noqa: D102
+    @property
+    def seconds_stalled(self) -> float | None: ...  # noqa: D102
 
     def loseConnection(self) -> None:
         """Close the connection when everything is sent."""
@@ -84,74 +99,123 @@ class Connections:
     response.
     """
 
-    def __init__(self, clock: IReactorTime, most: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        most: int | None = None,
+        on_eviction: Callable[[], object] = lambda: None,
+    ) -> None:
         """Begin without connections.
 
         :param most: the most connections, or None for no limit. At the limit, a new connection
-            evicts the connection that has been closable longest and has sent everything. If there
-            is none, it evicts the connection that has been closable longest, or else the one that
-            has been stalled longest. Either must have made no progress for more than half a minute.
-            Otherwise the new connection is refused.
+            evicts the one that has waited longest for a request, if everything is sent to it and
+            nothing was received from it. If there is none, it evicts the one whose client has
+            received nothing for longest. Either must have lasted `EVICTABLE_AFTER`. If there is
+            none of these either, `count_room` returns 0.
+        :param on_eviction: called for each eviction.
         """
         self._clock = clock
         self._most = most
+        self._on_eviction = on_eviction
         self._open: set[Connection] = set()
         self._in_flight = InFlightCounter()
-        # Both are in the order in which connections were added.
-        self._closable: dict[Connection, None] = {}
-        self._stalled: dict[Connection, None] = {}
-        self._logged: float | None = None
+        # In the order in which their phases began or made progress.
+        self._waiting: dict[Connection, None] = {}
+        # Connections that are sending: in the order in which they stalled, or were last examined
+        # while their clients received something.
+        self._sending: dict[Connection, None] = {}
+        self._evicted = 0
+        self._evictions_logged: float | None = None
+        self._no_room_logged: float | None = None
         self._next_check: IDelayedCall | None = None
+        self._on_room: Callable[[], object] | None = None
+        self._next_room_check: IDelayedCall | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def make_room(self) -> bool:
-        """Evict a connection if the limit is reached; return whether there is room for another."""
-        if self._most is None or len(self._open) < self._most:
-            return True
-        connection = self._find_evictable()
-        if connection is None:
+    def count_room(self) -> int:
+        """Return how many connections may be opened now, for some of which others are evicted."""
+        if self._most is None:
+            return _MOST_ACCEPTED
+        free = self._most - len(self._open)
+        if free > 0:
+            return min(free, _MOST_ACCEPTED)
+        evictable = sum(1 for _ in islice(self._find_evictable(), _MOST_EVICTED))
+        if not evictable:
             self._log_no_room()
-            return False
-        # Once everything is sent, neither an orderly close nor an abort loses any byte.
-        _close(connection, in_order=connection.all_sent)
-        return True
+        return evictable
+
+    def make_room(self) -> None:
+        """Evict a connection if the limit is reached and one can be evicted."""
+        if self._most is None or len(self._open) < self._most:
+            return
+        connection = next(self._find_evictable(), None)
+        if connection is not None:
+            # Its place is free, although its transport is closed in the next turn of the reactor.
+            self._open.discard(connection)
+            self._evicted += 1
+            self._on_eviction()
+            # Once everything is sent, neither an orderly close nor an abort loses any byte.
+            _close(connection, in_order=connection.all_sent)
+
+    def notify_of_room(self, call: Callable[[], object]) -> None:
+        """Call once a connection is closed, and in a tenth of a second at the latest.
+
+        Whether a connection can be evicted changes with time, and without notice.
+        """
+        self.forget_notification()
+        self._on_room = call
+        self._next_room_check = self._clock.callLater(_ROOM_INTERVAL, self._notify_of_room)
+
+    def forget_notification(self) -> None:
+        """Forget the call of `notify_of_room`."""
+        self._on_room = None
+        if self._next_room_check is not None and self._next_room_check.active():
+            self._next_room_check.cancel()
+        self._next_room_check = None
 
     def opened(self, connection: Connection) -> None:
         """Register a new connection."""
         self._open.add(connection)
         self._in_flight.begin()
         if self._next_check is None:
-            self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
+            self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._check)
 
     def changed(self, connection: Connection) -> None:
-        """Record that a connection's phase changed, or that it stalls or makes progress again."""
-        if connection.phase in CLOSABLE:
-            self._closable.setdefault(connection)
+        """Record that a connection's phase began or made progress."""
+        self._waiting.pop(connection, None)
+        if connection.phase in _WAITING:
+            self._waiting[connection] = None
+        stalled = connection.stalled_since is not None and connection.phase is not Phase.ABORTED
+        if stalled or connection.phase is Phase.CLOSING:
+            self._sending.setdefault(connection)
         else:
-            self._closable.pop(connection, None)
-        if connection.stalled_since is not None and connection.phase is not Phase.ABORTED:
-            self._stalled.setdefault(connection)
-        else:
-            self._stalled.pop(connection, None)
+            self._sending.pop(connection, None)
 
     def served_by_fast_path(self, connection: Connection) -> None:
-        """Move a connection to the end of the closable ones: the fast path has just answered it."""
-        del self._closable[connection]
-        self._closable[connection] = None
+        """Move a connection to the end of the waiting ones: the fast path has just answered it."""
+        del self._waiting[connection]
+        self._waiting[connection] = None
+
+    def stalled(self, connection: Connection) -> None:
+        """Record that a client stopped receiving."""
+        self._sending.setdefault(connection)
 
     def closed(self, connection: Connection) -> None:
         """Unregister a connection."""
         self._open.discard(connection)
         self._in_flight.end()
-        if not self._open and self._next_check is not None:
+        if not self._in_flight.count and self._next_check is not None:
             self._next_check.cancel()
             self._next_check = None
+            self._log_evictions()
+        if self._most is not None and len(self._open) < self._most:
+            self._notify_of_room()
 
     def close_idle(self) -> None:
-        """Close the connections that wait for a request, or would be closed soon anyway."""
-        for connection in list(self._closable):
+        """Close the connections that wait for a request."""
+        for connection in list(self._waiting):
             connection.loseConnection()
 
     async def wait_until_closed(self, seconds: float) -> None:
@@ -162,38 +226,73 @@ class Connections:
         """
         await self._in_flight.wait_until_idle(self._clock, seconds)
 
-    def _find_evictable(self) -> Connection | None:
-        for connection in islice(self._closable, _CANDIDATES):
-            if connection.all_sent and connection.phase is not Phase.CLOSING:
-                return connection
-        for connections in (self._closable, self._stalled):
-            longest = next(iter(connections), None)
-            if longest is not None and self._waited(longest) > _STALL_UNDER_PRESSURE:
-                return longest
-        return None
+    def _find_evictable(self) -> Iterator[Connection]:
+        """Yield some connections that can be evicted: idle ones, and then stalled ones."""
+        now = self._clock.seconds()
+        sending = list(islice(self._sending, _CANDIDATES))
+        for connection in list(islice(self._waiting, _CANDIDATES)):
+            if now - connection.phase_since < EVICTABLE_AFTER:
+                break
+            if not connection.all_sent:
+                if connection.stalled_since is None:
+                    sending.append(connection)
+            elif connection.phase is Phase.REFUSED or not connection.has_unread:
+                yield connection
+        for connection in sorted(sending, key=_last_progress):
+            closed_soon = connection.phase is Phase.CLOSING and connection.all_sent
+            if closed_soon or now - _last_progress(connection) < EVICTABLE_AFTER:
+                continue
+            seconds = connection.seconds_stalled
+            if seconds is None or seconds >= EVICTABLE_AFTER:
+                yield connection
+            elif connection in self._sending:
+                # Its client receives, so others are examined first from now on.
+                self._sending[connection] = self._sending.pop(connection)
 
-    def _waited(self, connection: Connection) -> float:
-        """Return the seconds since the connection last made progress."""
-        since = connection.stalled_since
-        return self._clock.seconds() - (connection.phase_since if since is None else since)
+    def _notify_of_room(self) -> None:
+        call = self._on_room
+        self.forget_notification()
+        if call is not None:
+            call()
 
     def _log_no_room(self) -> None:
         now = self._clock.seconds()
-        if self._logged is None or now - self._logged > _LOG_INTERVAL:
-            self._logged = now
-            _log.warn("no room for more connections: {count} are open", count=len(self._open))
+        if self._no_room_logged is None or now - self._no_room_logged > _LOG_INTERVAL:
+            self._no_room_logged = now
+            _log.warn("new clients wait: all {count} connections are in use", count=len(self._open))
+
+    def _log_evictions(self) -> None:
+        now, logged = self._clock.seconds(), self._evictions_logged
+        if self._evicted and (logged is None or now - logged > _LOG_INTERVAL):
+            self._evictions_logged = now
+            _log.warn(
+                "closed {count} idle or stalled connections for new ones, at the limit of {most}",
+                count=self._evicted,
+                most=self._most,
+            )
+            self._evicted = 0
+
+    def _check(self) -> None:
+        self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._check)
+        self._log_evictions()
+        self._close_expired()
 
     def _close_expired(self) -> None:
-        self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
         for connection in list(self._open):
             limit = PHASE_TIMEOUTS.get(connection.phase)
             if connection.stalled_since is not None and connection.phase is not Phase.CLOSING:
                 limit = STALL_TIMEOUT
-                over = self._waited(connection)
+                over = self._clock.seconds() - _last_progress(connection)
             else:
                 over = self._clock.seconds() - connection.phase_since
             if limit is not None and over > limit:
                 _close(connection, in_order=connection.stalled_since is None)
+
+
+def _last_progress(connection: Connection) -> float:
+    """Return when the client stopped receiving, or else when the phase last made progress."""
+    since = connection.stalled_since
+    return connection.phase_since if since is None else since
 
 
 def _close(connection: Connection, in_order: bool) -> None:

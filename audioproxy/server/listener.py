@@ -6,11 +6,12 @@ import resource
 import socket
 from typing import Any
 
-from twisted.internet.interfaces import IListeningPort
-
+from audioproxy._twisted import limit_accepts
 from audioproxy.server.site import ProxySite
 
-_BACKLOG = 1024
+# Clients that may wait to be accepted. The system allows as many as ``net.core.somaxconn``, 4096 by
+# default.
+_BACKLOG = 4096
 
 # Descriptors that are not for clients. _RESERVED is for the process itself, the metrics listener,
 # and connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
@@ -30,7 +31,7 @@ class Listener:
     def __init__(self, reactor: Any, site: ProxySite) -> None:
         self._reactor = reactor
         self._site = site
-        self._listening: IListeningPort | None = None
+        self._listening: Any = None
 
     def open(self, port: int, bind: str = "") -> int:
         """Listen on an address, or on every interface without one.
@@ -50,12 +51,12 @@ class Listener:
             self._listening = self._reactor.adoptStreamPort(
                 opened.fileno(), opened.family, self._site
             )
-        address: Any = self._listening.getHost()
-        return int(address.port)
+        limit_accepts(self._listening, self._count_room)
+        return int(self._listening.getHost().port)
 
     async def close(self) -> None:
         """Accept no more clients, and close each connection after its current response."""
-        listening, self._listening = self._listening, None
+        listening = self._remove_port()
         if listening is not None:
             stopping = listening.stopListening()
             if stopping is not None:
@@ -68,9 +69,27 @@ class Listener:
 
     def close_now(self) -> None:
         """Close the port at once, after a boot that failed."""
-        listening, self._listening = self._listening, None
+        listening = self._remove_port()
         if listening is not None:
             listening.stopListening()
+
+    def _remove_port(self) -> Any:
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            self._site.connections.forget_notification()
+        return listening
+
+    def _count_room(self) -> int:
+        """Return how many clients to accept; without room, pause the port until there may be some.
+
+        Clients that are not accepted wait in the system's queue, with what they have sent.
+        """
+        room = self._site.connections.count_room()
+        listening = self._listening
+        if not room and listening is not None:
+            listening.pauseProducing()
+            self._site.connections.notify_of_room(listening.resumeProducing)
+        return room
 
 
 def max_clients(children: int) -> int:

@@ -33,14 +33,16 @@ class ProxySite(Site):
         clock: IReactorTime,
         most_connections: int | None = None,
         fast_path: FastPath | None = None,
+        on_eviction: Callable[[], object] = lambda: None,
     ) -> None:
         """Serve a resource.
 
         :param most_connections: see `Connections`.
+        :param on_eviction: see `Connections`.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         silence_factory(self)
-        self.connections = Connections(clock, most_connections)
+        self.connections = Connections(clock, most_connections, on_eviction)
         self.fast_path = fast_path
         self.stopping = False
         self._clock = clock
@@ -54,8 +56,9 @@ class ProxySite(Site):
         return self._clock.callLater(seconds, call)
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Accept a connection, or refuse it."""
-        return Site.buildProtocol(self, addr) if self.connections.make_room() else None
+        """Accept a connection. At the limit, evict another one."""
+        self.connections.make_room()
+        return Site.buildProtocol(self, addr)
 
     def finish(self) -> None:
         """Close the idle connections, and each other connection after its response."""

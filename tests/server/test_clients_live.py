@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from audioproxy.server import channel
+from audioproxy.server import channel, connections
 from tests.support.http import Log, read_response
 from tests.support.service import (
     PATIENCE,
@@ -169,6 +169,7 @@ class ManyConnectionsTests(ClientCase):
 
     async def test_connection_limit(self) -> None:
         """At the connection limit, a new client replaces the client that was idle longest."""
+        self.patch(connections, "EVICTABLE_AFTER", 0.1)
         # With so few descriptors, the service admits only its minimum of connections.
         self.patch(resource, "getrlimit", lambda which: (64, 64))
         port = self.start().port
@@ -181,6 +182,31 @@ class ManyConnectionsTests(ClientCase):
         self.assertIn(len(closed), range(60, 80))
         self.assertEqual(idle[: len(closed)], closed)
         self.assertTrue((await streaming.end()).complete)
+
+    async def test_burst(self) -> None:
+        """A burst of clients far above the limit: each gets its response.
+
+        The clients keep their connections open, so each place is taken from an idle client.
+        """
+        self.patch(resource, "getrlimit", lambda which: (64, 64))
+        self.patch(connections, "EVICTABLE_AFTER", 0.1)
+        service = self.start()
+        clients = [self.connect_and_send(service.port, HEALTH) for _ in range(160)]
+        await until(lambda: all(map(has_response, clients)), "all responses")
+        for client in clients:
+            self.assertTrue(client.recv(64).startswith(b"HTTP/1.1 200"))
+        series = await scrape(service.metrics_port)
+        self.assertEqual(144, series["audio_proxy_connection_evictions_total"])
+
+    async def test_stalled_at_the_limit(self) -> None:
+        """If clients that receive nothing have all places, they make room for a new one."""
+        self.patch(resource, "getrlimit", lambda which: (64, 64))
+        port = self.start().port
+        await fetch(port, LONG)
+        await until_hit(port, LONG)
+        stalled = [self.connect_and_send(port, get(LONG) * 9, window=4096) for _ in range(16)]
+        await until(lambda: all(map(has_response, stalled)), "responses to begin")
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
 
     async def test_thousands_of_requests_at_once(self) -> None:
         """A client that pipelines thousands of requests is served, and does not block others."""

@@ -6,12 +6,14 @@ import socket
 from unittest import skipUnless
 
 from twisted.internet.error import ConnectError
+from twisted.internet.tcp import Port
 from twisted.trial.unittest import TestCase
 
 from audioproxy.server.listener import Listener
+from audioproxy.server.site import ProxySite
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
-from tests.support.service import fetch, reactor, send, until
+from tests.support.service import Client, fetch, reactor, send, until
 
 
 def has_ipv6() -> bool:
@@ -62,6 +64,52 @@ class ListenerTests(TestCase):
         for bind in ("127.0.0.1", "192.0.2.1"):
             with self.assertRaises(OSError):
                 Listener(reactor, self.harness.site).open(port, bind)
+
+    async def fill(self) -> tuple[int, Client, Client]:
+        """Open a port for one client at a time, and connect two; both have sent a request.
+
+        The first one waits for a render, the second one in the system's queue.
+        """
+        self.harness.site = ProxySite(self.harness.resource, reactor, 1)
+        self.listener = Listener(reactor, self.harness.site)
+        self.addCleanup(self.listener.close_now)
+        port = self.listener.open(0)
+        first = await send(port, self.harness.path(MISS), connection=b"close")
+        await until(lambda: self.harness.rendering, "the request")
+        second = await send(port, b"/health")
+        await until(lambda: not self.is_accepting(port), "the port to pause")
+        return port, first, second
+
+    def is_accepting(self, port: int) -> bool:
+        """Return whether the reactor watches a listening port."""
+        return any(
+            isinstance(reader, Port) and reader.getHost().port == port
+            for reader in reactor.getReaders()
+        )
+
+    async def test_full(self) -> None:
+        """At the limit, a new client waits until another one is gone, and loses nothing."""
+        port, first, second = await self.fill()
+        for _ in range(3):
+            await until(lambda: self.is_accepting(port), "the port to look again")
+            await until(lambda: not self.is_accepting(port), "the port to pause")
+        self.assertIsNone(second.closed)
+        self.harness.render(MISS).write_output(b"sound")
+        self.harness.render(MISS).end()
+        self.assertTrue((await first.end()).complete)
+        await until(lambda: second.response, "the response")
+        self.assertEqual(b"HTTP/1.1 200", bytes(second.received[:12]))
+        await second.leave()
+
+    async def test_close_while_full(self) -> None:
+        """A port that is closed while clients wait does not open again."""
+        port, first, second = await self.fill()
+        await self.listener.close()
+        with self.assertRaises(ConnectError):
+            await send(port, b"/health")
+        await first.leave()
+        await until(lambda: second.closed, "the waiting connection to close")
+        self.assertFalse(self.is_accepting(port))
 
     async def test_close(self) -> None:
         """Closing refuses new clients and closes idle ones; responses in progress complete."""

@@ -1,11 +1,9 @@
-"""Malformed requests, request bodies, limits of connections, and shutdown of the site."""
+"""Malformed requests, request bodies, and shutdown of the site."""
 
 from __future__ import annotations
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 
-from audioproxy.server.site import ProxySite
 from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
 from tests.support.http import Connection, read_response
 
@@ -282,101 +280,6 @@ class BodyTests(ConnectionCase):
         self.log.events.clear()
         self.assert_ends(self.send(head), 60)
         self.assertEqual([], self.log.requests)
-
-
-class ConnectionLimitTests(ConnectionCase):
-    """The limit of connections, and eviction for new connections."""
-
-    def limit(self, most: int) -> None:
-        """Replace the site with one that has a limit of connections."""
-        self.harness.site = ProxySite(self.harness.resource, self.harness.connection_clock, most)
-
-    def assert_full(self) -> None:
-        """Assert that a new connection is refused."""
-        self.assertIsNone(self.harness.site.buildProtocol(IPv4Address("TCP", "192.0.2.1", 40_000)))
-
-    def test_no_limit(self) -> None:
-        """Without a limit, any number of connections is accepted."""
-        connections = [self.connect() for _ in range(500)]
-        self.assertEqual(500, len(self.harness.site.connections))
-        self.assertFalse(any(connection.closed for connection in connections))
-
-    def test_longest_wait(self) -> None:
-        """The connection that has waited longest for the end of a request is closed cleanly.
-
-        The fast path also ends a wait.
-        """
-        hit = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % self.harness.path(HIT)
-        self.get(HIT)
-        for sent, served in ((HEALTH, True), (hit, True), (HEALTH[:10], False)):
-            self.limit(3)
-            self.harness.site.fast_path = self.harness.fast_path
-            first, second, third = (self.connect() for _ in range(3))
-            first.send_raw(sent)
-            fourth = self.connect()
-            evicted, kept = (second, first) if served else (first, second)
-            self.assertEqual((True, False), (evicted.closed, evicted.aborted), sent)
-            self.assertFalse(kept.closed or third.closed or fourth.closed, sent)
-            self.connect()
-            self.assertEqual(served, not first.closed)
-            self.assertEqual((served, 3), (third.closed, len(self.harness.site.connections)))
-
-    def test_being_answered(self) -> None:
-        """Connections with a response in progress stay; if all have one, new ones are refused."""
-        self.limit(2)
-        first, second = self.get(MISS), self.get(HIT, window=1)
-        self.assert_full()
-        self.assertFalse(first.closed or second.closed)
-        self.finish(MISS)
-        third = self.connect()
-        self.assertEqual((True, False, False), (first.closed, second.closed, third.closed))
-        self.assertEqual(b"sound", first.response.body)
-
-    def test_stalled(self) -> None:
-        """A client that reads nothing for half a minute is evicted for a new connection."""
-        for target in (b"/health", self.harness.path(HIT)):
-            for headers in ({}, {"connection": b"close"}):
-                self.limit(1)
-                first = self.connect(window=1)
-                first.send(target, **headers)
-                self.assert_full()
-                self.elapse(30)
-                self.assert_full()
-                self.elapse(1)
-                second = self.connect()
-                self.assertEqual((True, False), (first.aborted, second.closed))
-
-    def test_logged_once_a_minute(self) -> None:
-        """The lack of room for connections is logged at most once a minute."""
-        self.limit(1)
-        self.get(MISS)
-        for seconds, lines in ((0, 1), (0, 1), (59, 1), (2, 2)):
-            self.elapse(seconds)
-            self.assert_full()
-            said = [each for each in self.log.events if "no room" in each["log_format"]]
-            self.assertEqual(lines, len(said))
-
-    def test_refused(self) -> None:
-        """A client that was refused for a malformed request is evicted first."""
-        self.limit(2)
-        connections = [self.connect() for _ in range(2)]
-        for connection in connections:
-            connection.send_raw(BAD_LINES["SSH"])
-        third, fourth = self.get(MISS), self.get(HIT, window=1)
-        self.assertTrue(all(connection.aborted for connection in connections))
-        self.assertFalse(third.closed or fourth.closed)
-
-    def test_lingering(self) -> None:
-        """A client with unread bytes of a response is evicted only after half a minute."""
-        self.limit(10)
-        connections = [self.connect() for _ in range(10)]
-        for connection in connections:
-            connection.send_raw(HEALTH)
-            connection.pause(notified=False)
-        self.assert_full()
-        self.elapse(31)
-        self.connect()
-        self.assertEqual([True] + [False] * 9, [each.aborted for each in connections])
 
 
 class ShutdownTests(ConnectionCase):

@@ -587,14 +587,20 @@ def handle_whole_packet() -> Patch:
     return channel, "_MOST_IN_A_ROW", 4000
 
 
-@detected_by("tests.server.test_site")
+@detected_by("tests.server.test_connections")
 def cut_response_for_new_client() -> Patch:
     """A response is cut off to make room for a connection."""
 
     def find(self: Connections) -> Any:
-        return next((each for each in self._closable if each.phase is not Phase.CLOSING), None)
+        return iter(list(self._waiting))
 
     return Connections, "_find_evictable", find
+
+
+@detected_by("tests.server.test_connections")
+def evict_new_client() -> Patch:
+    """A connection is closed for a new one before its client had time to send a request."""
+    return connections, "EVICTABLE_AFTER", 0.0
 
 
 @detected_by("tests.server.test_listener")

@@ -107,6 +107,7 @@ def _differences(before: Metrics, after: Metrics, count: int) -> Iterator[str]:
         ("http_requests_total", {"endpoint": "render", "status": "4xx"}, 3),
         ("render_queue_rejections_total", {}, 0),
         ("variant_store_write_failures_total", {}, 0),
+        ("connection_evictions_total", {}, 0),
     ]
     for name, labels, right in expected:
         found = after.sum(name, **labels) - before.sum(name, **labels)
