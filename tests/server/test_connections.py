@@ -55,7 +55,7 @@ class ConnectionLimitTests(ConnectionCase):
         A response on the fast path begins another wait. So does the first byte of a request, and
         later bytes do not.
         """
-        hit = b"GET %b HTTP/1.1\r\n\r\n" % self.harness.path(HIT)
+        hit = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % self.harness.path(HIT)
         self.get(HIT)
         for sent, later in ((b"", False), (HEALTH, True), (hit, True), (b"G", True), (b"E", False)):
             self.limit(3)

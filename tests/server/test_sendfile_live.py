@@ -152,7 +152,8 @@ class SendfileTests(TestCase):
         self.grow(LARGE_DATA)
         self.output.end()
         client: Client = await send(
-            self.port, b"/0-100000 HTTP/1.1\r\n\r\nGET /growing HTTP/1.1\r\n\r\nGET /1-2"
+            self.port,
+            b"/0-100000 HTTP/1.1\r\nHost: h\r\n\r\nGET /growing HTTP/1.1\r\nHost: h\r\n\r\nGET /1-2",
         )
         received = bytes((await client.end()).rest)
         self.assertIn(LARGE_DATA[:100_000], bytes(client.received))
