@@ -39,7 +39,7 @@ from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, se
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
 _MAX_BYTES = 10**15
 # ffmpeg needs so much to start.
-_MIN_CHILD_MEMORY = 64 << 20
+_MIN_CHILD_MEMORY = 128 << 20
 _MAX_SECONDS = 86_400
 _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
