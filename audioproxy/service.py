@@ -243,7 +243,8 @@ class AudioProxy(Service):
         except OSError as error:
             self.running = 0
             raise BootError(
-                f"TMPDIR: no file can be created ({error}); set it to a writable directory"
+                f"TMPDIR: no file can be created in {self._folder} ({error.strerror}); set TMPDIR"
+                " to a writable directory"
             ) from error
         if self.store is not None:
             try:

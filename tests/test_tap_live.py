@@ -132,6 +132,14 @@ class RefusedStartTests(TapCase):
         self.assertEqual(1, ended.returncode)
         self.assertIn(b"AP_PORT", ended.stdout + ended.stderr)
 
+    async def test_no_temporary_files(self) -> None:
+        """A TMPDIR that is missing or no directory is refused: no other folder is used (D46)."""
+        for folder, reason in (("/nowhere", "No such file"), (__file__, "Not a directory")):
+            process = self.twistd(TMPDIR=folder)
+            self.assertEqual(1, await process.end())
+            self.assertRegex(process.stdout, rf"audioproxy: TMPDIR: .*{folder} \({reason}.*; set")
+            self.assertNotIn("listening on", process.stdout)
+
     async def test_bucket_store(self) -> None:
         """A bucket that does not respond fails the start in one line, before a port opens.
 

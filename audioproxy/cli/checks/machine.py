@@ -112,7 +112,8 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
             file.close()
     except OSError as error:
         yield bad(
-            "temporary files", f"cannot be created ({error}); set TMPDIR to a writable directory"
+            "temporary files",
+            f"cannot be created in {folder} ({error.strerror}); set TMPDIR to a writable directory",
         )
         return
     renders, needed, files = config.max_concurrency, 0, []
