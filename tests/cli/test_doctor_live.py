@@ -59,7 +59,7 @@ class AllChecksTests(DoctorCase):
         results = await self.run_checks()
         self.assertEqual({GOOD}, {result.verdict for result in results})
         self.assertEqual(
-            "audioproxy settings open_files ffmpeg setpriv local_sources variant_store"
+            "audioproxy settings open_files ffmpeg setpriv prlimit local_sources variant_store"
             " temporary_files AP_PORT AP_METRICS_PORT",
             " ".join(result.check.replace(" ", "_") for result in results),
         )
@@ -107,7 +107,8 @@ class ProgramsTests(DoctorCase):
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
         words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
         self.assert_result(results, "ffmpeg", BAD, words)
-        self.assert_result(results, "setpriv", NOTE, "apt-get install util-linux")
+        for name in ("setpriv", "prlimit"):
+            self.assert_result(results, name, NOTE, "apt-get install util-linux")
 
     async def test_incomplete_ffmpeg(self) -> None:
         """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""

@@ -39,7 +39,7 @@ _Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
-    """Check ffmpeg, its encoders and filters, and setpriv, which ends encoders with the service."""
+    """Check ffmpeg, its encoders and filters, and the programs of util-linux ahead of it."""
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
@@ -62,6 +62,15 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
             "setpriv",
             "not found, so encoders may outlive a service that is killed; the setpriv of"
             " util-linux is required: apt-get install util-linux",
+        )
+    if (limits := proxy.programs.launcher.limits) is not None:
+        text = f"ffmpeg and ffprobe may each take {limits.memory >> 20} MiB of memory"
+        yield good("prlimit", f"{text} (AP_MAX_CHILD_MEMORY)")
+    else:
+        yield note(
+            "prlimit",
+            "not found, so a source can make ffmpeg take all memory; the prlimit of util-linux is"
+            " required: apt-get install util-linux",
         )
 
 
