@@ -15,7 +15,7 @@ from bench.figures import Results, Spread
 from bench.machine import machine, today, versions
 from bench.programs import FOLDER, PROJECT
 from bench.report import Record, number, page
-from bench.series import crowds, growth, hits, misses, nodes, remote, renders, stores
+from bench.series import children, crowds, growth, hits, misses, nodes, remote, renders, stores
 from bench.settings import Bench
 from bench.sounds import sounds
 
@@ -38,6 +38,7 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "idle-connections": crowds.idle_connections,
     "peaks": renders.peaks,
     "idle-service": nodes.alone,
+    "children": children.prefixes,
     "beside-renders": hits.beside_renders,
     "nodes": nodes.several,
     "speeds": renders.speeds,
