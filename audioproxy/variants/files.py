@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import struct
 import zlib
 from contextlib import suppress
@@ -40,8 +41,28 @@ _FOOTER = struct.Struct(">II8s")
 # 255 bytes twice, each escaped to at most 1.6 KB.
 _TRAILER_READ = 8192
 _SCRATCH_FOLDER = ".scratch"
+# Without O_NONBLOCK, opening a FIFO would wait for its writer.
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Errors of a lookup that concern one name, not the disk: there is no such file, it is of another
+# kind, or this process has no right to read it. The last case is a miss as in a bucket.
+_NO_VARIANT = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.ENODEV,
+    errno.EACCES,
+    errno.EPERM,
+}
 # Bytes of a file that `read_small` returns: one write of a `FileProducer`.
 _SMALL_FILE = 64 * 1024
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 # Seconds for a disk to create or remove a file, and for a slow disk to flush some gigabytes.
 _CREATE_TIMEOUT = 10.0
@@ -152,18 +173,18 @@ class FileVariantStore:
         return await self._blocking_calls.run(self._create, seconds, NamedFile.close)
 
     async def lookup(self, key: str) -> StoredFile | None:
-        """Return the variant stored under ``key``.
+        """Return the variant stored under ``key``; None for anything but a readable regular file.
 
         This makes two or three short system calls on the reactor thread: a change of threads would
         cost more.
 
-        :raises UpstreamUnavailable: where the folder cannot be read.
+        :raises UpstreamUnavailable: where the disk fails.
         """
         try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
+            descriptor = os.open(self._path(key), _READ_FLAGS)
         except OSError as error:
+            if error.errno in _NO_VARIANT:
+                return None
             raise _unreadable(error) from error
         try:
             found = _read_trailer(descriptor)
@@ -178,7 +199,7 @@ class FileVariantStore:
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
         """Return a small variant whole, in one read; None for anything else."""
         try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(key), _READ_FLAGS)
         except OSError:
             return None
         try:
@@ -237,6 +258,7 @@ class FileVariantStore:
         final = self._path(key)
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(final))
+        _check_replaceable(final)
         os.rename(path, final)
 
     def _path(self, key: str) -> str:
@@ -249,6 +271,19 @@ def variant_path(root: str, key: str) -> str:
     return f"{root}/{key[:2]}/{key}"
 
 
+def _check_replaceable(path: str) -> None:
+    """Raise OSError if a name has something else than a file or a symbolic link.
+
+    The rename would replace a FIFO, a socket or a device, which this service has not created.
+    """
+    with suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+            raise FileExistsError(
+                errno.EEXIST, f"{_KINDS[stat.S_IFMT(mode)]} is in the place of the file", path
+            )
+
+
 def _unreadable(error: OSError) -> UpstreamUnavailable:
     _log.warn("the store cannot be read: {error}", error=error)
     return UpstreamUnavailable()
@@ -256,7 +291,10 @@ def _unreadable(error: OSError) -> UpstreamUnavailable:
 
 def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
     """Return size and headers of a variant; None for a file that is not a complete variant."""
-    length = os.fstat(descriptor).st_size
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    length = status.st_size
     return _parse_trailer(
         os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ)), length
     )

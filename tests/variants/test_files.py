@@ -375,6 +375,98 @@ class DamageTests(StoreCase):
         self.assertEqual((self.read(), open_descriptors()), (b"abc", before))
 
 
+class IrregularTests(StoreCase):
+    """Names that do not lead to a readable regular file, which are not variants."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path().parent.mkdir()
+
+    def make(self, kind: str) -> None:
+        """Put something in the place of the variant."""
+        path = self.path()
+        if kind == "folder":
+            path.mkdir()
+        elif kind in ("FIFO", "socket"):
+            os.mknod(path, {"FIFO": stat.S_IFIFO, "socket": stat.S_IFSOCK}[kind] | 0o600)
+        elif kind == "loop":
+            path.symlink_to(path)
+        elif kind == "dangling":
+            path.symlink_to(path.with_name("nothing"))
+        elif kind == "shard":
+            path.parent.rmdir()
+            path.parent.write_bytes(b"")
+        else:
+            path.symlink_to(kind)
+
+    def remove(self) -> None:
+        """Remove it, so that the place of the variant is free."""
+        path = self.path()
+        if path.parent.is_file():
+            path.parent.unlink()
+            path.parent.mkdir()
+        elif path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+
+    def assert_miss(self, kind: object) -> None:
+        """Assert that neither kind of lookup finds a variant, and that no file stays open."""
+        before = open_descriptors()
+        self.assertEqual((self.lookup(), self.store.read_small(KEY)), (None, None), kind)
+        self.assertEqual(open_descriptors(), before)
+
+    def test_left_alone(self) -> None:
+        """A folder, a FIFO or a socket is a miss at once, and a commit leaves it where it is.
+
+        The error says what is in the way, and where. A file in place of the shard is the same.
+        """
+        for kind, said in (
+            ("folder", f"a folder is in the place of the file: '{self.path()}'"),
+            ("FIFO", f"a FIFO is in the place of the file: '{self.path()}'"),
+            ("socket", f"a socket is in the place of the file: '{self.path()}'"),
+            ("shard", f"Not a directory: '{self.path()}'"),
+        ):
+            self.make(kind)
+            self.assert_miss(kind)
+            scratch = self.create(b"abc")
+            committing = begin(self.store.commit(KEY, scratch, 3, HEADERS))
+            self.assertIn(said, str(self.failureResultOf(committing, OSError).value))
+            scratch.close()
+            self.assert_miss(kind)
+            self.remove()
+            self.commit(b"abc")
+            self.assertEqual(self.read(), b"abc")
+            self.remove()
+
+    def test_links(self) -> None:
+        """A link is what it leads to, and the next commit replaces a link to anything else."""
+        self.commit(b"abc", key_of("b"))
+        self.make(str(self.path(key_of("b"))))
+        self.assertEqual(self.read(), b"abc")
+        self.remove()
+        for kind in ("dangling", "loop", "/dev/null", "/dev/zero", "/dev/tty", "/", "/etc/passwd"):
+            self.make(kind)
+            self.assert_miss(kind)
+            self.commit(b"xyz")
+            self.assertEqual(self.read(), b"xyz")
+            self.remove()
+
+    def test_denied(self) -> None:
+        """A variant that this process may not read is a miss, which the next commit replaces."""
+        self.commit(b"abc")
+        for number in (errno.EACCES, errno.EPERM):
+
+            def deny(path: str, *_: object, number: int = number) -> int:
+                raise OSError(number, os.strerror(number), path)
+
+            patched = self.patch(os, "open", deny)
+            self.assertIsNone(self.lookup())
+            patched.restore()
+        self.commit(b"xyz")
+        self.assertEqual(self.read(), b"xyz")
+
+
 class CommitTests(StoreCase):
     """`FileVariantStore.commit`"""
 
@@ -467,21 +559,13 @@ class FailureTests(StoreCase):
         self.failureResultOf(begin(self.store.lookup(KEY)), UpstreamUnavailable)
         self.assertEqual(open_descriptors(), before)
 
-    def test_no_folder(self) -> None:
-        """A lookup in a shard that is not a folder is a 502, not a miss (Errors, 8)."""
-        self.path().parent.write_bytes(b"")
-        self.assert_unavailable()
-
-    def test_unreadable(self) -> None:
-        """A variant that cannot be read, here because it is a folder, is a 502."""
-        self.path().mkdir(parents=True)
-        self.assert_unavailable()
-
     def test_broken_disk(self) -> None:
-        """A read error of the disk is a 502."""
+        """A disk that fails to open or to read a file is a 502, not a miss (Errors, 8)."""
         self.commit(b"abc")
-        self.patch(os, "pread", fail)
-        self.assert_unavailable()
+        for call in ("open", "pread"):
+            patched = self.patch(os, call, fail)
+            self.assert_unavailable()
+            patched.restore()
 
     def test_folder_gone(self) -> None:
         """A store whose folder was removed has no variants and cannot be opened again."""
