@@ -15,7 +15,7 @@ from audioproxy.scratch_files import ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.dispatcher import SourceDispatcher
 from audioproxy.sources.local import LocalSources
-from audioproxy.threads import ThreadRunner
+from audioproxy.threads import ThreadRunner, bounded
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import VariantStore
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from audioproxy.http_client.client import HttpClient
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
+
+# Lookups in a file store that run at a time, and lookups that run or wait for a thread.
+_MOST_READ_THREADS = 32
+_MOST_READS = 512
 
 _log = Logger()
 
@@ -97,7 +101,9 @@ class Backends:
         if where is None:
             return None
         if not isinstance(where, BucketStore):
-            return FileVariantStore(where.path, blocking_calls)
+            threads = bounded(self._run_in_thread, _MOST_READ_THREADS)
+            reads = BlockingCalls(self._clock, threads, _MOST_READS)
+            return FileVariantStore(where.path, blocking_calls, reads)
         if not config.variant_s3.configured:
             raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
         from audioproxy.s3.objects import StoreError

@@ -24,11 +24,16 @@ class BlockingCalls:
     A thread that hangs in a system call cannot be stopped. So no caller waits longer than its
     timeout. While a call is overdue, or 64 are running, new calls are refused, so that no more
     threads hang.
+
+    :param most: the most simultaneous calls.
     """
 
-    def __init__(self, clock: IReactorTime, run_in_thread: ThreadRunner) -> None:
+    def __init__(
+        self, clock: IReactorTime, run_in_thread: ThreadRunner, most: int = _MAX_CALLS
+    ) -> None:
         self._clock = clock
         self._run_in_thread = run_in_thread
+        self._most = most
         self._overdue = 0
         self._in_flight = InFlightCounter()
 
@@ -47,8 +52,8 @@ class BlockingCalls:
         """
         if self._overdue:
             raise TimeoutError("an earlier call has not returned")
-        if self._in_flight.count >= _MAX_CALLS:
-            raise TimeoutError(f"{_MAX_CALLS} calls have not returned")
+        if self._in_flight.count >= self._most:
+            raise TimeoutError(f"{self._most} calls have not returned")
         running = self._run_in_thread(work)
         self._in_flight.begin()
         # The timeout cancels only the waiter, since the thread cannot be cancelled.

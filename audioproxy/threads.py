@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable
 from threading import Thread
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class ThreadRunner(Protocol):
-    """Runs a function in a new thread.
+    """Runs a function in a thread.
 
     It raises OSError where no thread can be started.
     """
@@ -52,6 +53,36 @@ def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, str(error)) from error
         return done
+
+    return start
+
+
+def bounded(run_in_thread: ThreadRunner, most: int) -> ThreadRunner:
+    """Return a runner of up to ``most`` calls at a time; further calls wait in order."""
+    waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
+    running = 0
+
+    def start(work: Callable[[], T]) -> Deferred[T]:
+        if running < most:
+            return begin(work)
+        done: Deferred[T] = Deferred()
+        waiting.append((work, done))
+        return done
+
+    def begin(work: Callable[[], T]) -> Deferred[T]:
+        nonlocal running
+        begun = run_in_thread(work)
+        running += 1
+        return begun.addBoth(end)
+
+    def end(outcome: T) -> T:
+        nonlocal running
+        running -= 1
+        # Without a thread for one call, the next ones would wait forever.
+        while waiting and running < most:
+            work, done = waiting.popleft()
+            maybeDeferred(begin, work).chainDeferred(done)
+        return outcome
 
     return start
 

@@ -73,14 +73,20 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
-        """While 64 calls run, a further call fails at once, even though no call is overdue."""
-        running = [self.run_call(lambda: "done") for _ in range(64)]
-        self.failureResultOf(self.run_call(lambda: "done"), TimeoutError)
-        self.threads.run()
-        self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
-        again = self.run_call(lambda: "done")
-        self.threads.run()
-        self.assertEqual("done", self.successResultOf(again))
+        """While 64 calls run, a further call fails at once, even though no call is overdue.
+
+        The number can be another one.
+        """
+        for most in (64, 3):
+            self.blocking_calls = BlockingCalls(self.clock, self.threads.in_thread, most)
+            running = [self.run_call(lambda: "done") for _ in range(most)]
+            error = self.failureResultOf(self.run_call(lambda: "done"), TimeoutError).value
+            self.assertEqual(str(error), f"{most} calls have not returned")
+            self.threads.run()
+            self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
+            again = self.run_call(lambda: "done")
+            self.threads.run()
+            self.assertEqual("done", self.successResultOf(again))
 
     def test_beside_each_other(self) -> None:
         """While no call is overdue, several calls run at a time."""

@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.threads import await_uncancelled, run_detached, thread_per_call
+from audioproxy.threads import await_uncancelled, bounded, run_detached, thread_per_call
 from tests.support.threads import FakeThreads
 
 reactor: Any = _reactor
@@ -51,6 +51,40 @@ class ThreadPerCallTests(TestCase):
         self.patch(threading.Thread, "start", refuse)
         error = self.assertRaises(OSError, thread_per_call(reactor), lambda: None)
         self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
+
+
+class BoundedTests(SynchronousTestCase):
+    """`bounded`"""
+
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.in_thread = bounded(self.threads.in_thread, 2)
+
+    def test_order(self) -> None:
+        """Two calls run at a time, and the others wait in order; each caller gets its result."""
+        calls = [self.in_thread(lambda number=number: 10 // number) for number in (5, 0, 2, 1)]
+        self.assertEqual(self.threads.waiting, 2)
+        self.threads.run()
+        self.failureResultOf(calls.pop(1), ZeroDivisionError)
+        self.assertEqual([2, 5, 10], [self.successResultOf(call) for call in calls])
+        again = self.in_thread(lambda: "done")
+        self.threads.run()
+        self.assertEqual("done", self.successResultOf(again))
+
+    def test_no_thread(self) -> None:
+        """If no thread can be started, a call raises OSError, and a waiting one fails with it."""
+
+        def refuse(work: object) -> Deferred[Any]:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        runners = [self.threads.in_thread, refuse, refuse, self.threads.in_thread, refuse]
+        in_thread = bounded(lambda work: runners.pop(0)(work), 1)
+        calls = [in_thread(lambda: "done") for _ in range(4)]
+        self.threads.run()
+        for call in calls[1:3]:
+            self.failureResultOf(call, OSError)
+        self.assertEqual(["done"] * 2, [self.successResultOf(call) for call in calls[::3]])
+        self.assertRaises(OSError, in_thread, lambda: "done")
 
 
 class RunDetachedTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
 from audioproxy.blocking_calls import BlockingCalls
@@ -39,10 +39,8 @@ Store = Callable[[str], FileVariantStore]
 
 
 def _store(root: str) -> FileVariantStore:
-    def never(work: Callable[[], None]) -> Deferred[None]:
-        raise AssertionError("a lookup needs no thread")
-
-    return FileVariantStore(root, BlockingCalls(Clock(), never))
+    calls = BlockingCalls(Clock(), execute)
+    return FileVariantStore(root, calls, calls)
 
 
 def check_stored(data: bytes, store: Store = _store) -> None:
@@ -64,7 +62,9 @@ def check_stored(data: bytes, store: Store = _store) -> None:
         path.parent.mkdir()
         path.write_bytes(content)
         before = open_descriptors()
-        found = _lookup(store(root))
+        opened = store(root)
+        found = _lookup(opened)
+        assert _lookup(opened) == found, "a second lookup, which needs no thread, differs"
         if found is None:
             assert content != WHOLE, "a valid variant is not found"
         else:

@@ -239,7 +239,8 @@ class ReaderTargetTests(SynchronousTestCase):
                 return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
 
         with self.assertRaises(AssertionError):
-            check_stored(b"\1\0\0\5", lambda root: Trusting(root, BlockingCalls(Clock(), execute)))
+            calls = BlockingCalls(Clock(), execute)
+            check_stored(b"\1\0\0\5", lambda root: Trusting(root, calls, calls))
 
     def test_shrink(self) -> None:
         """`shrink` removes all bytes that are not needed to break the promise."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -45,7 +45,11 @@ class DiskHarness(RenderHarness):
     def __init__(self, root: Path, **settings: Any) -> None:
         super().__init__(**settings)
         self.disk = FakeThreads()
-        self.variants = FileVariantStore(str(root), BlockingCalls(self.clock, self.disk.in_thread))
+        self.variants = FileVariantStore(
+            str(root),
+            BlockingCalls(self.clock, self.disk.in_thread),
+            BlockingCalls(self.clock, execute),
+        )
         Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
         storage = RenderStorage(self.variants, self.fallback_scratch_space, self.clock)

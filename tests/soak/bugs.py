@@ -39,7 +39,7 @@ from audioproxy.sources.https import OpenHttpsSource
 from audioproxy.sources.https_states import RangedSource
 from audioproxy.sources.origin import OriginClient
 from audioproxy.streams import FileProducer
-from audioproxy.variants import files, s3
+from audioproxy.variants import files, s3, stored_file
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from audioproxy.variants.scratch_folder import ScratchFolder
 from audioproxy.web import exchange, response_plan
@@ -362,7 +362,7 @@ def log_query_strings() -> Patch:
 @detected_by("responses")
 def drop_checksum() -> Patch:
     """A damaged record is read."""
-    return files, "zlib", SimpleNamespace(crc32=lambda data: 0)
+    return stored_file, "zlib", SimpleNamespace(crc32=lambda data: 0)
 
 
 @detected_by("responses")
@@ -370,14 +370,14 @@ def accept_truncated_variant() -> Patch:
     """A truncated variant is read."""
 
     def parse(original: Callable[..., Any], tail: bytes, length: int) -> Any:
-        footer = files._FOOTER.size
+        footer = stored_file._FOOTER.size
         if len(tail) < footer:
             return None
-        record_length = files._FOOTER.unpack(tail[-footer:])[0]
-        found = files._read_record(tail[-footer - record_length : -footer])
+        record_length = stored_file._FOOTER.unpack(tail[-footer:])[0]
+        found = stored_file._read_record(tail[-footer - record_length : -footer])
         return found and original(tail, found[0] + record_length + footer)
 
-    return wrap(files, "_parse_trailer", parse)
+    return wrap(stored_file, "_parse_trailer", parse)
 
 
 @detected_by("end")

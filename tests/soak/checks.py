@@ -197,7 +197,8 @@ def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
 
 async def check_store(journal: Journal, store: Path) -> Check:
     """Check that every variant that the store returns is complete and right."""
-    variants = FileVariantStore(str(store), BlockingCalls(reactor, thread_per_call(reactor)))
+    calls = BlockingCalls(reactor, thread_per_call(reactor))
+    variants = FileVariantStore(str(store), calls, calls)
     wrong, good, refused = [], 0, 0
     for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
         stored = await variants.lookup(path.name)

@@ -58,6 +58,9 @@ HIT_OR_MISS = (b"HIT", b"MISS")
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
 
+#: Blocking calls run at once in the same thread.
+SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
+
 
 class KillCase(ScriptedEncoderCase):
     """Nodes on one store, some of which are killed."""
@@ -150,7 +153,7 @@ class WriteBackTests(SynchronousTestCase):
                 root = Path(self.mktemp()).absolute()
                 root.mkdir()
                 self.crash(root, call, after)
-                store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
+                store = FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
                 self.open(store)
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
                 self.assertEqual((call, after) == ("rename", True), found is not None)
@@ -178,7 +181,7 @@ class WriteBackTests(SynchronousTestCase):
 
     def store_until_killed(self, root: Path, call: str, after: bool) -> None:
         """Store a variant, and kill this process just before or after a system call."""
-        store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
+        store = FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
         self.open(store)
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
         os.write(scratch.descriptor, self.DATA)
@@ -387,6 +390,41 @@ class HungDiskTests(ScriptedEncoderCase):
             ],
             self.messages(LogLevel.warn),
         )
+        self.assertEqual([], self.log.errors)
+
+    async def test_open_that_hangs(self) -> None:
+        """While the opening of a stored variant hangs, everything else is served.
+
+        No file of a variant is opened on the reactor thread before a thread has read it.
+        """
+        path = target("good", "aac")
+        first = self.start()
+        await fetch(first.port, path)
+        expected = await until_hit(first.port, path)
+        await first.stopService()
+        gate, hanging, real = threading.Event(), threading.Event(), os.open
+        self.addCleanup(gate.set)
+
+        def hang(name: Any, *words: Any, **options: Any) -> int:
+            if re.search(r"/[0-9a-f]{64}$", str(name)):
+                self.assertIsNot(threading.current_thread(), threading.main_thread())
+                hanging.set()
+                gate.wait(PATIENCE)
+            return real(name, *words, **options)
+
+        patched = self.patch(os, "open", hang)
+        port = self.start().port
+        clients = [await send(port, path) for _ in range(3)]
+        await until(hanging.is_set, "the lookup to hang")
+        for other in (b"/health", b"/ready"):
+            self.assertEqual(200, (await fetch(port, other)).status)
+        self.assertEqual([None] * 3, [client.response for client in clients])
+        gate.set()
+        for client in clients:
+            response = await client.end()
+            self.assertEqual((b"HIT", expected.body), (response["x-audio-proxy"], response.body))
+        patched.restore()
+        self.assertEqual(b"HIT", (await fetch(port, path))["x-audio-proxy"])
         self.assertEqual([], self.log.errors)
 
     async def test_frozen(self) -> None:

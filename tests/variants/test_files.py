@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
+from tests.support.threads import FakeThreads
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 
@@ -52,7 +54,7 @@ begin = Deferred.fromCoroutine
 
 def store_in(root: Path) -> FileVariantStore:
     """Return a store that runs blocking calls at once."""
-    return FileVariantStore(str(root), SYNCHRONOUS_CALLS)
+    return FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
 
 
 def fail(*_: object) -> None:
@@ -263,14 +265,25 @@ class ReadSmallTests(StoreCase):
         before = open_descriptors()
         for data in (b"", b"abc", bytes(60_000)):
             self.commit(data)
+            self.read()
             self.assertEqual(self.store.read_small(KEY), (HEADERS, data))
         self.assertEqual(open_descriptors(), before)
 
     def test_none(self) -> None:
-        """`read_small` returns None for a missing variant and for a folder."""
+        """`read_small` returns None for a missing variant, a folder and a FIFO, also at once.
+
+        The place may have had a variant a moment ago.
+        """
+        self.commit(b"abc")
+        self.read()
+        self.path().unlink()
         self.assertIsNone(self.store.read_small(KEY))
-        self.path().mkdir(parents=True)
+        self.path().mkdir()
         self.assertIsNone(self.store.read_small(KEY))
+        self.path().rmdir()
+        os.mkfifo(self.path())
+        self.assertIsNone(self.store.read_small(KEY))
+        self.assertIsNone(self.lookup())
 
     def test_size(self) -> None:
         """`read_small` returns None for a large variant, even if its bytes contain a footer."""
@@ -278,8 +291,8 @@ class ReadSmallTests(StoreCase):
         small = self.path().read_bytes()
         for length in (65_535, 65_536, 70_000):
             self.commit((small.rjust(65_536, b"-") + bytes(length))[:length])
-            self.assertIsNone(self.store.read_small(KEY))
             self.assertEqual(self.found().size, length)
+            self.assertIsNone(self.store.read_small(KEY))
 
 
 class DamageTests(StoreCase):
@@ -577,6 +590,129 @@ class FailureTests(StoreCase):
         self.assertFalse(self.root.exists())
 
 
+class SlowDiskTests(StoreCase):
+    """Lookups on a disk that may block, which run in threads."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock, self.threads = Clock(), FakeThreads()
+        reads = BlockingCalls(self.clock, self.threads.in_thread)
+        self.slow = FileVariantStore(str(self.root), SYNCHRONOUS_CALLS, reads, self.clock.seconds)
+        self.commit(b"abc")
+        self.before = open_descriptors()
+        self.addCleanup(self.assert_nothing_left)
+
+    def assert_nothing_left(self) -> None:
+        """Assert that no call, no timer and no open file is left."""
+        self.assertEqual((self.threads.waiting, self.clock.getDelayedCalls()), (0, []))
+        self.assertEqual(open_descriptors(), self.before)
+
+    def start(self) -> Deferred[StoredFile | None]:
+        """Start a lookup."""
+        return begin(self.slow.lookup(KEY))
+
+    def assert_found(self, looking: Deferred[StoredFile | None]) -> None:
+        """Assert that a lookup has found the variant."""
+        found = self.successResultOf(looking)
+        assert found is not None
+        self.assertEqual((found.read(0, 9), found.headers), (b"abc", HEADERS))
+        found.close()
+
+    def disk_takes(self, seconds: float) -> None:
+        """Make each opening of a file take this long."""
+        real = os.open
+
+        def open_slowly(*words: Any) -> int:
+            self.clock.advance(seconds)
+            return real(*words)
+
+        self.patch(os, "open", open_slowly)
+
+    def test_first(self) -> None:
+        """The first lookup of a variant runs in a thread, and so does that of a missing one.
+
+        Until then, `read_small` reads nothing. Afterwards, both read at once for ten seconds.
+        """
+        for _ in range(2):
+            self.assertIsNone(self.slow.read_small(KEY))
+            looking = self.start()
+            self.assertEqual(self.threads.waiting, 1)
+            self.threads.run()
+            self.assert_found(looking)
+            for _ in range(3):
+                self.clock.advance(9)
+                self.assertEqual(self.slow.read_small(KEY), (HEADERS, b"abc"))
+                self.clock.advance(9)
+                self.assert_found(self.start())
+            self.clock.advance(10)
+        missing = begin(self.slow.lookup(key_of("b")))
+        self.assertEqual(self.threads.waiting, 1)
+        self.threads.run()
+        self.assertIsNone(self.successResultOf(missing))
+
+    def test_no_disk_access_later(self) -> None:
+        """Reading a small variant that a thread has looked up does not access the disk."""
+        looking = self.start()
+        self.threads.run()
+        for call in ("open", "pread", "close"):
+            self.patch(os, call, fail)
+        self.assert_found(looking)
+
+    def test_truncated_meanwhile(self) -> None:
+        """A small file that becomes shorter during its lookup is not a variant."""
+        real = os.pread
+        self.patch(os, "pread", lambda fd, size, at: real(fd, size, at)[: size if at else 2])
+        self.commit(bytes(9000), key_of("b"))
+        looking = begin(self.slow.lookup(key_of("b")))
+        self.threads.run()
+        self.assertIsNone(self.successResultOf(looking))
+
+    def test_slow(self) -> None:
+        """A variant whose file takes long to open is looked up in a thread each time."""
+        self.disk_takes(0.2)
+        for _ in range(3):
+            self.assertIsNone(self.slow.read_small(KEY))
+            looking = self.start()
+            self.assertNoResult(looking)
+            self.threads.run()
+            self.assert_found(looking)
+
+    def test_becomes_slow(self) -> None:
+        """A disk that becomes slow delays the reactor thread once."""
+        for read in (lambda: self.slow.read_small(KEY), lambda: self.assert_found(self.start())):
+            looking = self.start()
+            self.threads.run()
+            self.assert_found(looking)
+            self.disk_takes(0.2)
+            read()
+            before = self.clock.seconds()
+            self.assertIsNone(self.slow.read_small(KEY))
+            looking = self.start()
+            self.assertEqual((self.threads.waiting, self.clock.seconds()), (1, before))
+            self.threads.run()
+            self.assert_found(looking)
+            self.disk_takes(-0.2)
+
+    def test_hung(self) -> None:
+        """A disk that does not respond within ten seconds is a 502; a late file is closed."""
+        for data in (b"abc", bytes(100_000)):
+            self.commit(data)
+            looking = self.start()
+            self.clock.advance(9.9)
+            self.assertNoResult(looking)
+            self.clock.advance(0.1)
+            self.failureResultOf(looking, UpstreamUnavailable)
+            self.failureResultOf(self.start(), UpstreamUnavailable)
+            self.threads.run()
+            looking = self.start()
+            self.threads.run()
+            found = self.successResultOf(looking)
+            assert found is not None
+            self.assertEqual(found.size, len(data))
+            found.close()
+            self.clock.advance(10)
+
+
 class OpenTests(SynchronousTestCase):
     """`FileVariantStore.open`"""
 
@@ -681,8 +817,9 @@ class ThreadTests(TestCase):
         root = self.mktemp()
         os.mkdir(root)
         stores = []
+        calls = BlockingCalls(reactor, thread_per_call(reactor))
         for _ in range(2):
-            stores.append(FileVariantStore(root, BlockingCalls(reactor, thread_per_call(reactor))))
+            stores.append(FileVariantStore(root, calls, calls))
             await stores[-1].open()
             self.addCleanup(stores[-1].close_now)
 

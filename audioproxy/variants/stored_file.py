@@ -1,0 +1,185 @@
+"""A variant in a file, with its headers in a trailer.
+
+A trailer follows the bytes. It consists of a record with the response headers, and of the values
+that locate and check the record:
+
+    bytes | JSON record | its length | its CRC-32 | magic number
+
+Length and checksum have 4 bytes each, big-endian. The magic number has 8 bytes.
+
+The record states the number of bytes, so a file that lost its end, to a full disk or a crash, is
+not served. A file whose record is damaged is not served either.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import struct
+import zlib
+from dataclasses import asdict
+from functools import lru_cache
+from typing import NoReturn
+
+from audioproxy.streams import FileProducer
+from audioproxy.variants.headers import VariantHeaders
+
+_MAGIC = b"APVARNT1"
+_FOOTER = struct.Struct(">II8s")
+# Bytes to read at the end of a file. A record has some hundred bytes. It may contain a file name of
+# 255 bytes twice, each escaped to at most 1.6 KB.
+_TRAILER_READ = 8192
+# Bytes of a file that `read_small` returns: one write of a `FileProducer`.
+_SMALL_FILE = 64 * 1024
+# Without O_NONBLOCK, opening a FIFO would wait for its writer.
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Errors of a lookup that concern one name, not the disk: there is no such file, it is of another
+# kind, or this process has no right to read it. The last case is a miss as in a bucket.
+_NO_VARIANT = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.ENODEV,
+    errno.EACCES,
+    errno.EPERM,
+}
+# Bytes of a file that `read_small` returns: one write of a `FileProducer`.
+_SMALL_FILE = 64 * 1024
+
+
+class StoredFile:
+    """A variant that is open for reading, even after it was replaced or removed."""
+
+    def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
+        self.size = size
+        self.headers = headers
+        self.descriptor = descriptor
+        self._data: bytes | None = None
+
+    def load(self) -> bool:
+        """Read all bytes, so that no later read accesses the disk; return whether it has them all.
+
+        :raises OSError: where they cannot be read.
+        """
+        self._data = os.pread(self.descriptor, self.size, 0)
+        return len(self._data) == self.size
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes of the variant, without its trailer."""
+        if self._data is not None:
+            return self._data[offset : offset + limit]
+        return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
+
+    async def open_range(self, start: int, stop: int) -> FileProducer:
+        """Return the bytes from ``start`` up to ``stop``."""
+        return FileProducer(self, start, stop, descriptor=self.descriptor)
+
+    def presign(self, seconds: int) -> NoReturn:
+        """Raise NotImplementedError: no client can read this disk."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file; repeated calls are harmless."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def make_trailer(size: int, headers: VariantHeaders) -> bytes:
+    """Return the trailer of a variant of ``size`` bytes."""
+    record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
+    return record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
+
+
+def open_variant(path: str) -> StoredFile | None:
+    """Return the variant in a file; None for anything but a readable regular file.
+
+    :raises OSError: where the disk fails.
+    """
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError as error:
+        if error.errno in _NO_VARIANT:
+            return None
+        raise
+    try:
+        found = _read_trailer(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    if found is None:
+        os.close(descriptor)
+        return None
+    return StoredFile(descriptor, *found)
+
+
+def load_variant(path: str) -> StoredFile | None:
+    """Return the variant in a file as `open_variant`, with all bytes of a small one in memory."""
+    found = open_variant(path)
+    if found is None or found.size > _SMALL_FILE:
+        return found
+    try:
+        return found if found.load() else None
+    finally:
+        found.close()
+
+
+def read_small(path: str) -> tuple[VariantHeaders, bytes] | None:
+    """Return a small variant whole, in one read; None for anything else."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError:
+        return None
+    try:
+        # One more byte than a small file has shows whether this is the whole file.
+        data = os.pread(descriptor, _SMALL_FILE + 1, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if len(data) > _SMALL_FILE:
+        return None
+    found = _parse_trailer(data, len(data))
+    return None if found is None else (found[1], data[: found[0]])
+
+
+def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
+    """Return size and headers of a variant; None for a file that is not a complete variant."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    length = status.st_size
+    return _parse_trailer(
+        os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ)), length
+    )
+
+
+def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
+    """Parse the end of a file of ``length`` bytes."""
+    if len(tail) < _FOOTER.size:
+        return None
+    record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
+    if (magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum):
+        return None
+    found = _read_record(record)
+    return found if found and found[0] + record_length + _FOOTER.size == length else None
+
+
+# Parsing a record takes as long as reading its file.
+@lru_cache(4096)
+def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
+    try:
+        fields = json.loads(record)
+        size = int(fields.pop("size"))
+        headers = VariantHeaders(**fields)
+        values = (headers.content_type, headers.cache_control, headers.content_disposition or "")
+        # A header value is printable ASCII.
+        if not all(value.isascii() and value.isprintable() for value in values):
+            return None
+        return size, headers
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None

@@ -1,0 +1,54 @@
+"""The variants that are read on the reactor thread: those that were just read, and fast."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.variants import warm_keys
+from audioproxy.variants.warm_keys import WarmKeys
+
+
+class WarmKeysTests(SynchronousTestCase):
+    """`WarmKeys`"""
+
+    def setUp(self) -> None:
+        self.warm = WarmKeys()
+
+    def test_fast(self) -> None:
+        """After a fast read in a thread, a key is warm for 10 seconds, and each read renews that.
+
+        Other keys are not warm.
+        """
+        self.assertFalse(self.warm.has("a", 100))
+        self.warm.add("a", 100, 100.01)
+        self.assertEqual([True, False], [self.warm.has("a", now) for now in (110, 110.02)])
+        self.warm.renew("a", 110, 110.001)
+        self.assertTrue(self.warm.has("a", 120))
+        self.assertFalse(self.warm.has("b", 110))
+
+    def test_slow(self) -> None:
+        """A slow read in a thread does not make a key warm."""
+        self.warm.add("a", 100, 100.03)
+        self.assertFalse(self.warm.has("a", 100.03))
+
+    def test_slow_on_the_reactor(self) -> None:
+        """After a slow read on the reactor thread, a key is not warm; after a blocked one, none is.
+
+        The next fast read in a thread makes a key warm again.
+        """
+        for seconds, others in ((0.03, True), (0.2, False)):
+            for key in ("a", "b"):
+                self.warm.add(key, 100, 100)
+            self.warm.renew("a", 101, 101 + seconds)
+            found = [self.warm.has(key, 102) for key in ("a", "b")]
+            self.assertEqual([False, others], found)
+            self.warm.add("a", 102, 102)
+            self.assertTrue(self.warm.has("a", 103))
+
+    def test_many(self) -> None:
+        """The number of keys is limited; the oldest one is forgotten."""
+        self.patch(warm_keys, "_MOST_KEYS", 2)
+        for key in ("a", "b", "c"):
+            self.warm.add(key, 100, 100)
+        found = [self.warm.has(key, 101) for key in ("a", "b", "c")]
+        self.assertEqual([False, True, True], found)
