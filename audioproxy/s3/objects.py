@@ -83,6 +83,10 @@ class Unavailable(StoreError):
     refusal = UpstreamUnavailable
 
 
+class Changed(Unavailable):
+    """The object is not the version that was requested."""
+
+
 class Busy(Unavailable):
     """The store cannot be reached, or is busy, so that another attempt may succeed."""
 
@@ -200,7 +204,10 @@ class StoreObject:
         return await self._retry_once(self._find)
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
-        """Return the response with a byte range of the object, if its tag is still ``etag``."""
+        """Return the response with a byte range of the object, if its tag is still ``etag``.
+
+        A tag that is weak is not compared.
+        """
         return await self._retry_once(lambda: self._get(start, stop, etag))
 
     async def _find(self) -> FoundObject:
@@ -235,14 +242,15 @@ class StoreObject:
 
     async def _get(self, start: int, stop: int, etag: str | None) -> Response:
         headers = {"range": f"bytes={start}-{stop - 1}"}
-        if etag is not None:
+        if etag is not None and _STRONG_ETAG.fullmatch(etag):
             headers["if-match"] = etag
         response = await self.send("GET", headers=headers)
         if response.status != 206:
             raise await _read_error(response)
         if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
             response.discard()
-            raise Unavailable("the response has a range that was not requested")
+            # The object may have become shorter.
+            raise Changed("the response has a range that was not requested")
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
@@ -357,7 +365,9 @@ def _error_class(status: int, code: str) -> type[StoreError]:
         return Missing
     if status in (408, 425, 429, 500, 502, 503, 504):
         return Busy
-    if status < 300 or status in (409, 412, 416) or status > 500:
+    if status in (412, 416):
+        return Changed
+    if status < 300 or status == 409 or status > 500:
         return Unavailable
     return WrongEndpoint
 

@@ -24,6 +24,12 @@ class VariantHeaders:
         """Return the headers of the variant that the options describe."""
         return cls(options.content_type, CACHE_CONTROL, _disposition(options.dl))
 
+    @property
+    def is_printable(self) -> bool:
+        """Whether each value is printable ASCII, as all values that this service writes are."""
+        values = (self.content_type, self.cache_control, self.content_disposition or "")
+        return all(value.isascii() and value.isprintable() for value in values)
+
 
 def _disposition(file_name: str | None) -> str | None:
     """Return the Content-Disposition for a value of ``dl`` (D10, RFC 6266)."""

@@ -13,6 +13,10 @@ class Unwritable(Exception):
     """A store cannot be written to. The text states the cause, and what is required."""
 
 
+class VariantChanged(Exception):
+    """A variant is not the one that was looked up. The text states the difference."""
+
+
 class StoredVariant(Protocol):
     """A variant in the store, open until it is closed."""
 
@@ -24,6 +28,7 @@ class StoredVariant(Protocol):
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return the bytes from ``start`` up to ``stop``.
 
+        :raises VariantChanged: where the variant was replaced since its lookup.
         :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
         ...

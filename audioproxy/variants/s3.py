@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.log_context import Logger
@@ -23,6 +24,7 @@ from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
     Busy,
+    Changed,
     Denied,
     Missing,
     ObjectStore,
@@ -31,7 +33,6 @@ from audioproxy.s3.objects import (
     Unavailable,
     UploadRange,
     WrongEndpoint,
-    strong_etag,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.scratch_files import ScratchFile, ScratchSpace
@@ -40,7 +41,7 @@ from audioproxy.streams import ByteStream
 from audioproxy.threads import ThreadRunner
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.interfaces import Unwritable, VariantChanged
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
@@ -54,7 +55,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A variant in the bucket, in the version that its entity tag names."""
+    """A variant in the bucket, in the version that its entity tag names.
+
+    :ivar etag: as the store sent it; None where it sent none.
+    """
 
     size: int
     headers: VariantHeaders
@@ -64,15 +68,30 @@ class StoredObject:
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return a byte range of the variant, forwarded from the store as it is sent.
 
+        :raises VariantChanged: where the object was replaced since its lookup.
         :raises UpstreamUnavailable, NotConfigured: where the store does not return the range.
         """
         try:
             response = await self.target.get(start, stop, self.etag)
+            self._check_version(response)
+        except Changed as error:
+            raise VariantChanged(str(error)) from error
         except StoreError as error:
             # The object was found a moment ago. A client that retries gets it, or a new render.
             _log.warn("a stored variant cannot be read: {error}", error=error)
             raise (Unavailable if error.refusal is NotFound else error).refusal() from error
         return _RangeStream(response.stream(stop - start))
+
+    def _check_version(self, response: Response) -> None:
+        """Raise `Changed` for a range of another object: a store may ignore If-Match."""
+        etag = response.header("etag")
+        total = (response.header("content-range") or "").rpartition("/")[2]
+        if (etag, total) != (self.etag, str(self.size)):
+            response.discard()
+            raise Changed(
+                f"the object has {total} bytes and the ETag {etag}, and had {self.size} bytes and"
+                f" the ETag {self.etag} in its lookup"
+            )
 
     def presign(self, seconds: int) -> str:
         """Return a URL with which anyone can read the variant for ``seconds``."""
@@ -226,10 +245,10 @@ class S3VariantStore:
             response.header("cache-control") or "no-store",
             response.header("content-disposition"),
         )
-        if not found.size or not f"{headers}".isascii():
+        if not found.size or not headers.is_printable:
             # This service has not written the object.
             return None
-        return StoredObject(found.size, headers, strong_etag(response), target)
+        return StoredObject(found.size, headers, response.header("etag"), target)
 
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
@@ -287,6 +306,7 @@ class S3VariantStore:
             WrongEndpoint: "the endpoint, the region and the addressing of that bucket are"
             " required",
             Unavailable: "a store that can be reached is required",
+            Changed: "a store that accepts unconditional writes is required",
             Busy: "a store that can be reached is required",
         }[type(error)]
         wanted = hint_for(self.object_store, error, wanted)

@@ -176,10 +176,6 @@ def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
         fields = json.loads(record)
         size = int(fields.pop("size"))
         headers = VariantHeaders(**fields)
-        values = (headers.content_type, headers.cache_control, headers.content_disposition or "")
-        # A header value is printable ASCII.
-        if not all(value.isascii() and value.isprintable() for value in values):
-            return None
-        return size, headers
+        return (size, headers) if headers.is_printable else None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None

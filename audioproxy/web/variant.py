@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.errors import RangeNotSatisfiable, UpstreamUnavailable
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.log_context import Logger
 from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import StoredVariant, VariantStore
+from audioproxy.variants.interfaces import StoredVariant, VariantChanged, VariantStore
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.response_plan import Conditions, Lookup, Outcome, miss_headers, plan_response
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,28 @@ class VariantHandler:
             exchange.set_headers(plan.headers)
             exchange.respond(plan.status)
             return
+        try:
+            await self._respond_variant(exchange, request, conditions)
+        except VariantChanged:
+            try:
+                await self._respond_variant(exchange, request, conditions, is_counted=True)
+            except VariantChanged as error:
+                _log.warn("a stored variant cannot be read: {error}", error=error)
+                raise UpstreamUnavailable from error
+
+    async def _respond_variant(
+        self,
+        exchange: Exchange,
+        request: VariantRequest,
+        conditions: Conditions,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        """Look the variant up and respond.
+
+        :param is_counted: this is not the first lookup of the request.
+        :raises VariantChanged: if the variant was replaced after the lookup; nothing is sent then.
+        """
         subscription: Subscription | None = None
         with self.renders.admission() as admitted:
             stored = await self.store.lookup(request.key) if self.store is not None else None
@@ -55,12 +80,26 @@ class VariantHandler:
                 plan = plan_response(request, conditions, self.now(), Lookup())
                 if plan.outcome is Outcome.RENDER:
                     subscription = self.renders.join(request, admitted)
+        if exchange.method == b"GET" and not is_counted:
+            self._count(request, stored, subscription)
         if stored is not None:
             await self._respond_stored(exchange, request, stored, conditions)
         elif subscription is not None:
             await self._respond_render(exchange, request, subscription)
         else:
             await self._respond_head_of_miss(exchange, request)
+
+    def _count(
+        self,
+        request: VariantRequest,
+        stored: StoredVariant | None,
+        subscription: Subscription | None,
+    ) -> None:
+        if stored is not None:
+            self.metrics.hit(request.options.f)
+        elif subscription is not None:
+            count = self.metrics.miss if subscription.started else self.metrics.coalesced
+            count(request.options.f)
 
     async def _respond_stored(
         self,
@@ -72,8 +111,6 @@ class VariantHandler:
         try:
             lookup = Lookup(stored.size, stored.headers, self.presign_ttl)
             plan = plan_response(request, conditions, self.now(), lookup)
-            if exchange.method == b"GET":
-                self.metrics.hit(request.options.f)
             if plan.outcome is Outcome.UNSATISFIABLE:
                 raise RangeNotSatisfiable(stored.size)
             exchange.set_cache_state(plan.cache_state)
@@ -101,8 +138,6 @@ class VariantHandler:
     async def _respond_render(
         self, exchange: Exchange, request: VariantRequest, subscription: Subscription
     ) -> None:
-        count = self.metrics.miss if subscription.started else self.metrics.coalesced
-        count(request.options.f)
         try:
             output = await subscription.output
             exchange.set_cache_state("MISS" if subscription.started else "COALESCED")

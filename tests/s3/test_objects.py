@@ -22,6 +22,7 @@ from audioproxy.http_client.client import Response
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
     Busy,
+    Changed,
     Denied,
     Missing,
     ObjectStore,
@@ -204,8 +205,8 @@ class RequestTests(StoreCase):
         self.assert_signed(self.store(addressing=addressing), "bucket", key)
 
     def test_get(self) -> None:
-        """GET of a range sends Range, and If-Match if the ETag is known."""
-        for tag, expected in (('"abc"', '"abc"'), (None, None)):
+        """GET of a range sends Range, and If-Match if the ETag is known and strong."""
+        for tag, expected in (('"abc"', '"abc"'), ('W/"abc"', None), (None, None)):
             self.network.scripts.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
             response = self.result_of(self.target.get(5, 10, tag))
             self.assertEqual(self.last.headers["range"], "bytes=5-9")
@@ -263,8 +264,8 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
         (WrongEndpoint, 302, ("",)),
         (WrongEndpoint, 405, ("MethodNotAllowed",)),
         (Unavailable, 409, ("OperationAborted",)),
-        (Unavailable, 412, ("PreconditionFailed",)),
-        (Unavailable, 416, ("InvalidRange",)),
+        (Changed, 412, ("PreconditionFailed",)),
+        (Changed, 416, ("InvalidRange",)),
         (Unavailable, 501, ("NotImplemented",)),
         (Busy, 500, ("InternalError",)),
         (Busy, 503, ("SlowDown",)),
@@ -379,7 +380,7 @@ class RefusalTests(StoreCase):
                 self.result_of(finish(operation))
 
     def test_another_range(self) -> None:
-        """A 200, or a 206 with another range, raises Unavailable, and its body is not read."""
+        """A 200 raises Unavailable, and a 206 with another range Changed; no body is read."""
         for status, headers, message in (
             (200, {}, "status 200"),
             (206, {}, "a range that was not requested"),
@@ -387,7 +388,8 @@ class RefusalTests(StoreCase):
             (206, {"Content-Range": "bytes 5-99/100"}, "a range that was not requested"),
         ):
             self.network.scripts.append((reply(status, b"", headers, 10**9), b"x" * 1000))
-            refused = self.error_of(self.target.get(5, 10, None), Unavailable)
+            kind = Unavailable if status == 200 else Changed
+            refused = self.error_of(self.target.get(5, 10, None), kind)
             self.assertIn(message, str(refused))
             self.network.run()
             self.assertTrue(self.peer.aborted, (status, headers))
@@ -550,7 +552,7 @@ class RetryTests(StoreCase):
     def test_certain(self) -> None:
         """Other errors are not followed by another attempt."""
         for attempt in self.attempts():
-            for status, kind in ((404, Missing), (403, Denied), (412, Unavailable), (301, None)):
+            for status, kind in ((404, Missing), (403, Denied), (412, Changed), (301, None)):
                 self.network.scripts.append(reply(status))
                 self.error_of(attempt(), kind or WrongEndpoint)
 

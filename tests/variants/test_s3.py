@@ -37,7 +37,7 @@ from audioproxy.threads import ThreadRunner
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.interfaces import Unwritable, VariantChanged
 from audioproxy.variants.s3 import PART_SIZE, S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -69,12 +69,19 @@ TAGGED = reply(200, headers={"ETag": '"tag"'})
 COMPLETED = reply(200, b"<CompleteMultipartUploadResult/>")
 
 #: Headers of a range response with all of five bytes.
-FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5"}
+FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5", "ETag": '"abc"'}
 
 
-def part(body: bytes = b"", length: int = -1, first: int = 0) -> bytes:
+def part(
+    body: bytes = b"",
+    length: int = -1,
+    first: int = 0,
+    total: str = "5",
+    tag: str | None = '"abc"',
+) -> bytes:
     """Return a 206 response with five bytes from ``first`` on, or with another body or length."""
-    return reply(206, body, {"Content-Range": f"bytes {first}-4/5"}, length)
+    headers = {"Content-Range": f"bytes {first}-4/{total}"} | ({"ETag": tag} if tag else {})
+    return reply(206, body, headers, length)
 
 
 class VariantCase(ClientCase):
@@ -264,13 +271,17 @@ class LookupTests(VariantCase):
     def test_missing(self) -> None:
         """A missing, denied, empty or foreign object is a miss, and is not logged.
 
-        An object without a length, or with a header that is not ASCII, is foreign.
+        An object without a length, or with a header that is not printable ASCII, is foreign.
         """
         for response in (
             reply(404),
             reply(403),
             reply(200, length=0),
-            reply(200, length=5, headers={"Cache-Control": "\xe9"}),
+            *(
+                reply(200, length=5, headers={name: value})
+                for name in ("Content-Type", "Cache-Control", "Content-Disposition")
+                for value in ("\xe9", "a\x01b", "a\tb", "a\x7f")
+            ),
             reply_without_length(200),
         ):
             self.assertIsNone(self.looked_up(response), response)
@@ -307,7 +318,7 @@ class OpenRangeTests(VariantCase):
         self, *packets: bytes, start: int = 0, stop: int = 5, tag: str | None = '"abc"'
     ) -> Deferred[None]:
         """Start to send a range of a variant to a consumer."""
-        found = self.stored(9, tag)
+        found = self.stored(tag=tag)
         self.network.scripts.append(packets)
         flow = self.result_of(found.open_range(start, stop))
         self.consumer = FakeConsumer()
@@ -327,17 +338,38 @@ class OpenRangeTests(VariantCase):
         self.assertTrue(is_signed(asked, SECRET))
 
     def test_without_a_tag(self) -> None:
-        """Without an ETag, the range is requested without If-Match."""
-        self.successResultOf(self.send(part(b"hello"), tag=None))
-        self.assertNotIn("if-match", self.network.requests[-1].headers)
+        """Without a strong ETag, the range is requested without If-Match."""
+        for tag in (None, 'W/"abc"'):
+            self.successResultOf(self.send(part(b"hello", tag=tag), tag=tag))
+            self.assertNotIn("if-match", self.network.requests[-1].headers)
+
+    def test_another_version(self) -> None:
+        """A response of another object than was looked up is refused before its first byte.
+
+        The object has another ETag, or another number of bytes, or is too short for the range. The
+        store may ignore If-Match.
+        """
+        for tag, response in (
+            ('"abc"', reply(412)),
+            ('"abc"', reply(416)),
+            ('"abc"', part(b"hello", tag='"abd"')),
+            ('"abc"', part(b"hello", tag=None)),
+            ('W/"abc"', part(b"hello", tag='W/"abd"')),
+            (None, part(b"hello", tag='"abc"')),
+            ('"abc"', part(b"hello", total="6")),
+            ('"abc"', part(b"hello", total="*")),
+            ('"abc"', reply(206, b"hel", {"Content-Range": "bytes 0-2/3", "ETag": '"abc"'})),
+        ):
+            found = self.stored(tag=tag)
+            self.network.scripts.append(response)
+            self.error_of(found.open_range(0, 5), VariantChanged)
+        self.assertEqual(self.lines(), [])
 
     def test_refused(self) -> None:
         """If a variant that was found cannot be read, it is a 502 or 500, and is logged."""
         for status, refusal in (
             (404, UpstreamUnavailable),
             (403, UpstreamUnavailable),
-            (412, UpstreamUnavailable),
-            (416, UpstreamUnavailable),
             (503, UpstreamUnavailable),
             (200, UpstreamUnavailable),
             (301, NotConfigured),

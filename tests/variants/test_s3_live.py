@@ -179,14 +179,21 @@ class ProxyTests(RemoteCase):
         self.assertEqual(b"bytes */%d" % size, beyond["content-range"])
 
     async def test_replaced_while_it_is_read(self) -> None:
-        """A variant replaced between lookup and read gives 502, and never a mix of two objects."""
+        """A variant replaced between lookup and read is looked up once more.
+
+        If it was replaced again, the response is a 502, and never a mix of two objects.
+        """
+        objects: list[bytes] = []
 
         def replace(request: ReceivedRequest) -> RequestAction:
-            if request.headers["range"] != "bytes=0-0":
-                self.server.put(self.variants, key_of(self.miss), b"another" * 1000)
+            if request.headers["range"] != "bytes=0-0" and objects:
+                self.server.put(self.variants, key_of(self.miss), objects.pop())
             return PASS
 
         self.store.rule = replace
+        objects.append(b"once" * 1000)
+        self.assertEqual(b"once" * 1000, (await self.fetch()).body)
+        objects.extend((b"another" * 1000, b"twice" * 1000))
         response = await self.fetch()
         self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])

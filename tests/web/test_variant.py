@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -34,10 +35,13 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import VariantChanged
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
     NOW,
     FakeSource,
+    FakeStored,
+    Log,
     ResourceHarness,
     Response,
     key_of,
@@ -74,6 +78,20 @@ def _seen(response: Response) -> tuple[int, bytes]:
 
 def _of(response: Response) -> tuple[bytes, bool]:
     return response.body, response.complete
+
+
+class ReplacedVariant(FakeStored):
+    """Stored variant that is replaced when it is read."""
+
+    def __init__(self, successor: FakeStored, stored: dict[str, FakeStored]) -> None:
+        super().__init__(DATA, successor.headers)
+        self._successor = successor
+        self._stored = stored
+
+    async def open_range(self, start: int, stop: int) -> FileProducer:
+        """Replace the variant, and raise `VariantChanged`."""
+        self._stored[key_of(PATH)] = self._successor
+        raise VariantChanged("another ETag")
 
 
 class VariantCase(SynchronousTestCase):
@@ -457,6 +475,39 @@ class HitTests(VariantCase):
         self.assertTrue(connection.aborted)
         self.assertEqual((200, False), (connection.response.status, connection.response.complete))
         self.assertEqual(2, self.stored.closed)
+
+    def test_replaced(self) -> None:
+        """A variant that was replaced after its lookup is looked up once more, and then is a 502.
+
+        The response has the length of the second object. Only the first lookup is counted.
+        """
+        for times, headers, expected in (
+            (1, {}, b"x" * 20),
+            (1, {"range": b"bytes=5-"}, b"x" * 15),
+            (2, {}, None),
+        ):
+            self.harness.calls.clear()
+            stored = self.harness.stored
+            assert isinstance(stored, dict)
+            variant = FakeStored(b"x" * 20, self.stored.headers)
+            for _ in range(times):
+                variant = ReplacedVariant(variant, stored)
+            stored[key_of(PATH)] = variant
+            log = Log()
+            with patch.object(self.harness.metrics, "hit") as hit:
+                stop = log.start()
+                response = self.harness.fetch_signed(PATH, **headers)
+                stop()
+            hit.assert_called_once_with("mp3")
+            self.assertEqual(["lookup"] * 2, self.harness.called_methods())
+            lines = [str(formatEvent(event)) for event in log.events if "error" in event]
+            if expected is None:
+                self.assert_error(response, UpstreamUnavailable)
+                self.assertEqual(["a stored variant cannot be read: another ETag"], lines)
+            else:
+                self.assertEqual(expected, response.body)
+                self.assertEqual(b"%d" % len(expected), response["content-length"])
+                self.assertEqual([], lines)
 
     def test_opened_too_late(self) -> None:
         """A range that the store opens although its client has left is discarded."""
