@@ -174,9 +174,10 @@ class FileProducer:
             self._consumer.write(data)
             return True
         if self._growing is None:
-            self._end(None if not limit else EOFError("the file ended early"))
+            self._end(None if not limit else _shortened(self.sent))
         elif self._growing.ended:
-            self._end(self._growing.failure)
+            lost = self.sent < self._growing.size
+            self._end(self._growing.failure or (_shortened(self.sent) if lost else None))
         return False
 
     def _end(self, error: Exception | None) -> None:
@@ -192,3 +193,7 @@ class FileProducer:
             self.done.callback(None)
         else:
             self.done.errback(error)
+
+
+def _shortened(size: int) -> EOFError:
+    return EOFError(f"the file was shortened to {size} bytes or less")

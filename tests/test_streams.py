@@ -204,6 +204,16 @@ class GrowingFileTests(FileProducerCase):
         self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
         self.assert_released()
 
+    def test_shortened(self) -> None:
+        """If the file loses its end, `done` fails; the bytes would look complete otherwise."""
+        feed = self.begin(self.output)
+        self.put(b"abc")
+        self.output.size += 1
+        self.output.end()
+        error = self.failureResultOf(feed.done, EOFError).value
+        self.assertEqual(str(error), "the file was shortened to 3 bytes or less")
+        self.assert_released()
+
     def test_failure_while_paused(self) -> None:
         """A paused consumer receives the output and then the failure after it resumes."""
         self.consumer = FakeConsumer(capacity=0)

@@ -72,7 +72,7 @@ class SendfileBody:
             transport.write(data)
             moved = len(data)
         if not moved:
-            raise EOFError("the file ended early")
+            raise EOFError(f"the file was shortened to {offset} bytes or less")
         return moved
 
     def _wait(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
+from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal, UpstreamUnavailable
 from audioproxy.log_context import Logger
 from audioproxy.streams import ByteStream
 from audioproxy.web.access_log import AccessLogEntry
@@ -158,7 +158,12 @@ class Exchange:
             stream.discard()
             return
         self._set_status(status)
-        await stream.send(self._request)
+        try:
+            await stream.send(self._request)
+        except (EOFError, OSError) as error:
+            # Something else shortened or damaged the file of a variant.
+            _log.warn("a variant cannot be read to its end: {error}", error=error)
+            raise UpstreamUnavailable from error
         if self._open:
             self._request.finish()
 
