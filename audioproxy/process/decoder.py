@@ -73,16 +73,16 @@ class Decoder:
             `Encoder.encode`.
         """
         readable, writable = open_pipe()
-        ended = Event()
+        ended, failed = Event(), Event()
         try:
-            reading = self._in_thread(partial(_read_pipe, readable, ended, read))
+            reading = self._in_thread(partial(_read_pipe, readable, ended, failed, read))
         except OSError:
             os.close(readable)
             os.close(writable)
             raise
         refusal: Refusal | None = None
         try:
-            await self._encoder.run_to_pipe(pipeline, descriptors, writable, timeout)
+            await self._encoder.run_to_pipe(pipeline, descriptors, writable, timeout, failed.is_set)
         except Refusal as failed:
             refusal = failed
         finally:
@@ -93,7 +93,11 @@ class Decoder:
         return result
 
 
-def _read_pipe(readable: int, ended: Event, read: Callable[[DecoderPipe], T]) -> T:
+def _read_pipe(readable: int, ended: Event, failed: Event, read: Callable[[DecoderPipe], T]) -> T:
     # Any failure here closes the pipe, which ends the decoder.
     with open(readable, "rb", buffering=0) as pipe:
-        return read(DecoderPipe(pipe, ended))
+        try:
+            return read(DecoderPipe(pipe, ended))
+        except BaseException:
+            failed.set()
+            raise

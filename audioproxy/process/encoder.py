@@ -133,13 +133,20 @@ class Encoder:
         return ended.stderr
 
     async def run_to_pipe(
-        self, pipeline: Pipeline, descriptors: Mapping[int, int], pipe: int, timeout: float
+        self,
+        pipeline: Pipeline,
+        descriptors: Mapping[int, int],
+        pipe: int,
+        timeout: float,
+        has_reader_failed: Callable[[], bool],
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
         :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
             when the child has ended.
         :param timeout: seconds.
+        :param has_reader_failed: called when the child has ended. A child that has lost its reader
+            reports only a broken pipe, so its failure is neither logged nor raised.
         :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
         """
         with ExitStack() as held:
@@ -147,7 +154,9 @@ class Encoder:
             async with self._decoder(pipeline, descriptors, timeout) as opened:
                 child = self._launch(pipeline.encoder, {**opened, 1: pipe}, timeout)
                 held.close()
-                _check(await self._wait(child, timeout), pipeline)
+                ended = await self._wait(child, timeout)
+                if not has_reader_failed():
+                    _check(ended, pipeline)
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float

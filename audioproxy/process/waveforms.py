@@ -26,6 +26,10 @@ _MAX_MEMORY_BYTES = 4 * 1024 * 1024
 _log = Logger()
 
 
+class _SpoolError(Exception):
+    """The file of the blocks cannot be written. The text gives the reason."""
+
+
 class Waveforms:
     """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
 
@@ -104,6 +108,10 @@ class Waveforms:
         try:
             reader = await read(spool)
             await await_uncancelled(self._in_thread(partial(reader.write, output, limit)))
+        except _SpoolError as error:
+            # This disk may be another one than that of the output.
+            _log.warn("the samples of a waveform cannot be written to TMPDIR: {error}", error=error)
+            raise RenderFailed("The waveform could not be written to the disk.") from error
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
             raise
@@ -127,7 +135,10 @@ def _reduce(
     from audioproxy.process.waveform_reader import WaveformReader
 
     reader = WaveformReader(spec, spool, frames)
-    reader.read(stream)
+    try:
+        reader.read(stream)
+    except OSError as error:
+        raise _SpoolError(str(error)) from error
     return reader
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -97,7 +98,9 @@ class EncoderCase(SynchronousTestCase):
     def run_to_pipe(self, pipe: int | None = None, pipeline: Pipeline = COMMAND) -> Deferred[None]:
         """Start a run that writes to a pipe."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
-        return Deferred.fromCoroutine(self.encoder.run_to_pipe(pipeline, {}, pipe, 100))
+        return Deferred.fromCoroutine(
+            self.encoder.run_to_pipe(pipeline, {}, pipe, 100, lambda: False)
+        )
 
     def measure(self) -> Deferred[int]:
         """Start a decode pass."""
@@ -375,6 +378,17 @@ class RunToPipeTests(EncoderCase):
         self.spawner.last.exit_and_end()
         self.assertEqual(os.read(reading, 9), b"")
         self.successResultOf(running)
+
+    def test_reader_failed(self) -> None:
+        """A child whose reader has failed is not blamed: the reader's own error is the cause."""
+        pipe = os.open(os.devnull, os.O_WRONLY)
+        with capturedLogs() as events:
+            running = Deferred.fromCoroutine(
+                self.encoder.run_to_pipe(COMMAND, {}, pipe, 100, lambda: True)
+            )
+            self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
+        self.successResultOf(running)
+        self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
 
 
 class MeasureTests(EncoderCase):

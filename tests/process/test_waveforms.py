@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -280,13 +280,27 @@ class BadEndTests(WaveformCase):
         self.assert_write_failed(rendering, events)
 
     def test_blocks_cannot_be_stored(self) -> None:
-        """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is."""
+        """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is.
+
+        The only line of the log names the disk, and not the broken pipe of the child. The disk of
+        the output is not blamed: a render outside the store would not succeed either.
+        """
+        self.patch(waveforms, "SpooledTemporaryFile", full_file)
+        self.patch(reader_module, "_CHUNK", 4)
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
-            self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
                 rendering = self.start()
-                self.end(code, signal, stdout=samples(1, 2), stderr=stderr)
-            self.assert_write_failed(rendering, events)
+                self.spawner.last.write_stdout(samples(1, 2))
+                self.threads.run()
+                self.spawner.last.exit_and_end(code, signal, stderr=stderr)
+                self.threads.run()
+            self.refused(rendering, RenderFailed)
+            (line,) = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
+            self.assertEqual(
+                line,
+                "the samples of a waveform cannot be written to TMPDIR: [Errno 28] No space left"
+                " on device",
+            )
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
