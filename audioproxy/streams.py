@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from audioproxy.errors import Refusal
@@ -15,6 +16,8 @@ from audioproxy.errors import Refusal
 # that a stalled reader holds. Larger reads do not fit into a CPU's cache and are slower; smaller
 # reads cost more calls.
 _CHUNK_SIZE = 64 * 1024
+# Bytes that are prefetched at a time: enough for the switch to a thread to cost little.
+_PREFETCH_SIZE = 1024 * 1024
 
 
 class Readable(Protocol):
@@ -93,12 +96,15 @@ class FileProducer:
         stop: int | None = None,
         *,
         descriptor: int = -1,
+        prefetch: Callable[[int, int], Deferred[object]] | None = None,
     ) -> None:
         """Prepare to send the bytes from ``start`` up to ``stop``.
 
         :param stop: an offset, or None for a `GrowingFile` that is sent to its end.
         :param descriptor: the file that has the bytes at these offsets, for a `SendfileConsumer`;
             -1 for no file.
+        :param prefetch: called with an offset and a number of bytes before they are read, until
+            ``stop``. The returned Deferred fires when reading them does not block.
         """
         self.sent = start
         self._source: Readable | None = source
@@ -109,6 +115,9 @@ class FileProducer:
         self._writing = False
         self._unfollow: Callable[[], None] = lambda: None
         self._descriptor = descriptor
+        self._prefetch = prefetch
+        self._prefetched = start
+        self._prefetching = False
         self._take_file: Callable[[int, int, int], int | None] | None = None
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
@@ -147,8 +156,9 @@ class FileProducer:
             return
         self._writing = True
         try:
-            while self._source is not None and not self._paused and self._send_chunk():
-                pass
+            while self._source is not None and not self._paused:
+                if not (self._is_prefetched() and self._send_chunk()):
+                    break
         except Exception as error:
             # An error of one reader must not reach the others, which are notified of new bytes in
             # the same turn.
@@ -156,18 +166,40 @@ class FileProducer:
         finally:
             self._writing = False
 
+    def _is_prefetched(self) -> bool:
+        """Return whether reading the next bytes does not block; otherwise prefetch them."""
+        if self._prefetch is None or self._stop is None or self.sent == self._stop:
+            return True
+        if self.sent == self._prefetched and not self._prefetching:
+            self._prefetching = True
+            size = min(_PREFETCH_SIZE, self._stop - self.sent)
+            prefetching = self._prefetch(self.sent, size)
+            prefetching.addCallback(lambda _: self._on_prefetched(size))
+            prefetching.addErrback(self._on_prefetch_failed)
+        return self.sent < self._prefetched
+
+    def _on_prefetched(self, size: int) -> None:
+        self._prefetching = False
+        self._prefetched += size
+        self._send()
+
+    def _on_prefetch_failed(self, failure: Failure) -> None:
+        assert isinstance(failure.value, Exception)
+        self._end(failure.value)
+
     def _send_chunk(self) -> bool:
         """Write one chunk; return False if there is none yet, or the end is reached."""
         assert self._source is not None
         if self._take_file is not None:
-            available = self._stop if self._growing is None else self._growing.size
-            assert available is not None
+            available = self._available
             if available > self.sent:
                 taken = self._take_file(self._descriptor, self.sent, available - self.sent)
                 if taken is not None:
                     self.sent += taken
                     return True
-        limit = _CHUNK_SIZE if self._stop is None else min(_CHUNK_SIZE, self._stop - self.sent)
+        limit = _CHUNK_SIZE
+        if self._stop is not None:
+            limit = min(_CHUNK_SIZE, self._available - self.sent)
         data = self._source.read(self.sent, limit) if limit else b""
         if data:
             self.sent += len(data)
@@ -179,6 +211,14 @@ class FileProducer:
             lost = self.sent < self._growing.size
             self._end(self._growing.failure or (_shortened(self.sent) if lost else None))
         return False
+
+    @property
+    def _available(self) -> int:
+        """The offset up to which bytes can be read now."""
+        if self._growing is not None:
+            return self._growing.size
+        assert self._stop is not None
+        return self._stop if self._prefetch is None else self._prefetched
 
     def _end(self, error: Exception | None) -> None:
         # References are cleared before the Deferred fires, so that a second call does nothing.

@@ -6,6 +6,7 @@ import os
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IPushProducer
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
@@ -152,6 +153,85 @@ class RangeTests(FileProducerCase):
         feed = self.begin(Bytes(b"abc"), 0, 3)
         self.failureResultOf(feed.done, ConsumerGone)
         self.assertEqual(self.consumer.calls, [])
+
+
+class PrefetchTests(FileProducerCase):
+    """Producer of a file whose reads may block"""
+
+    DATA = os.urandom(2_500_000)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.prefetches: list[tuple[int, int, Deferred[object]]] = []
+        self.is_fast = False
+
+    def prefetch(self, offset: int, count: int) -> Deferred[object]:
+        """Wait until the test fires the Deferred, unless the disk is fast."""
+        if self.is_fast:
+            return succeed(None)
+        self.prefetches.append((offset, count, Deferred()))
+        return self.prefetches[-1][2]
+
+    def start(self, data: bytes, start: int, stop: int) -> Deferred[None]:
+        """Start to send a range."""
+        source = Bytes(data)
+        return FileProducer(source, start, stop, prefetch=self.prefetch).send(self.consumer)
+
+    def test_in_turn(self) -> None:
+        """Nothing is read before it is prefetched, a megabyte at a time, and all bytes are sent."""
+        size = len(self.DATA)
+        for start, stop in ((0, size), (10, size - 10), (5, 70_000), (7, 7)):
+            self.consumer = FakeConsumer()
+            self.prefetches.clear()
+            sending = self.start(self.DATA, start, stop)
+            offset = start
+            while offset < stop:
+                self.assertNoResult(sending)
+                self.assertEqual(bytes(self.consumer.data), self.DATA[start:offset])
+                at, count, done = self.prefetches.pop()
+                self.assertEqual((at, count), (offset, min(1 << 20, stop - offset)))
+                self.assertEqual(self.prefetches, [])
+                offset += count
+                done.callback(None)
+            self.successResultOf(sending)
+            self.assertEqual(bytes(self.consumer.data), self.DATA[start:stop])
+
+    def test_at_once(self) -> None:
+        """A prefetch that ends at once does not stop the producer."""
+        self.is_fast = True
+        self.successResultOf(self.start(self.DATA, 0, len(self.DATA)))
+        self.assertEqual(bytes(self.consumer.data), self.DATA)
+
+    def test_paused(self) -> None:
+        """A consumer that pauses during a prefetch gets bytes when it resumes, and only once."""
+        sending = self.start(self.DATA, 0, 70_000)
+        self.consumer.producer.pauseProducing()
+        self.consumer.producer.resumeProducing()
+        self.consumer.producer.pauseProducing()
+        ((_, _, done),) = self.prefetches
+        done.callback(None)
+        self.assertEqual(bytes(self.consumer.data), b"")
+        self.consumer.producer.resumeProducing()
+        self.successResultOf(sending)
+        self.assertEqual(bytes(self.consumer.data), self.DATA[:70_000])
+
+    def test_failure(self) -> None:
+        """If a prefetch fails, `done` fails with the same error."""
+        sending = self.start(self.DATA, 0, 70_000)
+        error = OSError("the disk does not respond")
+        self.prefetches[0][2].errback(error)
+        self.assertIs(self.failureResultOf(sending).value, error)
+
+    def test_gone(self) -> None:
+        """If the consumer is gone, the end of a prefetch has no effect."""
+        for error in (None, OSError("too late")):
+            sending = self.start(self.DATA, 0, 70_000)
+            self.consumer.producer.stopProducing()
+            self.failureResultOf(sending, ConsumerGone)
+            done = self.prefetches.pop()[2]
+            done.callback(None) if error is None else done.errback(error)
+            self.assertEqual(bytes(self.consumer.data), b"")
+            self.consumer = FakeConsumer()
 
 
 class GrowingFileTests(FileProducerCase):

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
+from twisted.internet.defer import Deferred
+
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.log_context import Logger
@@ -40,9 +42,9 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
-# Seconds for a disk to open and read a file, to create or remove a file, and for a slow disk to
+# Seconds for a disk to open or read a file, to create or remove a file, and for a slow disk to
 # flush some gigabytes.
-_LOOKUP_TIMEOUT = 10.0
+_READ_TIMEOUT = 10.0
 _CREATE_TIMEOUT = 10.0
 _COMMIT_TIMEOUT = 120.0
 
@@ -151,12 +153,13 @@ class FileVariantStore:
                 self._warm.renew(key, began, self._seconds())
                 return found
             found, began, ended = await self._reads.run(
-                lambda: self._load(path), _LOOKUP_TIMEOUT, _close_loaded
+                lambda: self._load(path), _READ_TIMEOUT, _close_loaded
             )
         except OSError as error:
             _log.warn("the store cannot be read: {error}", error=error)
             raise UpstreamUnavailable from error
         if found is not None:
+            found.run_read = self._run_read
             self._warm.add(key, began, ended)
         return found
 
@@ -192,6 +195,9 @@ class FileVariantStore:
             lambda: self._commit(key, path, size, headers), _COMMIT_TIMEOUT
         )
         scratch.moved()
+
+    def _run_read(self, read: Callable[[], object]) -> Deferred[object]:
+        return Deferred.fromCoroutine(self._reads.run(read, _READ_TIMEOUT))
 
     def _load(self, path: str) -> Loaded:
         began = self._seconds()

@@ -19,9 +19,12 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from typing import NoReturn
+
+from twisted.internet.defer import Deferred
 
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
@@ -51,12 +54,16 @@ _SMALL_FILE = 64 * 1024
 
 
 class StoredFile:
-    """A variant that is open for reading, even after it was replaced or removed."""
+    """A variant that is open for reading, even after it was replaced or removed.
+
+    :ivar run_read: runs a read of the file, which may block; None to read on the reactor thread.
+    """
 
     def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
         self.size = size
         self.headers = headers
         self.descriptor = descriptor
+        self.run_read: Callable[[Callable[[], object]], Deferred[object]] | None = None
         self._data: bytes | None = None
 
     def load(self) -> bool:
@@ -75,7 +82,14 @@ class StoredFile:
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
         """Return the bytes from ``start`` up to ``stop``."""
-        return FileProducer(self, start, stop, descriptor=self.descriptor)
+        prefetch = self._prefetch if self.run_read is not None and self._data is None else None
+        return FileProducer(self, start, stop, descriptor=self.descriptor, prefetch=prefetch)
+
+    def _prefetch(self, offset: int, count: int) -> Deferred[object]:
+        """Read bytes in a thread, so that they are in the page cache afterwards."""
+        assert self.run_read is not None
+        # After `close`, the read fails, and its result is not used.
+        return self.run_read(lambda: len(os.pread(self.descriptor, count, offset)))
 
     def presign(self, seconds: int) -> NoReturn:
         """Raise NotImplementedError: no client can read this disk."""

@@ -8,7 +8,7 @@ _FAST = 0.02
 # Seconds after which a read on the reactor thread has mostly waited for the disk.
 _BLOCKED = 0.05
 # Seconds after a read during which the file is expected to stay in the cache.
-_WARM_SECONDS = 10.0
+_WARM_SECONDS = 60.0
 # Each key takes some 200 bytes.
 _MOST_KEYS = 16_384
 

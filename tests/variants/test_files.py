@@ -31,6 +31,7 @@ from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
+from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads
@@ -631,7 +632,7 @@ class SlowDiskTests(StoreCase):
     def test_first(self) -> None:
         """The first lookup of a variant runs in a thread, and so does that of a missing one.
 
-        Until then, `read_small` reads nothing. Afterwards, both read at once for ten seconds.
+        Until then, `read_small` reads nothing. Afterwards, both read at once for a minute.
         """
         for _ in range(2):
             self.assertIsNone(self.slow.read_small(KEY))
@@ -640,11 +641,11 @@ class SlowDiskTests(StoreCase):
             self.threads.run()
             self.assert_found(looking)
             for _ in range(3):
-                self.clock.advance(9)
+                self.clock.advance(59)
                 self.assertEqual(self.slow.read_small(KEY), (HEADERS, b"abc"))
-                self.clock.advance(9)
+                self.clock.advance(59)
                 self.assert_found(self.start())
-            self.clock.advance(10)
+            self.clock.advance(60)
         missing = begin(self.slow.lookup(key_of("b")))
         self.assertEqual(self.threads.waiting, 1)
         self.threads.run()
@@ -657,6 +658,41 @@ class SlowDiskTests(StoreCase):
         for call in ("open", "pread", "close"):
             self.patch(os, call, fail)
         self.assert_found(looking)
+
+    def test_large(self) -> None:
+        """The bytes of a large variant are read in a thread before they are sent.
+
+        A variant that was just read is sent without a thread.
+        """
+        data = os.urandom(1_500_000)
+        self.commit(data)
+        for threads in (1, 0):
+            looking = self.start()
+            self.threads.run()
+            found = self.successResultOf(looking)
+            assert found is not None
+            consumer = FakeConsumer()
+            stream = self.successResultOf(begin(found.open_range(1, len(data))))
+            sending = stream.send(consumer)
+            self.assertEqual(self.threads.waiting, threads)
+            self.assertEqual(not consumer.data, bool(threads))
+            self.threads.run()
+            self.successResultOf(sending)
+            self.assertEqual(bytes(consumer.data), data[1:])
+            found.close()
+
+    def test_large_on_a_disk_that_hangs(self) -> None:
+        """If the bytes of a variant cannot be read within ten seconds, its stream fails."""
+        self.commit(bytes(100_000))
+        looking = self.start()
+        self.threads.run()
+        found = self.successResultOf(looking)
+        assert found is not None
+        sending = self.successResultOf(begin(found.open_range(0, 9))).send(FakeConsumer())
+        self.clock.advance(10)
+        self.failureResultOf(sending, TimeoutError)
+        found.close()
+        self.threads.run()
 
     def test_truncated_meanwhile(self) -> None:
         """A small file that becomes shorter during its lookup is not a variant."""
@@ -710,7 +746,7 @@ class SlowDiskTests(StoreCase):
             assert found is not None
             self.assertEqual(found.size, len(data))
             found.close()
-            self.clock.advance(10)
+            self.clock.advance(60)
 
 
 class OpenTests(SynchronousTestCase):
