@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from audioproxy.grammar.options import VariantOptions
@@ -11,9 +11,11 @@ from audioproxy.grammar.options import VariantOptions
 CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 
 
-@dataclass(frozen=True, slots=True)
-class VariantHeaders:
-    """Values of response headers; None is a header that is not sent."""
+class VariantHeaders(NamedTuple):
+    """Values of response headers; None is a header that is not sent.
+
+    They are compared for each HIT. A dataclass would need Python code for that.
+    """
 
     content_type: str
     cache_control: str

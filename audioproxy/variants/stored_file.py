@@ -20,7 +20,6 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import lru_cache
 from typing import NoReturn
 
@@ -104,7 +103,7 @@ class StoredFile:
 
 def make_trailer(size: int, headers: VariantHeaders) -> bytes:
     """Return the trailer of a variant of ``size`` bytes."""
-    record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
+    record = json.dumps({"size": size, **headers._asdict()}).encode("ascii")
     return record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
 
 

@@ -7,7 +7,6 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, execute
@@ -32,7 +31,7 @@ def sealed(body: bytes, record: bytes) -> bytes:
     return body + record + struct.pack(">II", len(record), zlib.crc32(record)) + _MAGIC
 
 
-RECORD = json.dumps({"size": len(BODY), **asdict(HEADERS)}).encode("ascii")
+RECORD = json.dumps({"size": len(BODY), **HEADERS._asdict()}).encode("ascii")
 WHOLE = sealed(BODY, RECORD)
 
 Store = Callable[[str], FileVariantStore]

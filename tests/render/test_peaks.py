@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from twisted.internet.defer import CancelledError
 
@@ -20,7 +19,7 @@ from tests.support.waveforms import parse_waveform
 
 FRAMES = struct.pack("<8h", 1, 3, -5, -5, 30, 10, 7, 8)
 VALUES = [-5, 2, 7, 20]
-DOCUMENT_HEADERS = replace(HEADERS, content_type="application/json")
+DOCUMENT_HEADERS = HEADERS._replace(content_type="application/json")
 
 
 class PeaksCase(RenderCase):

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,7 @@ class RoundTripTests(StoreCase):
         """A lookup returns a variant's size and headers, with the file name of ``dl`` (D10)."""
         longest = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
         for disposition in ("attachment; filename*=UTF-8''%C3%A9", longest):
-            headers = replace(HEADERS, content_disposition=disposition)
+            headers = HEADERS._replace(content_disposition=disposition)
             self.commit(b"abc", headers=headers)
             stored = self.found()
             self.assertEqual((stored.size, stored.headers), (3, headers))
@@ -193,7 +192,7 @@ class RoundTripTests(StoreCase):
     )
     def test_arbitrary_bytes(self, data: bytes, disposition: str | None) -> None:
         """Any bytes, including none, and any printable header text are stored and read again."""
-        headers = replace(HEADERS, content_disposition=disposition)
+        headers = HEADERS._replace(content_disposition=disposition)
         self.commit(data, headers=headers)
         self.assertEqual(self.read(), data)
         stored = self.lookup()
@@ -303,7 +302,7 @@ class DamageTests(StoreCase):
 
     def setUp(self) -> None:
         super().setUp()
-        headers = replace(HEADERS, content_disposition='attachment; filename="a.mp3"')
+        headers = HEADERS._replace(content_disposition='attachment; filename="a.mp3"')
         self.commit(self.DATA, headers=headers)
         self.whole = self.path().read_bytes()
         self.headers = headers
