@@ -120,13 +120,13 @@ class Attacks:
         await self._attack_child(self._rig.node(chance), attack, chance)
 
     async def _attack_child(self, node: Node, attack: ChildAttack, chance: Random) -> bool:
-        """Request a variant through a new link to its source, and attack the child that reads it.
+        """Request a variant of a new copy of its source, and attack the child that reads the copy.
 
         :returns: whether the attack was carried out.
         """
         rig = self._rig
         options, source = LONG_RENDER if attack.midway else chance.choice(ATTACKED)
-        name = rig.sounds.link(source)
+        name = rig.sounds.copy(source)
         request = rig.variant(options, source, place=f"local://{name}")
         causes: set[str] = set()
         over: list[bool] = []
@@ -142,7 +142,7 @@ class Attacks:
         if causes and rig.a is node:
             await pause(0.5 if attack.midway else 0)
             await rig.request(node, request, "after an attack")
-        rig.sounds.unlink(name)
+        rig.sounds.remove(name)
         return attacked
 
     async def _find_and_attack(

@@ -1,9 +1,10 @@
-"""Sources of a run: valid ones, broken ones, one that changes, and hard links for attacks."""
+"""Sources of a run: valid ones, broken ones, one that changes, and copies for attacks."""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -51,14 +52,18 @@ class Sounds:
         """Return the path of a source."""
         return self.root / source
 
-    def link(self, source: str) -> str:
-        """Add a hard link to a source; return its name, which identifies the child reading it."""
+    def copy(self, source: str) -> str:
+        """Copy a source; return the name of the copy, which identifies the child reading it.
+
+        All names of one file share its probe, so a link would let an attack on a probe reach other
+        requests.
+        """
         name = f"attacked-{next(self._numbers)}-{source}"
-        os.link(self.root / source, self.root / name)
+        shutil.copyfile(self.root / source, self.root / name)
         return name
 
-    def unlink(self, name: str) -> None:
-        """Remove a name that `link` returned."""
+    def remove(self, name: str) -> None:
+        """Remove a file that `copy` created."""
         (self.root / name).unlink()
 
     def write_half(self, version: int, half: int) -> None:
