@@ -137,4 +137,4 @@ class BucketNode:
             if record.state == "HIT":
                 return True
             await pause(0.5)
-        return record.status == 429
+        return record.status == 429 or record.limited

@@ -146,9 +146,10 @@ class Faults:
                 record = await self._rig.request(self._rig.a, request, "after a store fault")
                 if record.state == "HIT":
                     return
-                statuses.add(record.status)
+                statuses.add(None if record.limited else record.status)
                 await pause(0.3)
-            # A request that got no render slot stores nothing; it proves nothing about the store.
+            # A request that got no render slot, or reached a time limit, stores nothing; it proves
+            # nothing about the store.
             if statuses == {200}:
                 self._rig.journal.errors.append("the store was back, but nothing was stored")
                 return

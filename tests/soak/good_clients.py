@@ -90,8 +90,8 @@ async def join(rig: Rig, chance: Random) -> None:
     )
     ours = [record for record in rig.journal.records[first:] if record.request is request]
     misses = [record for record in ours if record.state == "MISS"]
-    busy = any(record.status == 429 for record in ours)
-    if len(misses) > 1 and not busy and disturbed == rig.journal.disturbed:
+    failed = any(record.status == 429 or record.limited for record in ours)
+    if len(misses) > 1 and not failed and disturbed == rig.journal.disturbed:
         rig.journal.flag(misses[-1], "one cache key was rendered twice at the same time")
 
 

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from time import monotonic
 
-from tests.soak.records import ExpectedRequest, RequestRecord
+from tests.soak.limits import TimeLimits
+from tests.soak.records import LIMIT_AT_LOAD, ExpectedRequest, RequestRecord
 from tests.soak.verdicts import problems
 from tests.support.http import Malformed, Response
 from tests.support.service import Client
@@ -17,7 +19,7 @@ from tests.support.service import Client
 class Journal:
     """Record of the records (without their bodies), the injected faults and the measurements.
 
-    :ivar longest_wait: the largest valid Retry-After, in seconds.
+    :ivar limits: the time limits of the nodes.
     :ivar bodies: right bodies by cache key, to compare with the contents of the store.
     :ivar faults: how many faults of each kind were injected.
     :ivar compared: total size in bytes of the bodies that were compared.
@@ -26,7 +28,7 @@ class Journal:
     :ivar errors: errors that belong to no record.
     """
 
-    longest_wait: int
+    limits: TimeLimits
     records: list[RequestRecord] = field(default_factory=list)
     running: set[RequestRecord] = field(default_factory=set)
     bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Journal:
         """Add and return the record of a request that is about to be sent."""
         name = f"{node}.{next(self._numbers)}"
         record = RequestRecord(name, node, kind, request, causes if causes is not None else set())
+        record.began = monotonic()
         self.records.append(record)
         self.running.add(record)
         if request.key is not None:
@@ -62,14 +65,27 @@ class Journal:
     def judge(self, record: RequestRecord, response: Response | None) -> Response | None:
         """Judge a request by its response; None stands for no response."""
         self.running.discard(record)
+        record.ended = monotonic()
         if response is not None:
             record.status, record.complete = response.status, response.complete
             record.size = len(response.body)
             record.state = (response["x-audio-proxy"] or b"").decode() or None
             if response.status < 400 and record.request.expected.bodies:
                 self.compared += record.size
-        record.problems.extend(problems(record, response, self.longest_wait))
+        record.problems.extend(self._problems(record, response))
         return response
+
+    def _problems(self, record: RequestRecord, response: Response | None) -> list[str]:
+        # A 429 names at most the seconds after which a place in the queue is given up.
+        longest_wait = int(self.limits.render)
+        found = list(problems(record, response, longest_wait))
+        if response is None or not found:
+            return found
+        if self.limits.explain(record, response, self.records):
+            # The records of an attack share one set, but not this cause.
+            record.causes = record.causes | {LIMIT_AT_LOAD}
+            return list(problems(record, response, longest_wait))
+        return found
 
     def flag(self, record: RequestRecord, what: str) -> None:
         """Add a problem that the response alone does not reveal."""

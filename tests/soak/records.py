@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -72,10 +73,16 @@ class Excuse:
 
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
 _UNAVAILABLE = frozenset({(502, "upstream_unavailable")})
-_LATE = frozenset({(504, "render_timeout"), (504, "probe_timeout")})
+#: Codes of the errors that the time limits cause.
+LATE_CODES = ("render_timeout", "probe_timeout")
+_LATE = frozenset((504, code) for code in LATE_CODES)
 
-#: Excuses by cause. A cause is the name of a fault that was injected on purpose.
+#: The cause of failures for which a node's own time limit suffices, without any fault.
+LIMIT_AT_LOAD = "limit at load"
+
+#: Excuses by cause. Each other cause is the name of a fault that was injected on purpose.
 EXCUSES = {
+    LIMIT_AT_LOAD: Excuse(_LATE, may_break_off=True),
     "client left": Excuse(may_break_off=True, may_be_missing=True),
     "child killed": Excuse(_FAILED, may_break_off=True),
     "child stopped": Excuse(_LATE, may_break_off=True),
@@ -97,6 +104,8 @@ class RequestRecord:
 
     :ivar kind: what kind of request this is, for the report.
     :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
+    :ivar began: when the request was sent, on the monotonic clock.
+    :ivar ended: when its response ended.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
     :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
@@ -109,6 +118,8 @@ class RequestRecord:
     kind: str
     request: ExpectedRequest
     causes: set[str]
+    began: float = 0.0
+    ended: float = math.inf
     certain: bool = True
     unsent: bool = False
     begun: bool = False
@@ -120,6 +131,11 @@ class RequestRecord:
     size: int = 0
     complete: bool = False
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the request failed because of a node's own time limit, without any fault."""
+        return LIMIT_AT_LOAD in self.causes
 
     def excuses(self) -> list[Excuse]:
         """Return the excuses for this record."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
+from time import monotonic
 
 from twisted.internet.defer import DeferredLock
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
@@ -14,6 +15,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from audioproxy.grammar.formats import FORMATS
 from tests.soak import references
 from tests.soak.journal import Journal
+from tests.soak.limits import TimeLimits
 from tests.soak.lines import ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
@@ -123,8 +125,9 @@ class Rig:
             "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
             "SOAK_BUG": parameters.bug,
         }
+        limits = TimeLimits(parameters.timeout, parameters.probe_timeout)
         nodes = [Node(name, base, environment) for name in "ab"]
-        rig = cls(parameters, base, environment, Journal(parameters.timeout), sounds, *nodes)
+        rig = cls(parameters, base, environment, Journal(limits), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
         for options, source in parameters.renders:
             rig.reference(options, source)
@@ -217,6 +220,7 @@ class Rig:
 
         :param behavior: what the client does after it has sent the request.
         """
+        record.began = monotonic()
         connection.write(record.request.head(record.request_id))
         connection.on_success_begun = lambda: setattr(record, "begun", True)
         await behavior(connection, record)

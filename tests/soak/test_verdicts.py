@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.soak import journal
+from tests.soak.checks import check_answers
 from tests.soak.counters import alarms, entries, mismatches
+from tests.soak.journal import Journal
+from tests.soak.limits import TimeLimits
 from tests.soak.records import EXCUSES, ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.verdicts import problems
 from tests.support.http import Response
@@ -17,6 +21,7 @@ WANTED = ExpectedResponse(
 )
 MISS = {b"x-audio-proxy": b"MISS", b"content-type": b"audio/mpeg", b"etag": b'"key"'}
 HIT = {**MISS, b"x-audio-proxy": b"HIT", b"accept-ranges": b"bytes", b"content-length": b"200"}
+JOINED = {**MISS, b"x-audio-proxy": b"COALESCED"}
 ERROR = b'{"error": "%s", "message": "A message."}'
 
 
@@ -36,6 +41,11 @@ def response(
     always = {b"x-request-id": b"a.1", b"cache-control": b"no-store"}
     lines = tuple({**always, **headers}.items())
     return Response(b"HTTP/1.1", status, lines, body, complete)
+
+
+LATE, LATE_PROBE = (
+    response(504, ERROR % code, headers={}) for code in (b"render_timeout", b"probe_timeout")
+)
 
 
 class AnswerTests(SynchronousTestCase):
@@ -136,6 +146,103 @@ class AnswerTests(SynchronousTestCase):
         self.assert_bad("deadline", made, response(complete=False))
 
 
+class LimitTests(SynchronousTestCase):
+    """Failures at a node's own time limit: 20 seconds for a render, 10 for a probe."""
+
+    def setUp(self) -> None:
+        self.journal = Journal(TimeLimits(20, 10))
+
+    def begin(self, began: float, target: str = "x/plain/s", **changes: object) -> RequestRecord:
+        """Add the record of a request that was sent at some time."""
+        request = ExpectedRequest(target.encode(), WANTED)
+        made = self.journal.begin("a", request, "test")
+        made.request_id = "a.1"
+        made.began = began
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
+
+    def end(self, made: RequestRecord, ended: float, got: Response) -> bool:
+        """Judge a failed response that ended at some time; return whether it is excused."""
+        self.patch(journal, "monotonic", lambda: ended)
+        self.journal.judge(made, got)
+        return made.limited and not made.problems
+
+    def test_error(self) -> None:
+        """A 504 is excused at its own limit, and by no other cause; an earlier one is wrong."""
+        for got, limit in ((LATE, 20), (LATE_PROBE, 10)):
+            for seconds, excused in ((limit, True), (limit - 0.1, False)):
+                self.assertEqual(excused, self.end(self.begin(5), 5 + seconds, got))
+        stopped = self.begin(5, causes={"child stopped"})
+        self.journal.judge(stopped, LATE)
+        self.assertEqual(([], False), (stopped.problems, stopped.limited))
+
+    def test_other_errors(self) -> None:
+        """Whatever a limit does not explain is wrong, however late it is."""
+        for status, code in ((500, b"render_failed"), (504, b"other"), (502, b"render_timeout")):
+            got = response(status, ERROR % code)
+            self.assertFalse(self.end(self.begin(5), 50, got))
+        self.assertFalse(self.end(self.begin(5), 50, response(body=BODY[:9])))
+        self.assertFalse(self.end(self.begin(5), 50, response(504, LATE.body, complete=False)))
+
+    def test_broken_off(self) -> None:
+        """A stream is excused that the limit of a render breaks off; its bytes have to be right."""
+        for body, headers, ended, excused in (
+            (BODY[:9], MISS, 25, True),
+            (BODY[:9], MISS, 24.9, False),
+            (BODY[:9], HIT, 25, False),
+            (BODY[1:9], MISS, 25, False),
+        ):
+            got = response(body=body, complete=False, headers=headers)
+            self.assertEqual(excused, self.end(self.begin(5), ended, got))
+            self.journal.records.clear()
+
+    def test_joined(self) -> None:
+        """The limit of a render counts from the first request that may share it."""
+        joined = response(body=BODY[:9], complete=False, headers=JOINED)
+        for changes in ({}, {"ended": 6, "causes": {"client left"}}):
+            self.begin(5, **changes)
+            for got in (LATE, joined):
+                self.assertTrue(self.end(self.begin(20), 25, got))
+            self.assertFalse(self.end(self.begin(20), 24.9, joined))
+            started = response(body=BODY[:9], complete=False)
+            self.assertFalse(self.end(self.begin(20), 25, started), "it has started a render")
+            self.journal.records.clear()
+
+    def test_other_work(self) -> None:
+        """Requests for another variant, at another node, or that are over, share no render."""
+        joined = response(body=BODY[:9], complete=False, headers=JOINED)
+        for changes in (
+            {"target": "y/plain/s"},
+            {"node": "b"},
+            {"ended": 6},
+            {"ended": 30, "status": 200, "complete": True, "state": "MISS"},
+        ):
+            self.begin(5, **changes)  # type: ignore[arg-type]
+            self.assertFalse(self.end(self.begin(20), 25, joined), changes)
+            self.journal.records.clear()
+
+    def test_joined_probe(self) -> None:
+        """All requests for one source share its probe."""
+        self.begin(5, "y/plain/s")
+        self.assertTrue(self.end(self.begin(10), 15, LATE_PROBE))
+        self.assertFalse(self.end(self.begin(10, "x/plain/t"), 15, LATE_PROBE))
+
+    def test_shared_causes(self) -> None:
+        """The cause excuses one request, and not the others of the same attack."""
+        causes = {"child killed"}
+        late, other = self.begin(5, causes=causes), self.begin(24, "y/plain/t", causes=causes)
+        self.assertTrue(self.end(late, 25, LATE))
+        self.assertFalse(self.end(other, 25, LATE))
+
+    def test_report(self) -> None:
+        """These requests are counted apart from those that a fault affects."""
+        self.begin(5, causes={"client left"})
+        self.end(self.begin(5), 25, LATE)
+        figures = check_answers(self.journal).figures
+        self.assertIn("1 requests allowed to fail, 1 failed at a time limit", figures)
+
+
 LINE = (
     "2026-01-01T00:00:00.000Z request_id={} [info] render 200 opts=f:mp3 src=local://x{}"
     " 9 bytes in 3ms"
@@ -181,6 +288,13 @@ class LogTests(SynchronousTestCase):
     def test_other_status(self) -> None:
         """A logged status that differs from the client's is detected."""
         self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), status=404)))
+
+    def test_limit(self) -> None:
+        """A request that is excused by a time limit has its code in the log."""
+        for more, wrong in ((" render_timeout", 0), (" render_failed", 1), ("", 1)):
+            line = LINE.format("a.1", "").replace("render 200", f"render 200{more}")
+            causes = {"limit at load"}
+            self.assertEqual(wrong, len(self.problems(line, causes=causes)), line)
 
     def test_alarms(self) -> None:
         """`alarms` returns log lines of crashes and errors, but no warning of a failed render."""

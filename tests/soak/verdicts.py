@@ -53,13 +53,14 @@ def _busy(response: Response, longest_wait: int) -> Iterator[str]:
 
 
 def _unwanted(record: RequestRecord, response: Response) -> Iterator[str]:
-    code = _error(response)
+    code = error_code(response)
     if (response.status, code) in {e for excuse in record.excuses() for e in excuse.errors}:
         return
     yield f"an unexpected {response.status} {code or ''}".rstrip()
 
 
-def _error(response: Response) -> str | None:
+def error_code(response: Response) -> str | None:
+    """Return the code in the error document of a response; None if the body is no such document."""
     try:
         document = json.loads(response.body)
         return str(document["error"]) if set(document) == {"error", "message"} else None
@@ -70,7 +71,7 @@ def _error(response: Response) -> str | None:
 def _document_of(response: Response, code: str | None) -> Iterator[str]:
     # A response to HEAD has no document.
     if response.body or response["content-length"] in (None, b"0"):
-        found = _error(response)
+        found = error_code(response)
         if response.complete and (found is None or code not in (None, found)):
             yield f"a {response.status} whose document says {found!r}"
 
