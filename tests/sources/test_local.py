@@ -166,6 +166,25 @@ class ServedTests(LocalCase):
         self.assertEqual(len(set(seen)), 4)
         self.assertNotIn(b"", seen)
 
+    def test_file_identity(self) -> None:
+        """All names of a file have one identity, which other files and other states do not have."""
+        self.link({"link.mp3": "a.mp3", "folder": "in"})
+        os.link(self.root / "a.mp3", self.root / "hard.mp3")
+        for name in ("a.mp3", "in/b.mp3"):
+            os.utime(self.root / name, (1, 1))
+
+        def identity(path: bytes) -> bytes:
+            opened = self.open(path)
+            opened.close()
+            return opened.file_identity
+
+        one = identity(b"a.mp3")
+        for path in (b"link.mp3", b"hard.mp3", b"in/../a.mp3", b"folder/../a.mp3"):
+            self.assertEqual(one, identity(path), path)
+        self.assertNotEqual(one, identity(b"in/b.mp3"))
+        os.utime(self.root / "a.mp3", (1, 2))
+        self.assertNotEqual(one, identity(b"a.mp3"))
+
     def test_how_it_is_opened(self) -> None:
         """A child inherits the file's descriptor and may use the file protocol only (D43)."""
         opened = self.open(b"a.mp3")
