@@ -106,6 +106,20 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(f"{form}/{text}", EXACT), expected)
             self.assertEqual(chain(f"{backwards}/{form}", EXACT), expected)
 
+    def test_low_rates(self) -> None:
+        """Sources below 8000 Hz are resampled in frames of at most 100 ms, ahead of all stages."""
+        for rate, samples in ((1, 1), (11, 2), (4000, 400), (7999, 800)):
+            first, *_ = chain("f:wav/sr:44100", sample_rate=rate).split(",")
+            self.assertEqual(f"asetnsamples=n={samples}:p=0", first)
+        stages = chain("f:wav/sr:44100/t:1:2/ch:1", sample_rate=4000).split(",")
+        self.assertEqual("asetnsamples=n=400:p=0", stages[0])
+        for text, rate in (
+            ("f:wav/sr:44100/ch:1", 8000),
+            ("f:wav/sr:4000/ch:1", 44100),
+            ("f:flac/ch:1/t:1:2", 4000),
+        ):
+            self.assertNotIn("asetnsamples", chain(text, sample_rate=rate), text)
+
     def test_working_format(self) -> None:
         """Stages that compute samples run in double precision, at the source's rate (D60).
 
