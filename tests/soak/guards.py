@@ -59,7 +59,7 @@ def failed_checks(name: str, seed: int) -> list[str]:
 def failed_module(name: str, module: str) -> list[str]:
     """Run a test module with a bug; return the module's name in a list if a test failed."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
-        ended = _run(["-c", _TRIAL, name, module], Path(folder))
+        ended = _run(["-c", _TRIAL, name, "--exitfirst", module], Path(folder))
     return [module] if b"\nFAILED (" in ended.stdout else []
 
 
