@@ -260,7 +260,7 @@ class StallTests(TroubleCase):
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(good)
         slow = EndlessResponse(head + good[: len(good) // 2], b"a", 0.05)
         held = File(good, sent=len(good) // 2, then="hold", **NO_RANGES)
-        service = self.start(probe_timeout=2, render_timeout=1)
+        service = self.start(probe_timeout=6, render_timeout=1)
         rows = self.put_all([slow, held], 504)
         before = await scrape(service.metrics_port)
         responses = await self.assert_refused(service, rows)
