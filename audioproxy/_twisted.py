@@ -26,6 +26,7 @@ from twisted.web.http import HTTPChannel
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IStreamClientEndpoint
+    from twisted.python.logfile import LogFile
     from twisted.web.client import URI, Agent, HTTPConnectionPool
     from twisted.web.http_headers import Headers
     from twisted.web.iweb import IBodyProducer, IResponse
@@ -256,6 +257,21 @@ def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
     except OSError:
         return dict(fallback)
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def write_to_log_file(file: LogFile, write: Callable[[int, bytes], bytes], data: bytes) -> bytes:
+    """Write lines to a log file that is rotated, and return the rest that the system refused.
+
+    Twisted 26.10: ``LogFile.write`` ignores that the system has written only a part. Unnecessary
+    when it reports that.
+
+    :param write: writes lines to a descriptor, and returns the rest.
+    """
+    if file.shouldRotate():
+        file.rotate()
+    rest = write(file._file.fileno(), data)
+    file.size += len(data) - len(rest)
+    return rest
 
 
 def use_monotonic_clock(reactor: Any) -> None:

@@ -27,17 +27,18 @@ class LogWriter:
     """A text stream whose writes never block.
 
     What waits is bounded: further lines are lost, and counted. A line says how many they were, as
-    soon as the next one is accepted. Lines that the system refuses are lost as well.
+    soon as the next one is accepted. Lines that the system refuses, as on a full disk, are lost and
+    counted as well.
 
     Until `start`, and so before twistd may fork, text is written at once.
     """
 
     def __init__(
-        self, write: Callable[[bytes], object], encoding: str, lost_line: Callable[[int], str]
+        self, write: Callable[[bytes], bytes], encoding: str, lost_line: Callable[[int], str]
     ) -> None:
         """Write to a stream.
 
-        :param write: writes whole lines; it may block.
+        :param write: writes whole lines, and returns what the system refused of them. It may block.
         :param lost_line: returns the line that says how many lines were lost.
         """
         self.encoding = encoding
@@ -49,6 +50,8 @@ class LogWriter:
         self._lost = 0
         self._full = False
         self._started = False
+        # Where the last write ended within a line.
+        self._torn = False
 
     def start(self) -> None:
         """Write in a thread from now on."""
@@ -93,12 +96,8 @@ class LogWriter:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
                 data = self._take()
-            try:
-                self._write(data)
-                lost = 0
-            except (OSError, ValueError):
-                # A closed stream is a ValueError.
-                lost = data.count(b"\n")
+            lost = self._write_whole_lines(data)
+            if lost:
                 time.sleep(_PAUSE)
             with self._changed:
                 self._size -= len(data)
@@ -106,6 +105,18 @@ class LogWriter:
                 if not lost and not self._waiting:
                     self._report_loss()
                 self._changed.notify_all()
+
+    def _write_whole_lines(self, data: bytes) -> int:
+        """Write lines, below what the last write has torn, and return how many are lost."""
+        text = b"\n" + data if self._torn else data
+        try:
+            rest = self._write(text)
+        except (OSError, ValueError):
+            # The file cannot be rotated, or was closed.
+            rest = text
+        if written := text[: len(text) - len(rest)]:
+            self._torn = not written.endswith(b"\n")
+        return min(rest.count(b"\n"), data.count(b"\n"))
 
     def _take(self) -> bytes:
         taken = [self._waiting.popleft()]
@@ -116,13 +127,12 @@ class LogWriter:
         return b"".join(taken)
 
 
-def write_lines(descriptor: int, data: bytes) -> None:
-    """Write whole lines to a descriptor, also to one that does not block.
+def write_lines(descriptor: int, data: bytes) -> bytes:
+    """Write whole lines to a descriptor, and return the rest that the system refused.
 
-    A process may end while it waits for the reader of a pipe. So each write is then one that the
-    system does completely or not at all (PIPE_BUF), and ends with a line.
-
-    :raises OSError: where the system refuses them.
+    The descriptor may be one that does not block. A process may end while it waits for the reader
+    of a pipe. So each write is then one that the system does completely or not at all (PIPE_BUF),
+    and ends with a line.
     """
     while data:
         end = len(data)
@@ -134,6 +144,9 @@ def write_lines(descriptor: int, data: bytes) -> None:
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
+        except OSError:
+            return data
+    return b""
 
 
 def _unread(descriptor: int) -> int:

@@ -147,9 +147,9 @@ class LineObserver:
 
 
 def lost_lines(count: int) -> str:
-    """Return the line about lines that were lost since their reader was too slow (D68)."""
+    """Return the line about lines that were lost, since they could not be written (D68)."""
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
-    return f"{stamp}Z [warning] {count} lines of the log were lost: its reader was too slow\n"
+    return f"{stamp}Z [warning] {count} lines of the log could not be written, and are lost\n"
 
 
 def _name(level: Any) -> str:

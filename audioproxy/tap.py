@@ -30,6 +30,7 @@ from audioproxy._twisted import (
     skip_log_prefixes,
     use_monotonic_clock,
     without_openssl,
+    write_to_log_file,
 )
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.log_writer import LogWriter, write_lines
@@ -240,11 +241,15 @@ def _find_log(twistd: Any, level: str, clock: Any) -> tuple[LogWriter | None, Li
     if twistd.get("logger") or twistd.get("syslog"):
         return None, None
     path = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
-    if path == "-":
+    encoding = "utf-8"
+    if path != "-":
+        write = partial(write_to_log_file, LogFile.fromFullPath(path), write_lines)
+    elif sys.stdout is not None:
         sys.stdout.flush()
-        write: Callable[[bytes], object] = partial(write_lines, sys.stdout.fileno())
         encoding = sys.stdout.encoding
+        write = partial(write_lines, sys.stdout.fileno())
     else:
-        write, encoding = LogFile.fromFullPath(path).write, "utf-8"
+        # It was closed when the process started.
+        write = partial(write_lines, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
     writer = LogWriter(write, encoding, lost_lines)
     return writer, LineObserver(writer, level, clock.callLater)

@@ -9,9 +9,11 @@ import re
 import select
 import threading
 
+from twisted.python.logfile import LogFile
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import log_writer
+from audioproxy._twisted import write_to_log_file
 from audioproxy.log_writer import LogWriter, write_lines
 from tests.support.service import PATIENCE
 
@@ -28,6 +30,7 @@ class Gate:
 
     :ivar written: everything that was written.
     :ivar error: raised by writes, if set.
+    :ivar room: bytes of the next write that are not refused; None for all.
     """
 
     def __init__(self) -> None:
@@ -35,14 +38,18 @@ class Gate:
         self.entered = threading.Semaphore(0)
         self.written = b""
         self.error: OSError | None = None
+        self.room: int | None = None
 
-    def write(self, data: bytes) -> None:
-        """Write when the gate is open."""
+    def write(self, data: bytes) -> bytes:
+        """Write when the gate is open, and return what is refused."""
         self.entered.release()
         assert self.open.wait(PATIENCE)
         if self.error is not None:
             raise self.error
-        self.written += data
+        self.written += data[: self.room]
+        refused = data[self.room :] if self.room is not None else b""
+        self.room = None
+        return refused
 
 
 class LogWriterTests(SynchronousTestCase):
@@ -123,6 +130,20 @@ class LogWriterTests(SynchronousTestCase):
         self.writer.write("second\n")
         self.assertEqual(["lost 1", "second"], self.finish())
 
+    def test_torn(self) -> None:
+        """What follows a line that was written in part begins on a line of its own."""
+        self.patch(log_writer, "_PAUSE", 0)
+        self.start()
+        self.writer.write("second\nthird\n")
+        self.gate.room = len("fir")
+        lines = self.finish()
+        self.assertEqual(["fir", "second", "third", "lost 1"], lines)
+        self.gate.room = 0
+        for text in ("a\n", "b\nc\n"):
+            self.writer.write(text)
+            self.writer.drain(PATIENCE)
+        self.assertEqual(["lost 1", "b", "c"], self.finish()[-3:])
+
 
 class WriteLinesTests(SynchronousTestCase):
     """`write_lines`"""
@@ -183,8 +204,25 @@ class WriteLinesTests(SynchronousTestCase):
             received += data
         self.assertEqual(b"unread\n" + line * 2 + b"no end" * 2000, received)
 
-    def test_errors(self) -> None:
-        """A reader that is gone is an error."""
+    def test_refused(self) -> None:
+        """What the system refuses is returned: a reader that is gone, or a full disk."""
         self.reader.close()
-        self.assertRaises(OSError, write_lines, self.writing, b"a\n")
+        self.assertEqual(b"a\n", write_lines(self.writing, b"a\n"))
+        os.close(self.writing)
+        full = os.open("/dev/full", os.O_WRONLY)
+        self.addCleanup(os.close, full)
+        self.assertEqual(b"a\nb\n", write_lines(full, b"a\nb\n"))
+
+    def test_log_file(self) -> None:
+        """A log file is rotated as before, and says what it has not written."""
+        path = os.path.abspath(self.mktemp())
+        file = LogFile.fromFullPath(path, rotateLength=5)
+        for text in (b"first\n", b"second\n"):
+            self.assertEqual(b"", write_to_log_file(file, write_lines, text))
+        for name, text in ((path + ".1", "first\n"), (path, "second\n")):
+            with open(name) as written:
+                self.assertEqual(text, written.read())
+        refused = write_to_log_file(file, lambda descriptor, data: data[1:], b"x\n")
+        self.assertEqual((b"\n", 1), (refused, file.size))
+        file.close()
         os.close(self.writing)

@@ -22,8 +22,10 @@ from audioproxy.web.health import Readiness
 from tests.support.audio import render_all
 from tests.support.http import KEY, SALT
 from tests.support.programs import write_ffmpeg_without_soxr
+from tests.support.servers import free_port
 from tests.support.service import (
     PATIENCE,
+    TWISTD,
     ServiceCase,
     fetch,
     is_running,
@@ -256,6 +258,25 @@ class RunTests(TapCase):
                 await until(lambda process=process: process.stdout.count(" 404 ") == 600)
             self.assertTrue(process.stdout.endswith("\n"))
             self.lines(process.stdout)
+
+    async def test_closed_stdout(self) -> None:
+        """A service whose stdout is closed runs."""
+        port = free_port()
+        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
+        process = subprocess.Popen(
+            ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+            env=self.environment(AP_PORT=str(port)),
+            cwd=self.root,
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+        def is_open() -> bool:
+            assert process.poll() is None, "the service has ended"
+            with socket.socket() as client:
+                return client.connect_ex(("127.0.0.1", port)) == 0
+
+        await until(is_open, "the port to be open")
 
     async def test_log_file(self) -> None:
         """With --logfile, the log goes to the file, and stdout stays empty.

@@ -38,8 +38,9 @@ from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, se
 # Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
 _MAX_BYTES = 10**15
-# ffmpeg needs so much to start.
-_MIN_CHILD_MEMORY = 128 << 20
+# So much is needed by no render of an ordinary source: eight channels at 192 kHz with `norm` and
+# `enhance`, on 64 CPUs. Filters of ffmpeg that lack memory may drop audio without an error.
+_MIN_CHILD_MEMORY = 384 << 20
 _MAX_SECONDS = 86_400
 _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536

@@ -16,7 +16,8 @@ from audioproxy.errors import (
 
 _DISK_FULL = (b"No space left on device", b"Disk quota exceeded")
 
-# Messages of ffmpeg and of its C++ libraries.
+# Messages of ffmpeg and of its C++ libraries. A broken header may state sizes that need absurd
+# amounts of memory.
 _NO_MEMORY = (b"Cannot allocate memory", b"std::bad_alloc")
 
 # Failures of the service itself. They are checked before those of sources: an encoder that ran out
@@ -24,6 +25,8 @@ _NO_MEMORY = (b"Cannot allocate memory", b"std::bad_alloc")
 _SERVICE_FAILURES = (
     *_DISK_FULL,
     b"Too many open files",
+    # A thread that cannot be started.
+    b"Resource temporarily unavailable",
     b"Permission denied",
     b"No such file or directory",
     b"error while loading shared libraries",
@@ -33,9 +36,9 @@ _SERVICE_FAILURES = (
 )
 
 # A local source that exists but cannot be opened, because its content is broken. A broken header
-# may state sizes that need absurd amounts of memory, or offsets past the end of the file.
+# may state offsets past the end of the file.
 _OPEN_FAILURES = re.compile(
-    rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
+    rb"^file:/dev/fd/\d+: (?:Input/output error|Invalid argument"
     rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
     rb"|Result too large|Unknown error -?\d+|Value too large for defined data type)$",
     re.MULTILINE,
@@ -135,7 +138,7 @@ def classify(stderr: bytes) -> type[Refusal] | None:
         return UndecodableSource
     if any(phrase in stderr for phrase in _SERVICE_FAILURES):
         return None
-    if any(phrase in stderr for phrase in _NO_MEMORY):
+    if lacked_memory(stderr):
         return MemoryExceeded
     for pattern, refusal in _REMOTE_FAILURES:
         if pattern.search(stderr):
@@ -169,6 +172,11 @@ def lacks_end(stderr: bytes) -> bool:
 def lost_reader(stderr: bytes) -> bool:
     """Return whether the reader of a pipe ended before the end of the output."""
     return _READER_LOST.search(stderr) is not None and not was_cut_short(stderr)
+
+
+def lacked_memory(stderr: bytes) -> bool:
+    """Return whether memory could not be allocated."""
+    return any(text in stderr for text in _NO_MEMORY)
 
 
 def exceeded_file_size(stderr: bytes) -> bool:

@@ -40,10 +40,12 @@ _LOUDNORM_RATE = 192_000
 # lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
 # no sample.
 _FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
-# Below this sample rate in Hz, frames of 100 ms are resampled. The 65,535 samples that one frame of
-# flac may have take gigabytes otherwise, and without so much memory libswresample drops the frame
-# and reports no error.
-_LOW_RATE = 8000
+# Where a stage has more than this many times the sample rate of the source, it comes in frames of
+# 100 ms. The 65,535 samples that one frame of flac may have are more than a minute at 1000 Hz. They
+# take gigabytes in a resampler, and where it does not get them, libswresample drops the frame and
+# reports no error. The samples of the output are the same.
+_MOST_FOLD = 2
+_FRAMES_PER_SECOND = 10
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
@@ -97,13 +99,18 @@ def is_too_short(options: VariantOptions, probe: Probe) -> bool:
 
 def _least_samples(options: VariantOptions, probe: Probe) -> int:
     """Return the number of samples that the conversions to other sample rates need."""
+    rates = _rates(options, probe) - {probe.sample_rate}
+    return max((FEW_SAMPLES * -(-probe.sample_rate // rate) for rate in rates), default=0)
+
+
+def _rates(options: VariantOptions, probe: Probe) -> set[int]:
+    """Return the sample rates in Hz of the output, and of the stages that have their own."""
     rates = {output_rate(options, probe)}
     if options.enhance is not None:
         rates.add(PRESET_RATE)
     if options.norm is not None:
         rates.add(_LOUDNORM_RATE)
-    rates.discard(probe.sample_rate)
-    return max((FEW_SAMPLES * -(-probe.sample_rate // rate) for rate in rates), default=0)
+    return rates
 
 
 def _computes(options: VariantOptions) -> bool:
@@ -149,8 +156,8 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     if stages:
         rate_filter = f"aformat=sample_rates={rate}"
         stages = [rate_filter, *stages, rate_filter]
-    if rate < _LOW_RATE and rate != output_rate(options, probe):
-        stages.insert(0, f"asetnsamples=n={-(-rate // 10)}:p=0")
+    if max(_rates(options, probe)) > _MOST_FOLD * rate:
+        stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
         stages.append(working_format(rate, layout if mix is None else None))
     stages += _changes(options, probe, sample_range, mix, cut=not short)

@@ -75,9 +75,8 @@ class Exit:
 
     @property
     def used_up_cpu(self) -> bool:
-        """Whether it reached its limit of CPU time. ffmpeg reports the signal and exits."""
-        number = signal.SIGXCPU
-        return self.signal == number or b"received signal %d." % number in self.stderr
+        """Whether the kernel ended it at its limit of CPU time."""
+        return self.signal == signal.SIGXCPU
 
     @property
     def ok(self) -> bool:
@@ -288,12 +287,13 @@ class _ChildProtocol(ProcessProtocol):
 
     def processExited(self, reason: Failure) -> None:
         self.exited = True
-        # What a wrapper or the child has started, and left behind.
-        if self.group is not None:
-            _signal_group(self.group, "KILL")
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
         self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
+        # What a wrapper or the child has started, and left behind. It may be of another user.
+        if self.group is not None:
+            with suppress(PermissionError):
+                _signal_group(self.group, "KILL")
 
     def processEnded(self, reason: Failure) -> None:
         if self._close_pipes_call is not None and self._close_pipes_call.active():

@@ -83,8 +83,8 @@ class Decoder:
         refusal: Refusal | None = None
         try:
             await self._encoder.run_to_pipe(pipeline, descriptors, writable, timeout, failed.is_set)
-        except Refusal as failed:
-            refusal = failed
+        except Refusal as error:
+            refusal = error
         finally:
             ended.set()
             result = await await_uncancelled(reading)

@@ -27,6 +27,7 @@ from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
     filled_disk,
+    lacked_memory,
     lacks_end,
     lost_reader,
     redact,
@@ -255,8 +256,10 @@ def _refusal(ended: Exit) -> Refusal:
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
-    # The stderr of a child that a signal ended explains nothing.
+    # The stderr of a child that a signal ended explains nothing but a failed allocation.
     refusal_type = classify(ended.stderr) if ended.signal is None else None
+    if ended.signal is not None and lacked_memory(ended.stderr):
+        refusal_type = MemoryExceeded
     if ended.signal is None and filled_disk(ended.stderr):
         refusal_type = DiskFull
     how, diagnostic = describe_exit(ended), redact(ended.stderr)

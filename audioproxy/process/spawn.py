@@ -37,6 +37,8 @@ _MAX_DESCRIPTORS = 256
 # Threads reserve far more address space than memory, 64 MiB for each thread's heap alone.
 _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
+# The usual size of a thread's stack.
+_STACK = 8 << 20
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
 _CPU_GRACE = 5
 
@@ -95,12 +97,14 @@ class ChildLimits:
             "as": (max(self.memory, address_space),) * 2,
             "cpu": (cpu, cpu + _CPU_GRACE),
             "nofile": (_MAX_DESCRIPTORS, _MAX_DESCRIPTORS),
+            # The stack of each thread counts as data.
+            "stack": (_STACK, _STACK),
         }
         if output_limit is not None:
             values["fsize"] = (output_limit, output_limit)
         words = [self.prlimit]
         for name, limits in values.items():
-            _, most = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+            most, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
             if most != resource.RLIM_INFINITY:
                 limits = (min(limits[0], most), min(limits[1], most))
             words.append(f"--{name}={limits[0]}:{limits[1]}")

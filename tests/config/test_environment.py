@@ -197,7 +197,7 @@ class ScalarTests(ConfigCase):
             (0, 65_535, "port metrics_port"),
             (1, 604_800, "presign_ttl"),
             (1, 10**15, "max_src_bytes max_variant_bytes"),
-            (2**27, 10**15, "max_child_memory"),
+            (384 * 2**20, 10**15, "max_child_memory"),
             (1, 4096, "max_concurrency"),
             (1, 65_536, "max_probe_concurrency"),
             (0, 10**6, "queue_size ready_queue_threshold"),

@@ -50,8 +50,6 @@ SOURCE_FAILURES = (
     b"Error while opening decoder for input stream #0:0 : Function not implemented",
     b"file:/dev/fd/3: Not yet implemented in FFmpeg, patches welcome",
     b"Truncating packet of size 4036 to 10\nfile:/dev/fd/3: Input/output error",
-    b"[mov @ 0x1] error reading header\nfile:/dev/fd/3: Cannot allocate memory",
-    b"[asf @ 0x1] Failed to read extradata of size 10\nfile:/dev/fd/3: Cannot allocate memory",
 )
 
 SERVICE_FAILURES = (
@@ -231,7 +229,11 @@ class ClassifyTests(SynchronousTestCase):
         """
         broken = (SOURCE_FAILURES[0], b"[flac @ 0x1] invalid residual", b"Empty output")
         remote = [stderr for diagnostics in REMOTE_FAILURES.values() for stderr in diagnostics]
-        memory = (b"Error while filtering: Cannot allocate memory", b"x std::bad_alloc")
+        memory = (
+            b"Error while filtering: Cannot allocate memory",
+            b"[mov @ 0x1] error reading header\nfile:/dev/fd/3: Cannot allocate memory",
+            b"x std::bad_alloc",
+        )
         unavailable = (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT)
         for refusal, first, then in (
             (None, SOURCE_FAILURES[:1], SERVICE_FAILURES),

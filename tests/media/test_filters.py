@@ -35,6 +35,8 @@ TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
 DITHER = "aresample=osf=s16:dither_method=triangular_hp"
 LOUDNESS = "linear=false:dual_mono=false"
 FRAMES = "asetnsamples=n=19200:p=0"
+# The frames in which a source of 44.1 kHz is resampled to more than twice its rate.
+PIECES = "asetnsamples=n=4410:p=0"
 EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{FRAMES}"
 
 
@@ -90,6 +92,7 @@ class ChainTests(SynchronousTestCase):
         The sample rate is kept up to the last of them. Then rate, depth and length change.
         """
         stages = (
+            PIECES,
             f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{VOICE},{TO_MONO}",
             f"{MONO},{EBU},{MONO},atrim=end_sample=176400,{volume(-3)}",
             f"{COUNTED},afade=t=in:ss=0:ns=22050:curve=tri",
@@ -106,19 +109,31 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(f"{form}/{text}", EXACT), expected)
             self.assertEqual(chain(f"{backwards}/{form}", EXACT), expected)
 
-    def test_low_rates(self) -> None:
-        """Sources below 8000 Hz are resampled in frames of at most 100 ms, ahead of all stages."""
+    def test_pieces(self) -> None:
+        """What is resampled to more than twice its rate comes in frames of at most 100 ms.
+
+        They are ahead of all stages.
+        """
         for rate, samples in ((1, 1), (11, 2), (4000, 400), (7999, 800)):
             first, *_ = chain("f:wav/sr:44100", sample_rate=rate).split(",")
             self.assertEqual(f"asetnsamples=n={samples}:p=0", first)
-        stages = chain("f:wav/sr:44100/t:1:2/ch:1", sample_rate=4000).split(",")
-        self.assertEqual("asetnsamples=n=400:p=0", stages[0])
         for text, rate in (
-            ("f:wav/sr:44100/ch:1", 8000),
+            ("f:wav/sr:44100/t:1:2/ch:1", 4000),
+            ("f:wav/norm:ebu", 44_100),
+            ("f:wav/enhance:voice", 16_000),
+            ("f:wav/sr:384000/ch:1", 48_000),
+        ):
+            first, *_ = chain(text, sample_rate=rate).split(",")
+            self.assertEqual(f"asetnsamples=n={rate // 10}:p=0", first)
+        for text, rate in (
+            ("f:wav/sr:16000/ch:1", 8000),
+            ("f:opus/ch:1", 44100),
+            ("f:wav/norm:ebu", 96_000),
+            ("f:wav/enhance:voice", 44_100),
             ("f:wav/sr:4000/ch:1", 44100),
             ("f:flac/ch:1/t:1:2", 4000),
         ):
-            self.assertNotIn("asetnsamples", chain(text, sample_rate=rate), text)
+            self.assertFalse(chain(text, sample_rate=rate).startswith("asetnsamples"), text)
 
     def test_working_format(self) -> None:
         """Stages that compute samples run in double precision, at the source's rate (D60).
@@ -128,7 +143,9 @@ class ChainTests(SynchronousTestCase):
         working = into("dblp", 22050)
         for text in "gain:3 fade:1 norm:ebu enhance:voice norm:ebu/enhance:voice".split():
             stages = chain(text, sample_rate=22050).split(",")
-            self.assertEqual((stages[0], stages[-1]), (working, working), text)
+            pieces = ["asetnsamples=n=2205:p=0"] * ("norm" in text or "enhance" in text)
+            self.assertEqual((stages[: len(pieces)], stages[-1]), (pieces, working), text)
+            self.assertEqual(working, stages[len(pieces)], text)
             self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
         self.assertEqual(chain("gain:3/ch:1"), f"{UNMIXED},{TO_MONO},{volume(3)},{MONO}")
         # Stages that only select or copy samples leave them as they are.
@@ -187,7 +204,7 @@ class ChainTests(SynchronousTestCase):
             ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
             ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
         ):
-            stages = f"{WORKING},loudnorm={targets}:{LOUDNESS},{FRAMES},{WORKING}"
+            stages = f"{PIECES},{WORKING},loudnorm={targets}:{LOUDNESS},{FRAMES},{WORKING}"
             self.assertEqual(chain(text), stages)
 
     def test_length_after_rates(self) -> None:
@@ -196,9 +213,9 @@ class ChainTests(SynchronousTestCase):
         A length that the source only states may be wrong, so it is not used to cut audio.
         """
         for text, stages in (
-            ("norm:ebu", f"{WORKING},{EBU},{WORKING}"),
+            ("norm:ebu", f"{PIECES},{WORKING},{EBU},{WORKING}"),
             ("enhance:voice", f"{WORKING},{VOICE}"),
-            ("enhance:voice/norm:ebu", f"{WORKING},{VOICE},{WORKING},{EBU},{WORKING}"),
+            ("enhance:voice/norm:ebu", f"{PIECES},{WORKING},{VOICE},{WORKING},{EBU},{WORKING}"),
         ):
             # Each chain ends in the working format, once.
             ends = "" if stages.endswith(WORKING) else f",{WORKING}"
@@ -211,8 +228,11 @@ class ChainTests(SynchronousTestCase):
             known = exactly(44100)
             for probe, last in ((STEREO, ""), (EXACT, known), (counted(441000), known)):
                 selected = trim("start_sample=44100:end_sample=88200")
+                pieces = f"{PIECES}," if "norm" in text else ""
                 self.assertEqual(
-                    chain(f"f:aac/{text}/t:1:1", probe), f"{selected},{stages}{cut}{last}", text
+                    chain(f"f:aac/{text}/t:1:1", probe),
+                    f"{pieces}{selected},{stages.removeprefix(pieces)}{cut}{last}",
+                    text,
                 )
 
     def test_few_samples(self) -> None:
@@ -242,7 +262,8 @@ class ChainTests(SynchronousTestCase):
                 self.assertTrue(is_too_short(options, short))
                 fixed = f"aformat=sample_rates={rate},"
                 output = {"f:aac": rate, "f:opus": 48000, "f:ogg": 8000}[text.split("/")[0]]
-                stages = f"{fixed}apad=whole_len={2 * enough},{fixed}{changes}".rstrip(",")
+                pieces = f"{PIECES}," if "norm" in text else ""
+                stages = f"{pieces}{fixed}apad=whole_len={2 * enough},{fixed}{changes}".rstrip(",")
                 ends = into("flt" if "opus" in text else "fltp", output)
                 length = max(1, round(samples * output / rate))
                 self.assertEqual(

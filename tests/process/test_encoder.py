@@ -41,9 +41,9 @@ FAILURES = (
     (b"", 0, 11, RenderFailed),
     (b"", 0, 40, RenderFailed),
     (b"Invalid data found when processing input", 0, 11, RenderFailed),
-    # The limits of CPU time and memory, of which ffmpeg reports the first by itself.
+    # The limits of CPU time and memory.
     (b"", 0, signal.SIGXCPU, RenderTimeout),
-    (b"Exiting normally, received signal 24.", 255, None, RenderTimeout),
+    (b"terminate called after throwing an instance of 'std::bad_alloc'", 0, 6, MemoryExceeded),
     (b"Error while filtering: Cannot allocate memory", 1, None, MemoryExceeded),
     (b"error while loading shared libraries: x: Cannot allocate memory", 127, None, RenderFailed),
     # The output limit (D52).

@@ -33,6 +33,7 @@ NAMES = {
     "as": "Max address space",
     "cpu": "Max cpu time",
     "nofile": "Max open files",
+    "stack": "Max stack size",
     "fsize": "Max file size",
 }
 
@@ -85,10 +86,11 @@ class LimitTests(SpawnCase):
                 "as": (address_space,) * 2,
                 "cpu": cpu,
                 "nofile": (256, 256),
+                "stack": (8 << 20, 8 << 20),
                 "fsize": (5, 5),
             }
             for name, (soft, hard) in expected.items():
-                _, most = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+                most, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
                 self.assertEqual(resource.RLIM_INFINITY if name in ("data", "as") else most, most)
                 line = re.search(rf"{NAMES[name]} +(\d+) +(\d+)", ended.stdout.decode())
                 assert line is not None, ended
@@ -96,9 +98,9 @@ class LimitTests(SpawnCase):
 
     def test_lower_limits(self) -> None:
         """A limit of the service that is lower stays in force."""
-        self.patch(resource, "getrlimit", lambda _: (7, 9))
+        self.patch(resource, "getrlimit", lambda _: (9, 99))
         words = ChildLimits("prlimit", MEMORY).prefix(100, 1000)
-        numbers = "--data=9:9 --as=9:9 --cpu=9:9 --nofile=9:9 --fsize=9:9 --"
+        numbers = "--data=9:9 --as=9:9 --cpu=9:9 --nofile=9:9 --stack=9:9 --fsize=9:9 --"
         self.assertEqual(["prlimit", "--core=0:0", *numbers.split()], words)
 
     async def test_none_escapes(self) -> None:
@@ -130,15 +132,11 @@ class LimitTests(SpawnCase):
             self.assertEqual(expected, ended.stdout.strip())
 
     async def test_cpu_time(self) -> None:
-        """A program that uses up its CPU time gets SIGXCPU; ffmpeg reports that and exits."""
+        """A program that uses up its CPU time gets SIGXCPU."""
         self.patch(os, "cpu_count", lambda: 1)
         source = "while True: pass"
         ended = await self.run_python(source, timeout=1)
         self.assertEqual((signal.SIGXCPU, True), (ended.signal, ended.used_up_cpu))
-        endless = ["-f", "lavfi", "-i", "sine", "-f", "null", "-"]
-        ended = await self.start("ffmpeg", "-nostdin", *endless, timeout=0.5).wait(15)
-        self.assertEqual((False, True), (ended.ok, ended.used_up_cpu), ended)
-        self.assertFalse((await self.run_python("print(24)")).used_up_cpu)
 
     def test_without_util_linux(self) -> None:
         """Without util-linux, children run without limits and without the death signal."""
