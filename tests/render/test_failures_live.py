@@ -269,6 +269,8 @@ class FailureTests(ScriptedEncoderCase):
             labels = f'format="{end.form}",outcome="{end.outcome}"'
             self.assertIn(f"audio_proxy_render_duration_seconds_count{{{labels}}}", after)
         self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
+        count = len(ends) + sum(end.line is not None for end in ends)
+        await until(lambda: len(render_log_lines(node, log_start)) >= count, "the log lines")
         self.assert_logged(render_log_lines(node, log_start), ends)
         new = [name for name in self.stored() if name not in stored]
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
