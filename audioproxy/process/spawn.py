@@ -68,7 +68,7 @@ class Spawner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """The limits of each child, which the kernel enforces; `setrlimit(2)` describes them.
+    """The limits of each child, which the kernel enforces; setrlimit(2) describes them.
 
     A few bytes of audio can make a decoder or a filter allocate gigabytes. The limits are set ahead
     of the child's program, so it cannot escape them, however busy this process is. The number of
