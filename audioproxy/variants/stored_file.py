@@ -48,8 +48,6 @@ _NO_VARIANT = {
     errno.EACCES,
     errno.EPERM,
 }
-# Bytes of a file that `read_small` returns: one write of a `FileProducer`.
-_SMALL_FILE = 64 * 1024
 
 
 class StoredFile:
