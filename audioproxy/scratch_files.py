@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 #: The directory of temporary files where TMPDIR is unset.
@@ -46,6 +46,11 @@ class ScratchSpace(Protocol):
 def run_inline(work: Callable[[], object]) -> None:
     """Run a function at once, on the calling thread."""
     work()
+
+
+def temporary_folder(environ: Mapping[str, str]) -> str:
+    """Return the directory of temporary files for an environment."""
+    return environ.get("TMPDIR") or DEFAULT_FOLDER
 
 
 def check_folder(folder: str) -> None:

@@ -51,7 +51,7 @@ from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.scratch_files import DEFAULT_FOLDER, AnonymousSpace, check_folder
+from audioproxy.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
@@ -105,7 +105,7 @@ class AudioProxy(Service):
         """
         self._clock = clock = monotonic_clock(reactor)
         self._starting: Deferred[None] | None = None
-        self._folder = os.environ.get("TMPDIR") or DEFAULT_FOLDER
+        self._folder = temporary_folder(os.environ)
         self.drain_timeout = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(clock, threads)

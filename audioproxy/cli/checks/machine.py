@@ -20,7 +20,7 @@ from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch_files import DEFAULT_FOLDER, AnonymousFile
+from audioproxy.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy
@@ -112,7 +112,7 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
 
 async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
     """Check that temporary files can be created, and that the disk has space for them."""
-    folder = os.environ.get("TMPDIR") or DEFAULT_FOLDER
+    folder = temporary_folder(os.environ)
     try:
         file = AnonymousFile(folder=folder)
         try:
