@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
@@ -68,7 +69,6 @@ class LineObserver:
         self._later = later
         self._waiting: list[tuple[float, LogEntry]] = []
         self._flush_scheduled = False
-        self._stamped = (0, "")
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event, unless it is below the level."""
@@ -80,7 +80,7 @@ class LineObserver:
         text = "\n    ".join(
             eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
         )
-        stamp = self._stamp(event.get("log_time", 0.0))
+        stamp = _stamp(event.get("log_time", 0.0))
         self.flush(f"{stamp} {request_id}[{_name(level)}] {text}\n")
 
     def request(self, entry: LogEntry) -> None:
@@ -135,21 +135,25 @@ class LineObserver:
         self.flush()
 
     def _format(self, seconds: float, entry: LogEntry) -> str:
-        stamp, level = self._stamp(seconds), _name(entry.level)
+        stamp, level = _stamp(seconds), _name(entry.level)
         return f"{stamp} request_id={entry.request_id} [{level}] {entry}\n"
-
-    def _stamp(self, seconds: float) -> str:
-        second, milliseconds = divmod(int(seconds * 1000), 1000)
-        if second != self._stamped[0]:
-            text = datetime.fromtimestamp(second, UTC).isoformat()
-            self._stamped = (second, text.removesuffix("+00:00"))
-        return f"{self._stamped[1]}.{milliseconds:03}Z"
 
 
 def lost_lines(count: int) -> str:
     """Return the line about lines that were lost, since they could not be written (D68)."""
-    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
-    return f"{stamp}Z [warning] {count} lines of the log could not be written, and are lost\n"
+    stamp = _stamp(time.time())
+    return f"{stamp} [warning] {count} lines of the log could not be written, and are lost\n"
+
+
+def _stamp(seconds: float) -> str:
+    second, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{_format_second(second)}.{milliseconds:03}Z"
+
+
+# A busy service writes many lines in one second.
+@lru_cache(1)
+def _format_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat().removesuffix("+00:00")
 
 
 def _name(level: Any) -> str:
