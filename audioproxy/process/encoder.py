@@ -257,11 +257,11 @@ def _refusal(ended: Exit) -> Refusal:
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())
     # The stderr of a child that a signal ended explains nothing but a failed allocation.
-    refusal_type = classify(ended.stderr) if ended.signal is None else None
-    if ended.signal is not None and lacked_memory(ended.stderr):
+    refusal_type: type[Refusal] | None = None
+    if ended.signal is None:
+        refusal_type = DiskFull if filled_disk(ended.stderr) else classify(ended.stderr)
+    elif lacked_memory(ended.stderr):
         refusal_type = MemoryExceeded
-    if ended.signal is None and filled_disk(ended.stderr):
-        refusal_type = DiskFull
     how, diagnostic = describe_exit(ended), redact(ended.stderr)
     if refusal_type is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
