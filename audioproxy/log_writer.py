@@ -1,4 +1,4 @@
-"""Writes the log in a thread, so that no line waits for whoever reads it."""
+"""Writes the log in a thread, so that no request waits for the reader of the log."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ _LOUDNORM_RATE = 192_000
 # lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
 # no sample.
 _FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
-# Where a stage has more than this many times the sample rate of the source, it comes in frames of
-# 100 ms. The 65,535 samples that one frame of flac may have are more than a minute at 1000 Hz. They
-# take gigabytes in a resampler, and where it does not get them, libswresample drops the frame and
-# reports no error. The samples of the output are the same.
+# If a stage has more than twice the sample rate of the source, the audio is split into frames of
+# 100 ms. One frame of flac may have 65,535 samples, which last more than a minute at 1000 Hz. To
+# resample such a frame takes gigabytes. Without that memory, libswresample drops the frame and
+# reports no error. The split changes no sample of the output.
 _MOST_FOLD = 2
 _FRAMES_PER_SECOND = 10
 

@@ -1,4 +1,4 @@
-"""The cost of what goes ahead of each child's program."""
+"""The cost of the programs that set the limits of ffmpeg and ffprobe before they start."""
 
 from __future__ import annotations
 

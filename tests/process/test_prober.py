@@ -314,7 +314,7 @@ class ExpensiveTests(ProberCase):
     """Sources that keep a CPU busy until the timeout"""
 
     def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
-        """Let a probe time out that has used the CPU for some time."""
+        """Make a probe time out, after it has used the CPU for some seconds."""
         self.patch(child_module, "_read_cpu_seconds", lambda pid: cpu_seconds)
         probing = self.fetch(source=source)
         self.clock.advance(10)
