@@ -222,9 +222,9 @@ def skip_log_prefixes() -> None:
     """Stop the reactor from setting a log prefix for each event of a descriptor.
 
     Twisted 26.10: ``epollreactor`` handles each event in ``log.callWithLogger``. It sets the prefix
-    of lines that do not state their origin, which `audioproxy.logs` never shows. This takes a third
-    of the time that Twisted needs for a request. Other reactors are not affected. Unnecessary when
-    the reactor sets no prefix, or when this is cheap.
+    of lines that do not state their origin, which `audioproxy.observe.logs` never shows. This takes
+    a third of the time that Twisted needs for a request. Other reactors are not affected.
+    Unnecessary when the reactor sets no prefix, or when this is cheap.
     """
     try:
         module: Any = import_module("twisted.internet.epollreactor")

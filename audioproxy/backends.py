@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.threads import ThreadRunner, bounded
 from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.files.scratch_files import ScratchSpace
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
 from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
-from audioproxy.scratch_files import ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.dispatcher import SourceDispatcher
 from audioproxy.sources.local import LocalSources
-from audioproxy.threads import ThreadRunner, bounded
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import VariantStore
 

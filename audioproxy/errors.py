@@ -196,9 +196,10 @@ class DiskFull(RenderFailed):
 
 
 class IrregularSource(RenderFailed):
-    """A render in one process has found that its source needs two (`audioproxy.media.decoding`).
+    """A render in one process has found that its source needs two.
 
-    A client gets this error only after the start of its response; the next request succeeds.
+    `audioproxy.media.command.decoding` says why. A client gets this error only after the start
+    of its response; the next request succeeds.
     """
 
     default_message = (

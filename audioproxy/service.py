@@ -29,14 +29,17 @@ from twisted.logger import Logger
 
 from audioproxy._twisted import monotonic_clock
 from audioproxy.backends import Backends, BootError
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import BucketStore, Config
+from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.media.loudness import Measurement
-from audioproxy.metrics import Metrics
+from audioproxy.observe.access_log import AccessLog, log_request
+from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
@@ -51,14 +54,11 @@ from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
-from audioproxy.threads import thread_per_call
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable
-from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.health import Readiness
 from audioproxy.web.info import InfoHandler

@@ -33,11 +33,11 @@ from audioproxy._twisted import (
     write_to_log_file,
 )
 from audioproxy.config import Config, ConfigError, load
-from audioproxy.log_writer import LogWriter, write_lines
-from audioproxy.logs import LineObserver, lost_lines
+from audioproxy.config.systemd import VARIABLES, find_notifier, find_socket
+from audioproxy.observe.access_log import log_request
+from audioproxy.observe.log_writer import LogWriter, write_lines
+from audioproxy.observe.logs import LineObserver, lost_lines
 from audioproxy.service import BootError, ProxyService
-from audioproxy.systemd import VARIABLES, find_notifier, find_socket
-from audioproxy.web.access_log import log_request
 
 # More descriptors are of no use: with so many connections, a process reaches other limits first.
 _MAX_DESCRIPTORS = 16_384

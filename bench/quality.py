@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from audioproxy.media.downmix import NAMED_LAYOUTS, find_mix
+from audioproxy.media.command.downmix import NAMED_LAYOUTS, find_mix
 from bench import loudness, plots, voice
 from bench.machine import today
 from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service

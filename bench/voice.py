@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from audioproxy.media.presets import PRESET_RATE, PRESETS
+from audioproxy.media.command.presets import PRESET_RATE, PRESETS
 from tests.support.audio import Sound, chord, convert, mix, noise, read_wav, tone, write_wav
 from tests.support.measures import level, middle, peak, strength
 

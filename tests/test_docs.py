@@ -24,11 +24,11 @@ from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
-from audioproxy.media.inputs import DEMUXERS
+from audioproxy.media.command.inputs import DEMUXERS
+from audioproxy.media.command.trim import find_sample_range
+from audioproxy.media.lengths.find import READERS
 from audioproxy.media.probe import Probe
-from audioproxy.media.source_length.find import READERS
-from audioproxy.media.trim import find_sample_range
-from audioproxy.metrics import Metrics
+from audioproxy.observe.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
 

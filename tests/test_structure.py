@@ -69,7 +69,7 @@ class StructureTests(SynchronousTestCase):
         """
         parts = ("audioproxy.errors", "audioproxy.grammar.", "audioproxy.media.")
         pure = {name: source for name, source in _modules().items() if name.startswith(parts)}
-        self.assertIn("audioproxy.media.filters", pure)
+        self.assertIn("audioproxy.media.command.filters", pure)
         for name, source in pure.items():
             self.assertEqual(set(), _called(ast.parse(source)) & {"input", "open", "print"}, name)
 

@@ -33,10 +33,10 @@ from audioproxy.grammar.request import (
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.sources import HttpsSource, LocalSource, Source
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.diagnostics import without_secrets
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.render.preparation import Commands, assume_commands
 from audioproxy.service import make_resource
 from audioproxy.variants.files import variant_path

@@ -14,9 +14,9 @@ from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
 from audioproxy._twisted import abort_response
+from audioproxy.concurrency.timeouts import ProgressTimeout
+from audioproxy.files.streams import ConsumerGone, FileProducer, Readable
 from audioproxy.http_client.errors import TransportError, translate_error
-from audioproxy.http_client.timeouts import ProgressTimeout
-from audioproxy.streams import ConsumerGone, FileProducer, Readable
 
 # The timeout in seconds for a body that is collected in memory, and the seconds without progress
 # after which a streamed body fails.

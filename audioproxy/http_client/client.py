@@ -19,6 +19,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
+from audioproxy.concurrency.timeouts import ProgressTimeout
 from audioproxy.http_client.agent import ExactUrlAgent
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
@@ -30,7 +31,6 @@ from audioproxy.http_client.bodies import (
 )
 from audioproxy.http_client.connection_pool import ConnectionPool, connection_of
 from audioproxy.http_client.errors import translate_error
-from audioproxy.http_client.timeouts import ProgressTimeout
 
 #: The User-Agent of all requests, including those of ffmpeg.
 USER_AGENT = f"audioproxy/{__version__}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 
-from audioproxy.media.source_length.boxes import Box, inside, read_box
-from audioproxy.media.source_length.find import run_reader
-from audioproxy.media.source_length.reading import Malformed, read_range
+from audioproxy.media.lengths.boxes import Box, inside, read_box
+from audioproxy.media.lengths.find import run_reader
+from audioproxy.media.lengths.reading import Malformed, read_range
 
 # Of Common Encryption, iTunes and Audible.
 _ENCRYPTED_ENTRIES = (b"enca", b"drms", b"aavd")

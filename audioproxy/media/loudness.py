@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.conversion import working_format
+from audioproxy.media.command.conversion import working_format
 
 # ffmpeg prints peaks as amplitudes with three decimals. Amplified samples have more of them.
 _AMPLIFICATION = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.filters import takes_all
+from audioproxy.media.command.filters import takes_all
 from audioproxy.media.probe import Probe
 
 # Codecs whose samples the service converts.

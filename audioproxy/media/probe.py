@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import CUT_SHORT, ENCRYPTED
 from audioproxy.media.info_document import (
     SourceInfo,
@@ -16,8 +17,7 @@ from audioproxy.media.info_document import (
     read_seconds,
     read_source_info,
 )
-from audioproxy.media.inputs import Input
-from audioproxy.media.source_length.reading import SourceLength
+from audioproxy.media.lengths.reading import SourceLength
 
 # ffprobe prints this where a container states no duration. The duration that ffprobe reports is
 # then the size divided by the bit rate of the first frames.

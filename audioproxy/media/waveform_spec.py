@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
-from audioproxy.media.filters import output_channels, output_rate
+from audioproxy.media.command.filters import output_channels, output_rate
 from audioproxy.media.probe import Probe
 
 

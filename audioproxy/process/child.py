@@ -18,9 +18,9 @@ from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReacto
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from audioproxy.log_context import Logger
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.media.diagnostics import redact
-from audioproxy.shared_result import SharedResult
+from audioproxy.observe.log_context import Logger
 
 # Only the end of a child's stderr is kept: its last lines name the cause of a failure.
 _STDERR_LIMIT = 8 * 1024

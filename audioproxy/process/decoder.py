@@ -10,10 +10,10 @@ from io import RawIOBase
 from threading import Event
 from typing import TypeVar
 
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal
-from audioproxy.media.decoding import Pipeline
+from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.encoder import Encoder, open_pipe
-from audioproxy.threads import ThreadRunner, await_uncancelled
 
 # Milliseconds without a byte after which a reader checks whether the child has ended.
 _POLL_TIMEOUT = 500

@@ -21,8 +21,7 @@ from audioproxy.errors import (
     RenderFailed,
     RenderTimeout,
 )
-from audioproxy.log_context import Logger
-from audioproxy.media.decoding import KEPT_LINES, Pipeline
+from audioproxy.media.command.decoding import KEPT_LINES, Pipeline
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
@@ -33,6 +32,7 @@ from audioproxy.media.diagnostics import (
     redact,
     was_cut_short,
 )
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import (
     Child,
     ChildTimeout,

@@ -13,7 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from audioproxy.media.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import redact
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.pcm import PcmSamples, UnusualSamples
-from audioproxy.media.source_length.pcm import sample_bytes
 from audioproxy.media.waveform import SAMPLE
 
 # Values of 16 bits from which ffmpeg's results depend on the machine.

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
+from audioproxy.concurrency.shared_result import SharedCalls
+from audioproxy.concurrency.timeouts import with_timeout
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
@@ -18,8 +20,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.http_client.timeouts import with_timeout
-from audioproxy.log_context import Logger
+from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import (
     classify,
     redact,
@@ -27,13 +28,12 @@ from audioproxy.media.diagnostics import (
     was_cut_short,
 )
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.inputs import Input
+from audioproxy.media.lengths.padded import find_padding
 from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
-from audioproxy.media.source_length.padded import find_padding
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from audioproxy.shared_result import SharedCalls
 
 # Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
 # fields come first, apart from the tags of streams.

@@ -8,14 +8,14 @@ from tempfile import SpooledTemporaryFile
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
 from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed
-from audioproxy.log_context import Logger
-from audioproxy.media.decoding import Pipeline
+from audioproxy.files.scratch_files import DEFAULT_FOLDER
+from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
-from audioproxy.scratch_files import DEFAULT_FOLDER
-from audioproxy.threads import ThreadRunner, await_uncancelled, run_detached
 
 if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import SampleStream, WaveformReader

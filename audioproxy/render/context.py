@@ -12,7 +12,7 @@ from audioproxy.render.preparation import Preparer
 from audioproxy.render.write_back import RenderStorage
 
 if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+    from audioproxy.observe.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

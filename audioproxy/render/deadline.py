@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 
+from audioproxy.concurrency.timeouts import with_timeout
 from audioproxy.errors import RenderTimeout
-from audioproxy.http_client.timeouts import with_timeout
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.media.decoding import Pipeline
-from audioproxy.media.encoding import loudness_arguments, source_loudness_arguments
+from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.encoding import loudness_arguments, source_loudness_arguments
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.process.decoder import Decoder, DecoderPipe
 from audioproxy.process.slots import Slots

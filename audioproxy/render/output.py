@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 
 from audioproxy.errors import DiskFull, Refusal, RenderFailed
-from audioproxy.log_context import Logger
-from audioproxy.media.encoding import StatedLength
-from audioproxy.scratch_files import ScratchFile
+from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.media.command.encoding import StatedLength
+from audioproxy.observe.log_context import Logger
 
 _log = Logger()
 

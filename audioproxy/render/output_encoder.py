@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from audioproxy.errors import NothingDecoded
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.decoding import Pipeline
-from audioproxy.media.encoding import ENCODERS
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.pcm import UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.encoder import Encoder

@@ -25,15 +25,14 @@ from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.log_context import Logger
-from audioproxy.media.conversion import SOXR
-from audioproxy.media.decoding import (
+from audioproxy.media.command.conversion import SOXR
+from audioproxy.media.command.decoding import (
     Pipeline,
     decoded_stream,
     measure_arguments,
     single_process,
 )
-from audioproxy.media.encoding import (
+from audioproxy.media.command.encoding import (
     CommandBuilder,
     StatedLength,
     decoder_command,
@@ -42,14 +41,15 @@ from audioproxy.media.encoding import (
     stated_length,
     uses_length,
 )
+from audioproxy.media.command.exact_length import find_tolerance, length_warning
+from audioproxy.media.command.filters import is_too_short, may_need_length, output_rate
+from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.exact_length import find_tolerance, length_warning
-from audioproxy.media.filters import is_too_short, may_need_length, output_rate
-from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.lengths.find import find_length
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
-from audioproxy.media.source_length.find import find_length
-from audioproxy.media.trim import may_seek, needs_measuring, starts_past_end
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits

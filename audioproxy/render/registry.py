@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.in_flight_counter import InFlightCounter
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import QueueFull
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.render.context import RenderContext
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.render import Render
-from audioproxy.shared_result import SharedResult
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0

@@ -8,6 +8,7 @@ from enum import Enum
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import (
     DiskFull,
     OutputTooLarge,
@@ -16,15 +17,14 @@ from audioproxy.errors import (
     RenderTimeout,
 )
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.log_context import Logger
-from audioproxy.media.decoding import Pipeline
-from audioproxy.media.encoding import ENCODERS, StatedLength
+from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.encoding import ENCODERS, StatedLength
+from audioproxy.observe.log_context import Logger
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import Deadline
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.preparation import Preparation
 from audioproxy.render.write_back import WriteBack
-from audioproxy.shared_result import SharedResult
 
 _log = Logger()
 

@@ -8,10 +8,10 @@ from cachetools import TTLCache
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import RenderFailed
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.s3.objects import (
     StoreError,
     StoreObject,

@@ -18,11 +18,11 @@ from defusedxml.ElementTree import iterparse
 from twisted.internet.task import deferLater
 
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
+from audioproxy.files.streams import Readable
 from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.signing import EMPTY_SHA256, TIMESTAMP_FORMAT, RequestSigner
-from audioproxy.streams import Readable
 
 if TYPE_CHECKING:
     from audioproxy.config import S3Config

@@ -10,7 +10,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from audioproxy.in_flight_counter import InFlightCounter
+from audioproxy.concurrency.in_flight_counter import InFlightCounter
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0

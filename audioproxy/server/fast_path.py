@@ -19,9 +19,9 @@ from twisted.web.http import datetimeToString
 from twisted.web.server import version
 
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.server.request_headers import is_host
 from audioproxy.variants.interfaces import SmallVariantReader
-from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.exchange import choose_request_id
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePlan, plan_response

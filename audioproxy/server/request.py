@@ -35,7 +35,7 @@ class ProxyRequest(Request):
                 channel.reject(_refusal_of_body(channel))
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file without reading them; see `audioproxy.streams.SendfileConsumer`."""
+        """Send bytes of a file, as `audioproxy.files.streams.SendfileConsumer` does."""
         channel: Any = self.channel
         if not channel.is_plain_tcp:
             return None

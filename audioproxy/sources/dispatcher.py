@@ -7,7 +7,7 @@ from typing import Any
 
 from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import LocalSource, Source
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.interfaces import OpenSource
 

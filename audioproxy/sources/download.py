@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from audioproxy.scratch_files import ScratchFile, ScratchSpace
-from audioproxy.streams import ByteStream, ConsumerGone
-from audioproxy.threads import ThreadRunner, await_uncancelled
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.files.streams import ByteStream, ConsumerGone
 
 # Bytes of one write. A thread makes each write.
 _BATCH_SIZE = 1024 * 1024

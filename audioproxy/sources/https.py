@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.timeouts import with_timeout
 from audioproxy.errors import (
     Refusal,
     RenderFailed,
@@ -19,9 +21,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import USER_AGENT
-from audioproxy.http_client.timeouts import with_timeout
-from audioproxy.media.inputs import Input, local_input, remote_input
-from audioproxy.shared_result import SharedResult
+from audioproxy.media.command.inputs import Input, local_input, remote_input
 from audioproxy.sources.download import Downloads
 from audioproxy.sources.https_states import (
     CopiedSource,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.shared_result import SharedCalls, SharedResult
+from audioproxy.concurrency.threads import read_in_thread
 from audioproxy.errors import (
     Refusal,
     RenderFailed,
@@ -16,18 +18,16 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.files.scratch_files import ScratchFile
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.log_context import Logger
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.diagnostics import redact
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.scratch_files import ScratchFile
-from audioproxy.shared_result import SharedCalls, SharedResult
+from audioproxy.observe.log_context import Logger
 from audioproxy.sources.download import Downloads, LimitExceeded
 from audioproxy.sources.origin import WINDOW, OriginClient, OriginState, UnusableOrigin
-from audioproxy.threads import read_in_thread
 
 if TYPE_CHECKING:
     from audioproxy.sources.https import HttpsSources

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from audioproxy.grammar.sources import Source
-from audioproxy.media.inputs import Input
+from audioproxy.media.command.inputs import Input
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from cachetools import TTLCache
 
+from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
-from audioproxy.log_context import Logger
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.threads import ThreadRunner, read_in_thread
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.observe.log_context import Logger
 
 # The directories of a path are opened only to be traversed. With O_PATH, Linux requires no
 # permission to list them.

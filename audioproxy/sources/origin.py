@@ -9,12 +9,12 @@ from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
 
+from audioproxy.concurrency.timeouts import with_timeout
 from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError, UntrustedCertificate
-from audioproxy.http_client.timeouts import with_timeout
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.sources.allowlist import Allowlist
 
 _MAX_REDIRECTS = 5

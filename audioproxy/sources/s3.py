@@ -11,8 +11,8 @@ from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.http_client.errors import TransportError
-from audioproxy.log_context import Logger
-from audioproxy.media.inputs import Input, remote_input
+from audioproxy.media.command.inputs import Input, remote_input
+from audioproxy.observe.log_context import Logger
 from audioproxy.s3.objects import (
     Denied,
     Missing,

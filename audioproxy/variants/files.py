@@ -17,10 +17,10 @@ from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.log_context import Logger
-from audioproxy.scratch_files import ScratchFile
+from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.scratch_files import ScratchFile
-from audioproxy.threads import ThreadRunner, await_uncancelled
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
+from audioproxy.files.scratch_files import ScratchFile
 
 # Bytes of one read. hashlib releases the GIL for each.
 _CHUNK_SIZE = 256 * 1024

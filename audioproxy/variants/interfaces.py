@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from audioproxy.scratch_files import ScratchFile, ScratchSpace
-from audioproxy.streams import ByteStream
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.files.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
 
 

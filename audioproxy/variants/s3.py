@@ -14,11 +14,15 @@ from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.in_flight_counter import InFlightCounter
+from audioproxy.concurrency.shared_result import SharedCalls
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.files.streams import ByteStream
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.in_flight_counter import InFlightCounter
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.s3.error_hints import hint_for
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
@@ -35,10 +39,6 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
-from audioproxy.scratch_files import ScratchFile, ScratchSpace
-from audioproxy.shared_result import SharedCalls
-from audioproxy.streams import ByteStream
-from audioproxy.threads import ThreadRunner
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
-from audioproxy.scratch_files import DetachedRunner, run_inline
+from audioproxy.files.scratch_files import DetachedRunner, run_inline
 
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LOCK_SUFFIX = ".lock"

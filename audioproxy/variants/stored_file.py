@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.streams import FileProducer
+from audioproxy.files.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 
 _MAGIC = b"APVARNT1"

@@ -9,10 +9,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
+from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.errors import NotFound, Refusal, RenderFailed
-from audioproxy.in_flight_counter import InFlightCounter
-from audioproxy.log_context import Logger, set_request_id
-from audioproxy.streams import ConsumerGone
+from audioproxy.files.streams import ConsumerGone
+from audioproxy.observe.log_context import Logger, set_request_id
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.instrumentation import Instrumentation
 

@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal, UpstreamUnavailable
-from audioproxy.log_context import Logger
-from audioproxy.streams import ByteStream
-from audioproxy.web.access_log import AccessLogEntry
+from audioproxy.files.streams import ByteStream
+from audioproxy.observe.access_log import AccessLogEntry
+from audioproxy.observe.log_context import Logger
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audioproxy.web.access_log import AccessLog, log_request
+from audioproxy.observe.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
 
 if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+    from audioproxy.observe.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from audioproxy.errors import RangeNotSatisfiable, UpstreamUnavailable
+from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.log_context import Logger
+from audioproxy.observe.log_context import Logger
 from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
-from audioproxy.streams import FileProducer
 from audioproxy.variants.interfaces import StoredVariant, VariantChanged, VariantStore
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.response_plan import Conditions, Lookup, Outcome, miss_headers, plan_response
 
 if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+    from audioproxy.observe.metrics import Metrics
 
 _log = Logger()
 

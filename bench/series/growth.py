@@ -14,7 +14,7 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore, variant_path
 from bench.client import fetch
 from bench.figures import Curve, Panel, Results

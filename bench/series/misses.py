@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.command.encoding import ENCODERS
 from bench.bare import Commands, commands, first_byte, probe, whole
 from bench.client import fetch
 from bench.figures import Results

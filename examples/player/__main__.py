@@ -20,8 +20,8 @@ from twisted.internet.task import react
 from twisted.logger import globalLogBeginner
 
 from audioproxy.config import Config, ConfigError, load
-from audioproxy.logs import LineObserver
 from audioproxy.loudness import LoudnessMeter
+from audioproxy.observe.logs import LineObserver
 from audioproxy.service import BootError, make_resource
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.urls import Signer

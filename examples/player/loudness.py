@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.grammar.sources import Source
 from audioproxy.loudness import Measurement
-from audioproxy.shared_result import SharedResult
 from audioproxy.urls import InvalidOptions, Variant
 from examples.player.signing import SHAPING, read_variant
 

@@ -16,7 +16,7 @@ import numpy as np
 from twisted.internet.defer import Deferred
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.length_headers import LENGTH_HEADERS
+from audioproxy.media.lengths.headers import LENGTH_HEADERS
 from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing, program
 from tests.examples.test_player import HOSTILE

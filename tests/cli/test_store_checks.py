@@ -19,8 +19,8 @@ from audioproxy.cli.checks.stores import (
     check_stores,
 )
 from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.s3.objects import ObjectStore
-from audioproxy.scratch_files import AnonymousSpace
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.checks import single_result

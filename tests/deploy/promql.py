@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from audioproxy.web.metrics_resource import exposition
+from tests.observe.test_metrics import full, parse
+from tests.observe.test_metrics_live import promtool
 from tests.support.service import PROJECT
-from tests.test_metrics import full, parse
-from tests.test_metrics_live import promtool
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
 

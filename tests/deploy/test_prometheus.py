@@ -9,10 +9,10 @@ import yaml
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
-from audioproxy.metrics import Metrics
+from audioproxy.observe.metrics import Metrics
 from audioproxy.web.metrics_resource import exposition
 from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run_promtool, unknown
-from tests.test_metrics import FakePool, parse
+from tests.observe.test_metrics import FakePool, parse
 
 
 def load(name: str) -> Any:

@@ -12,7 +12,7 @@ from tests.fuzz.fixture import SETUP_BYTES
 from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
 from tests.fuzz.stored import BODY, RECORD, WHOLE
-from tests.media.source_length import test_flac, test_mp3, test_mp4, test_ogg, test_pcm
+from tests.media.lengths import test_flac, test_mp3, test_mp4, test_ogg, test_pcm
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
 OPTIONS = (

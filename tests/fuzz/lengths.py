@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from audioproxy.media.lengths.find import READERS
 from audioproxy.media.probe import Probe
-from audioproxy.media.source_length.find import READERS
 from tests.fuzz.draws import Draws
 from tests.support.audio import find_length_of
 

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.command.trim import find_sample_range, needs_measuring
 from audioproxy.media.diagnostics import classify, redact
 from audioproxy.media.probe import Probe, read_probe
-from audioproxy.media.trim import find_sample_range, needs_measuring
 from tests.fuzz.draws import Draws, check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.logs import LineObserver
-from audioproxy.web.access_log import AccessLogEntry
+from audioproxy.observe.access_log import AccessLogEntry
+from audioproxy.observe.logs import LineObserver
 from tests.fuzz.draws import Draws, check_message
 from tests.fuzz.fixture import VARIANT, FuzzFixture
 from tests.support.http import Connection, Log, Response, read_response

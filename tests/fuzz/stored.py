@@ -12,7 +12,7 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws

@@ -11,16 +11,16 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probe import Probe, read_probe
+from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.ranges import read_range
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws

@@ -12,10 +12,10 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web.iweb import IBodyProducer
 from zope.interface.verify import verifyObject
 
+from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.bodies import BodyStream, BodyTooLarge, RequestBody
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.streams import ConsumerGone
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audioproxy.media.trim import find_sample_range
+from audioproxy.media.command.trim import find_sample_range
 from tests.support.audio import Sound, convert, find_probe, parse_options, read_wav, render
 
 #: Seconds at which the compared regions start; decoding starts 1 s or more before each.

@@ -7,7 +7,7 @@ import struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.encryption import is_encrypted
-from tests.media.source_length.test_mp4 import box, full_box
+from tests.media.lengths.test_mp4 import box, full_box
 from tests.support.audio import run_in_memory
 
 PROTECTION = box(b"sinf", box(b"frma", b"mp4a"), full_box(b"schm", b"cenc\0\1\0\0"))

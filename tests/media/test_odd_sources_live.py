@@ -19,11 +19,11 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.command.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.diagnostics import classify
-from audioproxy.media.encoding import ENCODERS, encoder_arguments
-from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, probe_arguments
-from audioproxy.media.source_length.reading import SourceLength
 from tests.support.audio import (
     Sound,
     constant,

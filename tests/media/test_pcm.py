@@ -7,9 +7,9 @@ from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe
-from audioproxy.media.source_length.reading import SourceLength
 from tests.support.audio import parse_options
 
 STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=2)

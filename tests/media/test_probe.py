@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.inputs import local_input
+from audioproxy.media.command.inputs import local_input
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
-from audioproxy.media.source_length.reading import SourceLength
 from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}

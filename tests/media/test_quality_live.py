@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from tests.support.audio import (
     Sound,
     chord,

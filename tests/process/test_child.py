@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.log_context import set_request_id
+from audioproxy.observe.log_context import set_request_id
 from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.http import Log

@@ -23,7 +23,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.media.decoding import Pipeline
+from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES

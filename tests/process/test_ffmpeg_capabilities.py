@@ -12,13 +12,13 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.conversion import SOXR, SWRESAMPLE
-from audioproxy.media.decoding import decoded_stream, decoder_arguments, measure_arguments
-from audioproxy.media.encoding import ENCODERS, encoder_arguments
-from audioproxy.media.inputs import local_input
-from audioproxy.media.presets import PRESETS
+from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
+from audioproxy.media.command.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.command.inputs import local_input
+from audioproxy.media.command.presets import PRESETS
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.media.source_length.reading import SourceLength
 from audioproxy.process.ffmpeg_capabilities import (
     LISTS,
     Programs,

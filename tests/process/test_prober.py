@@ -24,15 +24,15 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
-from audioproxy.media.inputs import Input, local_input, remote_input
+from audioproxy.media.command.inputs import Input, local_input, remote_input
 from audioproxy.media.probe import Probe
 from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
-from tests.media.source_length.test_padded import extensible
-from tests.media.source_length.test_pcm import chunk, wav
+from tests.media.lengths.test_padded import extensible
+from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.support.processes import FakeSpawner

@@ -27,7 +27,7 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media import waveform as waveform_module
-from audioproxy.media.decoding import Pipeline
+from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import decoder, waveforms

@@ -9,8 +9,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from audioproxy.errors import Refusal
+from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
-from audioproxy.metrics import Metrics
+from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
@@ -24,7 +25,6 @@ from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner, find_soxr

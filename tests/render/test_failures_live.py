@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from twisted.trial.unittest import SkipTest
 
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from tests.support.service import (
     PATIENCE,
     Client,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
-from audioproxy.media.encoding import StatedLength
-from audioproxy.media.length_headers import LENGTH_HEADERS, OutputForm
+from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.media.command.encoding import StatedLength
+from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch_files import AnonymousFile
 from tests.support.processes import open_descriptors
 
 

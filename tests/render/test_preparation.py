@@ -19,8 +19,8 @@ from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.preparation import Commands, find_commands
-from tests.media.source_length.test_padded import extensible
-from tests.media.source_length.test_pcm import chunk, wav
+from tests.media.lengths.test_padded import extensible
+from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
 from tests.support.audio import silence, write_wav

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import ClassVar
 
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from tests.render.test_failures_live import (
     ScriptedEncoderCase,
     target,

@@ -25,8 +25,8 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.media.encoding import ENCODERS
-from audioproxy.media.exact_length import exact_length_filters
+from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import noise, silence, write_wav

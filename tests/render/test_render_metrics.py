@@ -10,11 +10,11 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import QueueFull
-from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.command.encoding import ENCODERS
+from tests.observe.test_metrics import FORMATS, OUTCOMES, Counts
 from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import silence, write_wav
 from tests.support.strategies import DETERMINISTIC, option_segments
-from tests.test_metrics import FORMATS, OUTCOMES, Counts
 
 
 class MetricsCase(SynchronousTestCase):

@@ -12,10 +12,10 @@ from audioproxy.errors import (
     SourceTooLarge,
     UpstreamUnavailable,
 )
+from tests.observe.test_metrics import Counts
 from tests.render.harness import NOTHING_UNRELEASED, RenderHarness
 from tests.support.audio import silence, write_wav
 from tests.support.stores import FakeSource
-from tests.test_metrics import Counts
 
 
 class SourceCase(SynchronousTestCase):

@@ -13,10 +13,10 @@ from twisted.internet.defer import Deferred, execute
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import DiskFull, RenderFailed
-from audioproxy.media.encoding import StatedLength
-from audioproxy.media.length_headers import LENGTH_HEADERS, OutputForm
+from audioproxy.media.command.encoding import StatedLength
+from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
 from audioproxy.render import preparation
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage

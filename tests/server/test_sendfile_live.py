@@ -11,15 +11,15 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from audioproxy.errors import RenderFailed
-from audioproxy.metrics import Metrics
+from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.files.streams import FileProducer
+from audioproxy.observe.access_log import log_request
+from audioproxy.observe.metrics import Metrics
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch_files import AnonymousFile
 from audioproxy.server import sendfile as sendfile_module
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.listener import Listener
 from audioproxy.server.site import ProxySite
-from audioproxy.streams import FileProducer
-from audioproxy.web.access_log import log_request
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audioproxy.blocking_calls import BlockingCalls
-from audioproxy.threads import thread_per_call
+from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.variants.files import FileVariantStore
 from tests.soak.counters import QUIET, Entry, alarms, families, mismatches
 from tests.soak.journal import Journal

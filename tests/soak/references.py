@@ -14,15 +14,15 @@ import numpy as np
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
-from audioproxy.media.encoding import (
+from audioproxy.media.command.encoding import (
     StatedLength,
     encoder_arguments,
     stated_length,
     uses_length,
 )
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.media.command.trim import may_seek, needs_measuring
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.media.trim import may_seek, needs_measuring
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.audio import find_length_of

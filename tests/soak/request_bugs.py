@@ -9,8 +9,9 @@ from typing import Any
 
 from twisted.python.failure import Failure
 
+from audioproxy.files.streams import FileProducer
 from audioproxy.media import filters
-from audioproxy.metrics import Metrics
+from audioproxy.observe.metrics import Metrics
 from audioproxy.render.deadline import Deadline
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.preparation import Preparation
@@ -20,7 +21,6 @@ from audioproxy.render.write_back import WriteBack
 from audioproxy.server import channel, connections, fast_path, listener, request
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
-from audioproxy.streams import FileProducer
 from audioproxy.web import exchange, response_plan
 from audioproxy.web.exchange import Exchange
 from tests.soak.injection import Bugs, Patch, wrap
@@ -211,7 +211,7 @@ def drop_output_limit() -> Patch:
     return wrap(RenderOutput, "__init__", create)
 
 
-@detected_by("tests.media.test_filters")
+@detected_by("tests.media.command.test_filters")
 def resample_whole_frames() -> Patch:
     """Low sample rates are resampled in frames of any length."""
     return filters, "_MOST_FOLD", 1 << 30

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.scratch_files import AnonymousFile
+from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.sources.https import OpenHttpsSource
 from audioproxy.sources.https_states import RangedSource
 from audioproxy.sources.local import OpenLocalSource

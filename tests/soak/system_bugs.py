@@ -10,10 +10,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from audioproxy import _twisted, threads
-from audioproxy.blocking_calls import BlockingCalls
-from audioproxy.log_writer import LogWriter
+from audioproxy import _twisted
+from audioproxy.concurrency import threads
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.media import diagnostics
+from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import child, prober, spawn
 from audioproxy.process.child import Child, ChildTimeout
 from audioproxy.process.prober import Prober
@@ -134,7 +135,7 @@ def signal_child_alone() -> Patch:
 # threads and blocking calls
 
 
-@detected_by("tests.test_blocking_calls")
+@detected_by("tests.concurrency.test_blocking_calls")
 def wait_for_hanging_disk() -> Patch:
     """Calls to a hanging disk have no timeout."""
 
@@ -144,7 +145,7 @@ def wait_for_hanging_disk() -> Patch:
     return wrap(BlockingCalls, "run", run)
 
 
-@detected_by("tests.test_blocking_calls")
+@detected_by("tests.concurrency.test_blocking_calls")
 def call_hanging_disk() -> Patch:
     """A hanging disk gets more and more calls."""
 
@@ -155,13 +156,13 @@ def call_hanging_disk() -> Patch:
     return wrap(BlockingCalls, "run", run)
 
 
-@detected_by("tests.test_blocking_calls")
+@detected_by("tests.concurrency.test_blocking_calls")
 def keep_late_file() -> Patch:
     """A file opened after the timeout stays behind."""
     return wrap(BlockingCalls, "run", lambda original, *words, **_: original(*words[:3]))
 
 
-@detected_by("tests.test_threads")
+@detected_by("tests.concurrency.test_threads")
 def leave_thread() -> Patch:
     """A cancelled call does not wait for its thread."""
 
@@ -174,7 +175,7 @@ def leave_thread() -> Patch:
 # log and timers
 
 
-@detected_by("tests.test_log_writer")
+@detected_by("tests.observe.test_log_writer")
 def wait_for_reader_of_log() -> Patch:
     """A log line waits for its reader."""
     return LogWriter, "start", lambda self: None

@@ -16,11 +16,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch_files import AnonymousFile
 from audioproxy.sources import download as download_module
 from audioproxy.sources.download import FileConsumer, LimitExceeded
-from audioproxy.streams import ConsumerGone
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads

@@ -18,10 +18,10 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.scratch_files import AnonymousFile
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.download import Downloads
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource

@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors

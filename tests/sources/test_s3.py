@@ -13,7 +13,7 @@ from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
-from audioproxy.media.inputs import Input
+from audioproxy.media.command.inputs import Input
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import Denied, ObjectStore
 from audioproxy.sources.s3 import OpenS3Source, S3Sources

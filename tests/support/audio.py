@@ -35,14 +35,13 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
-from audioproxy.media.conversion import SOXR
-from audioproxy.media.decoding import (
+from audioproxy.media.command.conversion import SOXR
+from audioproxy.media.command.decoding import (
     decoded_stream,
     measure_arguments,
     single_process,
 )
-from audioproxy.media.diagnostics import classify
-from audioproxy.media.encoding import (
+from audioproxy.media.command.encoding import (
     ENCODERS,
     decoder_command,
     encoder_arguments,
@@ -51,18 +50,19 @@ from audioproxy.media.encoding import (
     stated_length,
     uses_length,
 )
-from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.media.loudness import LoudnessParser, Measurement
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.media.source_length.find import find_length
-from audioproxy.media.source_length.padded import find_padding
-from audioproxy.media.source_length.reading import SourceLength
-from audioproxy.media.trim import (
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.media.command.trim import (
     may_seek,
     needs_measuring,
     starts_past_end,
 )
+from audioproxy.media.diagnostics import classify
+from audioproxy.media.encryption import is_encrypted
+from audioproxy.media.lengths.find import find_length
+from audioproxy.media.lengths.padded import find_padding
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.loudness import LoudnessParser, Measurement
+from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 

@@ -29,14 +29,16 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from audioproxy.errors import Refusal
+from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.request import SigningKeys, VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import Source, read_source
-from audioproxy.media.inputs import Input, local_input
-from audioproxy.metrics import Metrics
+from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.observe.access_log import log_request
+from audioproxy.observe.metrics import Metrics
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
@@ -45,9 +47,7 @@ from audioproxy.render.output import RenderOutput
 from audioproxy.render.preparation import Preparer
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
-from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.web.access_log import log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.health import Readiness
 from audioproxy.web.info import InfoHandler

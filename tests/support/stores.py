@@ -9,10 +9,10 @@ from typing import Any, NoReturn, TypeVar
 from twisted.internet.defer import Deferred
 
 from audioproxy.errors import NotFound
+from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
+from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
-from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.scratch_files import AnonymousFile, ScratchFile
-from audioproxy.streams import FileProducer
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.variants.headers import VariantHeaders
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, S3Source
-from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors

@@ -21,7 +21,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy import service as service_module
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
 from audioproxy.render.output import RenderOutput

@@ -21,10 +21,10 @@ from twisted.internet.defer import Deferred, execute, gatherResults
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.scratch_files import AnonymousFile, ScratchFile
-from audioproxy.threads import thread_per_call
+from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders

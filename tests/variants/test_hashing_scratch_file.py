@@ -15,8 +15,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.scratch_files import AnonymousFile
-from audioproxy.threads import thread_per_call
+from audioproxy.concurrency.threads import thread_per_call
+from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.variants import hashing_scratch_file as hashing_scratch_file_module
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from tests.support.processes import open_descriptors

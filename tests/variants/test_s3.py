@@ -18,8 +18,11 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import formatEvent
 
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchSpace
+from audioproxy.files.streams import ConsumerGone
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
     Busy,
@@ -31,9 +34,6 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
 )
 from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
-from audioproxy.scratch_files import AnonymousFile, AnonymousSpace, ScratchSpace
-from audioproxy.streams import ConsumerGone
-from audioproxy.threads import ThreadRunner
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders

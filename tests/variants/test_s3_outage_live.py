@@ -9,9 +9,9 @@ from collections.abc import Callable
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
+from audioproxy.concurrency.timeouts import ProgressTimeout
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
-from audioproxy.http_client.timeouts import ProgressTimeout
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module

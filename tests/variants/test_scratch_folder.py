@@ -12,8 +12,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import scratch_files as scratch_module
-from audioproxy.scratch_files import AnonymousFile, AnonymousSpace, check_folder
+from audioproxy.files import scratch_files as scratch_module
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, check_folder
 from audioproxy.variants import scratch_folder as scratch_folder_module
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from tests.support.processes import open_descriptors

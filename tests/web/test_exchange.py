@@ -16,8 +16,8 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from tests.observe.test_metrics import Counts
 from tests.support.http import Connection, Log, ResourceHarness
-from tests.test_metrics import Counts
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 #: The options and the source of `PATH` in the log.

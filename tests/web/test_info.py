@@ -21,9 +21,9 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
+from tests.observe.test_metrics import Counts
 from tests.support.http import NOW, Connection, FakeSource, Log, ResourceHarness, Response
 from tests.support.processes import FakeChild
-from tests.test_metrics import Counts
 
 PATH = b"/info/plain/local://a.mp3"
 #: The SHA-256 of the source, a newline and the validator of every source in these tests.

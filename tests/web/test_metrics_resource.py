@@ -13,8 +13,8 @@ from twisted.web.server import Site
 
 from audioproxy.server.site import ProxySite
 from audioproxy.web.metrics_resource import MetricsResource, exposition
+from tests.observe.test_metrics import Counts, read
 from tests.support.http import Connection, Log, ResourceHarness, Response
-from tests.test_metrics import Counts, read
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 CONTENT_TYPE = b"text/plain; version=0.0.4"

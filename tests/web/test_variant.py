@@ -31,9 +31,9 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
+from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
-from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from tests.support.http import (

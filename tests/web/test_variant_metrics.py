@@ -7,8 +7,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UpstreamUnavailable
+from tests.observe.test_metrics import FORMATS, Counts
 from tests.support.http import NOW, FakeSource, ResourceHarness
-from tests.test_metrics import FORMATS, Counts
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 

@@ -17,10 +17,10 @@ from audioproxy.cli.formatting import format_count
 from audioproxy.cli.http import get
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
+from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy

@@ -1,0 +1,1 @@
+"""Waiting together, in threads, and for a limited time."""

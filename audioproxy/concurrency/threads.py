@@ -1,0 +1,149 @@
+"""Threads for work that would block the reactor, and a wait that survives cancellation."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from threading import Thread
+from typing import Any, Protocol, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorFromThreads
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from audioproxy.concurrency.shared_result import SharedResult
+
+_log = Logger()
+
+T = TypeVar("T")
+
+
+class ThreadRunner(Protocol):
+    """Runs a function in a thread.
+
+    It raises OSError where no thread can be started.
+    """
+
+    def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
+
+
+def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
+    """Return a runner that starts a new thread for each call.
+
+    The reactor's pool is small and has other work, while these calls may last as long as a
+    render. The process does not wait for these threads when it ends.
+    """
+
+    def start(work: Callable[[], T]) -> Deferred[T]:
+        done: Deferred[T] = Deferred()
+
+        def run() -> None:
+            try:
+                outcome = work()
+            except BaseException:
+                reactor.callFromThread(done.errback, Failure())
+            else:
+                reactor.callFromThread(done.callback, outcome)
+
+        try:
+            Thread(target=run, name="audioproxy", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
+        return done
+
+    return start
+
+
+def bounded(run_in_thread: ThreadRunner, most: int) -> ThreadRunner:
+    """Return a runner of up to ``most`` calls at a time; further calls wait in order."""
+    waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
+    running = 0
+
+    def start(work: Callable[[], T]) -> Deferred[T]:
+        if running < most:
+            return begin(work)
+        done: Deferred[T] = Deferred()
+        waiting.append((work, done))
+        return done
+
+    def begin(work: Callable[[], T]) -> Deferred[T]:
+        nonlocal running
+        begun = run_in_thread(work)
+        running += 1
+        return begun.addBoth(end)
+
+    def end(outcome: T) -> T:
+        nonlocal running
+        running -= 1
+        # Without a thread for one call, the next ones would wait forever.
+        while waiting and running < most:
+            work, done = waiting.popleft()
+            maybeDeferred(begin, work).chainDeferred(done)
+        return outcome
+
+    return start
+
+
+def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> None:
+    """Run a function in a thread without waiting for it; inline where no thread can be started."""
+    try:
+        running = run_in_thread(work)
+    except OSError:
+        work()
+    else:
+        running.addErrback(lambda failure: _log.failure("work in a thread failed", failure))
+
+
+async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = lambda: None) -> T:
+    """Wait for work that cannot be cancelled; raise CancelledError only after it has ended.
+
+    A caller that returned earlier would close files that the work still uses.
+
+    :param stop: called on cancellation, to let the work end soon.
+    """
+    result: SharedResult[T] = SharedResult()
+    ended: SharedResult[None] = SharedResult()
+
+    def end(outcome: T | Failure) -> None:
+        result.fire(outcome)
+        ended.fire(None)
+
+    running.addBoth(end)
+    cancelled = False
+    while not ended.fired:
+        try:
+            await ended.wait()
+        except CancelledError:
+            cancelled = True
+            stop()
+    if cancelled:
+        raise CancelledError
+    return await result.wait()
+
+
+async def read_in_thread(
+    run_in_thread: ThreadRunner, descriptor: int, offset: int, count: int
+) -> bytes:
+    """Return up to ``count`` bytes of a file.
+
+    If the caller is cancelled, the thread reads on from a descriptor of its own.
+
+    :raises OSError: where the file cannot be read, or no thread can be started.
+    """
+    own = os.dup(descriptor)
+
+    def read() -> bytes:
+        try:
+            return os.pread(own, count, offset)
+        finally:
+            os.close(own)
+
+    try:
+        reading = run_in_thread(read)
+    except OSError:
+        os.close(own)
+        raise
+    return await reading

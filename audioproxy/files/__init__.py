@@ -1,0 +1,1 @@
+"""Byte streams, and files without a name."""

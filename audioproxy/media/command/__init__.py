@@ -1,0 +1,1 @@
+"""Command lines of ffmpeg: how it opens, converts and encodes."""

@@ -1,0 +1,213 @@
+"""How ffmpeg opens a source, and irregular sources: their detection, and their decoder.
+
+An irregular source changes its sample rate, its channels or its sample format inside, or it holds
+samples that are no audio: NaN, infinite or huge ones. At such a change ffmpeg builds its filters
+anew, and all filters that count begin at zero. A sample that is no audio spoils all that follows it
+in a filter with memory, and encoders do not accept it. A source is irregular, too, if it has more
+audio than its header states, as joined files have: the header of the output would state too little.
+
+A render in one process fails at each of these. It is then repeated in two processes: a decoder
+outputs one stream at the probed rate and channels, and the encoder reads that (D63). If the output
+depends on the length of the source, that is measured. For the regular part of a source, both ways
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.conversion import SWRESAMPLE
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
+from audioproxy.media.command.exact_length import EXCESS
+from audioproxy.media.command.inputs import Input, decoded_input
+from audioproxy.media.diagnostics import CUT_SHORT
+from audioproxy.media.probe import Probe
+
+# A source is decoded to its end, however many of its frames are damaged.
+_QUIET = ["-nostdin", "-hide_banner", "-max_error_rate", "1", "-v"]
+# The first audio stream and nothing else.
+_AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
+# Makes ffmpeg fail at a change of rate, channels or sample format.
+_NO_CHANGES = ["-reinit_filter", "0"]
+
+# The amplitude from which a sample is no audio: 96 dB over full scale. Conversions of larger ones
+# to 16 bits overflow.
+_LARGEST_SAMPLE = 65536
+
+# No sum of channels exceeds full scale.
+_MIXING_RESAMPLER = (*SWRESAMPLE, "-rematrix_maxval", "1")
+_RESAMPLER = " ".join(_MIXING_RESAMPLER)[1:].replace(" -", ":").replace(" ", "=")
+
+# Reports samples that are no audio. To silencedetect, all audio is silence with this limit, so it
+# reports the start of silence at the first sample, and an end at each sample that is no audio. The
+# times are seconds; it counts samples from 1.
+_SAMPLE_CHECK = (
+    "asetpts=N,silencedetect=noise={limit}:duration=0,ametadata=mode=print:file=pipe\\\\:2:direct=1"
+)
+_START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
+_REPORT = rb"^lavfi\.silence_(?:start|end)="
+_IRREGULAR = re.compile(
+    rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
+    # The messages of FFmpeg's AAC encoder and of LAME.
+    rb"|Input contains \(near\) NaN|calc_energy: Assertion"
+    rb"|^lavfi\.silence_end=|" + EXCESS,
+    re.MULTILINE,
+)
+
+#: Lines of stderr that are needed however much output follows them.
+KEPT_LINES = re.compile(CUT_SHORT.pattern + rb"|" + _REPORT + rb"|" + EXCESS, re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The command lines of a render.
+
+    :ivar encoder: writes the output.
+    :ivar decoder: for an irregular source, the process whose stdout is the encoder's stdin.
+    :ivar checked_rate: the sample rate in Hz of the source, if the encoder checks its samples.
+    """
+
+    encoder: list[str]
+    decoder: list[str] | None = None
+    checked_rate: int | None = None
+
+    def is_irregular(self, stderr: bytes, *, succeeded: bool = False) -> bool:
+        """Return whether the encoder has found its source irregular.
+
+        :param succeeded: the encoder has ended without an error, so it has had all samples.
+        """
+        if self.decoder is not None:
+            return False
+        if _IRREGULAR.search(stderr) is not None:
+            return True
+        if self.checked_rate is None:
+            return False
+        start = _START.search(stderr)
+        return succeeded if start is None else round(float(start[1]) * self.checked_rate) != 1
+
+    def has_checked(self, stderr: bytes) -> bool:
+        """Return whether the encoder has found a sample that is audio, where it checks samples."""
+        return self.checked_rate is None or _START.search(stderr) is not None
+
+
+def single_process(encoder: list[str], probe: Probe) -> Pipeline:
+    """Return the pipeline of a source that is not known as irregular."""
+    is_checked = any("silencedetect" in word for word in encoder)
+    return Pipeline(encoder, checked_rate=probe.sample_rate if is_checked else None)
+
+
+def open_source(
+    ffmpeg: str, source: Input, probe: Probe | None = None, seek: int = 0, *, uniform: bool = True
+) -> list[str]:
+    """Return the beginning of a command line, up to the selection of the audio stream.
+
+    :param seek: the sample at which decoding starts. ffmpeg counts the time of a seek from the
+        first sample of any stream. Microseconds, which are its unit, are exact: it rounds them to
+        the nearest sample.
+    :param uniform: fail at a change inside the source.
+    """
+    position = None
+    if seek and probe is not None:
+        position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
+    return [
+        *(ffmpeg, *_QUIET, source.verbosity),
+        *(_NO_CHANGES if uniform and source.decoded is None else []),
+        *source.encoder_arguments(position),
+        *_AUDIO_ONLY,
+    ]
+
+
+def regularity_checks(source: Input, probe: Probe, seek: int, *, samples: bool) -> list[str]:
+    """Return the filters that make a render of an irregular source fail, or report it.
+
+    :param seek: the sample at which decoding starts. A change may precede it.
+    :param samples: check stored floating-point samples.
+    """
+    if source.decoded is not None:
+        return []
+    checks = []
+    if seek:
+        expected = f"eq(sample_rate\\,{probe.sample_rate})*eq(nb_channels\\,{probe.channels})"
+        checks.append(
+            f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={_precision(probe)}"
+        )
+    if samples and probe.stores_floats:
+        checks.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
+    return checks
+
+
+def _precision(probe: Probe) -> str:
+    """Return the precision at which the volume filter takes the samples of a decoder as they are.
+
+    At the volume 1 it passes them on.
+    """
+    if not probe.decodes_to_floats:
+        return "fixed"
+    return "double" if probe.codec.startswith("pcm_f64") else "float"
+
+
+def decoded_stream(probe: Probe) -> Input:
+    """Return the input of the encoder that reads what `decoder_arguments` outputs.
+
+    Its format holds every sample of the decoder, and converts to 16 bits as those would: integers
+    are cut off, floating-point numbers are rounded.
+    """
+    return decoded_input(_stream_format(probe), probe.sample_rate, probe.channels)
+
+
+def _stream_format(probe: Probe) -> str:
+    return "f64le" if probe.decodes_to_floats else "s32le"
+
+
+def decoder_arguments(
+    ffmpeg: str, source: Input, probe: Probe, seek: int, *, finite: bool = True
+) -> list[str]:
+    """Return the command line that decodes an irregular source to one stream.
+
+    The stream has the probed rate and channels. The resampler is always that of libswresample: at
+    each change ffmpeg drops what the resampler holds, which is 2 ms for this one, and up to 40 ms
+    for libsoxr.
+
+    :param finite: samples that are no audio become silence.
+    """
+    filters = []
+    if finite and probe.stores_floats:
+        filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
+    layout = probe.layout
+    if layout is None or " channels" in layout:
+        layout = OUTPUT_LAYOUTS.get(probe.channels)
+    if probe.channels == 2:
+        # libswresample lowers mono by 3 dB on both sides. A filter of its own mixes the channels:
+        # ffmpeg would mix them ahead of the volume.
+        filters.append("volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double")
+        filters.append(f"aresample={probe.sample_rate}:ochl={layout}:{_RESAMPLER}")
+    elif layout is not None:
+        filters.append(f"aformat=channel_layouts={layout}")
+    form = _stream_format(probe)
+    return [
+        *open_source(ffmpeg, source, probe, seek, uniform=False),
+        *(["-af", ",".join(filters)] if filters else []),
+        *_MIXING_RESAMPLER,
+        *("-ar", str(probe.sample_rate), "-ac", str(probe.channels)),
+        *("-abort_on", "empty_output", "-c:a", f"pcm_{form}", "-f", form, "pipe:1"),
+    ]
+
+
+def measure_arguments(ffmpeg: str, source: Input, probe: Probe) -> list[str]:
+    """Return the command line of a decode pass that counts the samples of a source.
+
+    ffmpeg writes one byte for each sample of the stream that `decoder_arguments` describes, and
+    reports their number. Time stamps have gaps, and filters that count begin anew at a change. One
+    channel is counted: libswresample cannot mix Ambisonics, or nine unlabeled channels.
+    """
+    return [
+        *open_source(ffmpeg, source, uniform=False),
+        *("-progress", "pipe:1", "-stats_period", "3600"),
+        *("-af", "pan=mono|c0=c0"),
+        *_MIXING_RESAMPLER,
+        *("-ar", str(probe.sample_rate), "-ac", "1"),
+        *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),
+    ]

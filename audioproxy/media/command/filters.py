@@ -1,0 +1,291 @@
+"""The filter chain of a render, in an order that does not depend on the order of the options.
+
+    trim, enhance, channels, norm, gain, fade, sample rate, bit depth, exact length
+
+Enhance precedes every other stage that changes the sound (Time-domain and preview options; D51), so
+it processes each channel of the source. Norm follows channels, so the loudness is that of the
+output's channels. Gain follows norm, which would undo it. Fades follow norm, which would raise the
+quiet parts again. The bit depth is reduced once, after all stages that compute samples (D60).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.grammar.options import Fade, LoudnessTargets, VariantOptions
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.conversion import (
+    WORKING_FORMAT,
+    convert_to,
+    dither_filter,
+    output_depth,
+    output_sample_format,
+    working_format,
+)
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, find_mix, find_speakers
+from audioproxy.media.command.exact_length import (
+    exact_length_filters,
+    find_tolerance,
+    resampled_count,
+)
+from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
+from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, find_sample_range
+from audioproxy.media.probe import Probe
+
+# ffmpeg's filters do not accept more channels without labels.
+_MOST_LABELED = 8
+
+# The numbers of samples that the header of flac can state: years of audio.
+_MOST_SAMPLES = 1 << 36
+_LOUDNORM_RATE = 192_000
+# Where a resampler directly follows loudnorm, ffmpeg 7.1 aborts at the end of sources of some
+# lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
+# no sample.
+_FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
+# If a stage has more than twice the sample rate of the source, the audio is split into frames of
+# 100 ms. One frame of flac may have 65,535 samples, which last more than a minute at 1000 Hz. To
+# resample such a frame takes gigabytes. Without that memory, libswresample drops the frame and
+# reports no error. The split changes no sample of the output.
+_MOST_FOLD = 2
+_FRAMES_PER_SECOND = 10
+
+
+def output_channels(options: VariantOptions, probe: Probe) -> int:
+    """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
+
+    For peaks of a stereo source, it is 2 if no stage but trimming is requested. If one channel is
+    requested, the reduction (`audioproxy.media.waveform`) mixes the two, bit for bit as
+    audiowaveform does.
+    """
+    if options.f == "peaks" and probe.channels == 2 and not _computes(options):
+        return 2
+    return options.ch or min(probe.channels, 2)
+
+
+def output_rate(options: VariantOptions, probe: Probe) -> int:
+    """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
+    return options.sr or options.format.rates.nearest(probe.sample_rate)
+
+
+def output_samples(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> int | None:
+    """Return the number of samples of the output.
+
+    It is None where nothing confirms it, and where only a broken source can have so many.
+    """
+    if sample_range.length is None:
+        return None
+    start = sample_range.seek + sample_range.start
+    rate = output_rate(options, probe)
+    samples = resampled_count(start, sample_range.length, probe.sample_rate, rate)
+    return samples if samples < _MOST_SAMPLES else None
+
+
+def may_need_length(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether measuring the source may change the outcome of a render that output no audio.
+
+    The source may end before ``t`` starts, whatever its header states. Or it has fewer samples than
+    a stage needs; it is padded once the number of its samples is known (D13).
+    """
+    return not probe.measured and (options.t is not None or _least_samples(options, probe) > 0)
+
+
+def is_too_short(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether a stage needs more samples than a measured source gives it (D13).
+
+    A length that was not measured does not count: padding a source that gives no samples would make
+    it look decodable.
+    """
+    length = find_sample_range(options, probe).length
+    return probe.measured and length is not None and length < _least_samples(options, probe)
+
+
+def _least_samples(options: VariantOptions, probe: Probe) -> int:
+    """Return the number of samples that the conversions to other sample rates need."""
+    rates = _rates(options, probe) - {probe.sample_rate}
+    return max((FEW_SAMPLES * -(-probe.sample_rate // rate) for rate in rates), default=0)
+
+
+def _rates(options: VariantOptions, probe: Probe) -> set[int]:
+    """Return the sample rates in Hz of the output, and of the stages that have their own."""
+    rates = {output_rate(options, probe)}
+    if options.enhance is not None:
+        rates.add(PRESET_RATE)
+    if options.norm is not None:
+        rates.add(_LOUDNORM_RATE)
+    return rates
+
+
+def _computes(options: VariantOptions) -> bool:
+    """Return whether a stage other than the mix of channels computes samples."""
+    fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
+    return bool(options.enhance or options.norm or options.gain or fades)
+
+
+def copies_floats(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the output has the floating-point samples of the source, unchanged."""
+    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    return (
+        output_depth(options, probe) == "32f"
+        and output_rate(options, probe) == probe.sample_rate
+        and not _computes(options)
+        and (mix is None or not mix.computed)
+    )
+
+
+def takes_all(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether no stage selects samples of the source, changes them or mixes them."""
+    return (
+        options.t is None
+        and output_rate(options, probe) == probe.sample_rate
+        and not _computes(options)
+        and find_mix(probe.channels, probe.layout, output_channels(options, probe)) is None
+    )
+
+
+def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:
+    """Return the chain for ``-af``; it is empty where no filter is needed.
+
+    ffmpeg converts sample rates and formats wherever two stages differ. So both are fixed ahead of
+    the stages that count samples or compute them, and after these stages.
+
+    :raises InvalidOptions: for a source that a stage does not support.
+    """
+    rate, layout = probe.sample_rate, _output_layout(options, probe)
+    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    computed = _computes(options) or (mix is not None and mix.computed)
+    short = is_too_short(options, probe)
+    stages = list(_select(options, probe, sample_range, short=short))
+    if stages:
+        rate_filter = f"aformat=sample_rates={rate}"
+        stages = [rate_filter, *stages, rate_filter]
+    if max(_rates(options, probe)) > _MOST_FOLD * rate:
+        stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
+    if computed:
+        stages.append(working_format(rate, layout if mix is None else None))
+    stages += _changes(options, probe, sample_range, mix, cut=not short)
+    if computed:
+        stages.append(working_format(rate, layout))
+    samples = output_samples(options, probe, sample_range)
+    stages += _finish(options, probe, samples, computed=computed, short=short)
+    # Neighboring stages may fix the same rate and format; one filter does.
+    return ",".join(stage for stage, _ in groupby(stages))
+
+
+def _output_layout(options: VariantOptions, probe: Probe) -> str:
+    return OUTPUT_LAYOUTS[output_channels(options, probe)]
+
+
+def _select(
+    options: VariantOptions, probe: Probe, sample_range: SampleRange, *, short: bool
+) -> Iterator[str]:
+    """Yield the stages that select samples of the source, and pad a source that is too short."""
+    if sample_range.start or sample_range.end is not None:
+        end = "" if sample_range.end is None else f":end_sample={sample_range.end}"
+        yield f"atrim=start_sample={sample_range.start}{end}"
+        yield "asetpts=PTS-STARTPTS"
+    if short:
+        yield f"apad=whole_len={2 * _least_samples(options, probe)}"
+
+
+def _changes(
+    options: VariantOptions,
+    probe: Probe,
+    sample_range: SampleRange,
+    mix: Mix | None,
+    *,
+    cut: bool,
+) -> Iterator[str]:
+    """Yield the stages from ``enhance`` to ``fade``.
+
+    :param cut: restore the number of samples after the stages that have a rate of their own.
+    """
+    rate = probe.sample_rate
+    speakers = find_speakers(probe.channels, probe.layout)
+    labeled = speakers is not None and len(speakers) <= _MOST_LABELED
+    if mix is not None and not labeled:
+        # The filters of `enhance` need a layout.
+        yield mix.filter
+    if options.enhance is not None:
+        _check_rate(f"enhance:{options.enhance}", rate)
+        yield from PRESETS[options.enhance](rate)
+    if mix is not None and labeled:
+        yield mix.filter
+    if options.norm is not None:
+        _check_rate(f"norm:{options.norm}", rate)
+        yield from _normalize(options.norm, rate, _output_layout(options, probe))
+    if cut and (options.enhance or options.norm):
+        yield from _cut(probe, sample_range)
+    if options.gain:
+        yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
+    if options.fade is not None:
+        yield from _fades(options.fade, sample_range, rate)
+
+
+def _finish(
+    options: VariantOptions, probe: Probe, samples: int | None, *, computed: bool, short: bool
+) -> Iterator[str]:
+    """Yield the stages that give the output its rate, its bit depth and its exact length.
+
+    :param samples: the number of samples of the output, where it is known.
+    """
+    output = output_rate(options, probe)
+    dither = dither_filter(options, probe, computed=computed or output != probe.sample_rate)
+    stages = [] if dither is None else [dither]
+    if short:
+        stages.append(f"atrim=end_sample={samples}")
+    if samples is not None:
+        stages.append(exact_length_filters(samples, output, find_tolerance(probe, output)))
+    if stages:
+        # Otherwise ffmpeg may convert the rate and the format in different places, and round
+        # resampled audio to the format of the source.
+        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
+        yield convert_to(sample_format, output, _output_layout(options, probe))
+    yield from stages
+
+
+def _check_rate(segment: str, rate: int) -> None:
+    """Refuse a source whose sample rate is too low for a stage."""
+    if rate < LOWEST_RATE:
+        raise InvalidOptions(
+            f'"{segment}" is not accepted: it takes sources of at least {LOWEST_RATE} Hz, and this'
+            f" one has {rate}."
+        )
+
+
+def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
+    """Yield the filters that change the loudness and nothing else; loudnorm has its own rate."""
+    yield working_format(rate, layout)
+    yield (
+        f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
+        f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
+    )
+    yield _FRAMES_OF_LOUDNORM
+    yield working_format(rate, layout)
+
+
+def _cut(probe: Probe, sample_range: SampleRange) -> Iterator[str]:
+    """Yield the filter that cuts what resampling there and back has added, which is one sample.
+
+    The output is cut to the end of ``t`` or to a measured length, but not to a length that the
+    source only states. If the source has more samples than it states, all of them are rendered.
+    """
+    if sample_range.end is not None:
+        yield f"atrim=end_sample={sample_range.end - sample_range.start}"
+    elif probe.measured and sample_range.length is not None:
+        yield f"atrim=end_sample={sample_range.length}"
+
+
+def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:
+    fade_in = round(fade.fade_in * rate)
+    if fade.fade_in or fade.fade_out:
+        # The filter counts samples by their time stamps, which have gaps where a source is damaged.
+        yield "asetpts=N"
+    if fade_in:
+        yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
+    # A fade-out that is longer than the output covers all of it.
+    fade_out = round(fade.fade_out * rate)
+    if fade_out and sample_range.length is not None:
+        fade_out = min(fade_out, sample_range.length)
+        yield f"afade=t=out:ss={sample_range.length - fade_out}:ns={fade_out}:curve=tri"

@@ -1,0 +1,194 @@
+"""The samples of a source that an output covers, and whether the source must be measured first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.probe import Probe
+
+# Containers in which a seek is exact, as `make matrix` proves sample by sample against a full
+# decode. AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise
+# depends on where decoding starts. ``pcm`` stands for all codecs of uncompressed audio.
+_SEEKABLE = {("wav", "pcm"), ("w64", "pcm"), ("aiff", "pcm"), ("caf", "pcm")}
+_SEEKABLE |= {("wv", "wavpack"), ("tta", "tta")}
+# Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
+_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
+
+# Seconds after which a codec that carries state from frame to frame has settled.
+_PREROLL = 1
+
+# Seconds between a fade-out and a stated end that may be wrong.
+_FADE_MARGIN = 1
+
+#: Inputs of fewer samples are padded for resamplers, once their exact length is known.
+#: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
+#: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends. The limit has a margin.
+FEW_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRange:
+    """A range of a source, counted in its samples.
+
+    :ivar seek: the sample at which decoding starts.
+    :ivar start: the first sample, counted from ``seek``.
+    :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
+        source has.
+    :ivar length: number of samples, or None where nothing confirms it before decoding.
+    """
+
+    seek: int
+    start: int
+    end: int | None
+    length: int | None
+
+
+def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = False) -> bool:
+    """Return whether a decode pass must measure the source's length before the render (D12).
+
+    A fade-out or a refusal may depend on the source's end. Many containers state the end only
+    roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
+    they may have only a few samples to work on.
+
+    :param irregular: a render has found that the source is not what its header tells, so no length
+        is certain.
+    """
+    if probe.measured:
+        return False
+    start, end = _bounds(options)
+    if irregular and _is_certain(end, probe):
+        return True
+    if (options.norm or options.enhance) and any(
+        stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
+        for stop in (end, probe.duration)
+    ):
+        return True
+    if _is_past_end(start, probe) and not _is_proven(probe):
+        return True
+    return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
+
+
+def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
+    """Return the samples that the output covers.
+
+    :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
+        than a sample.
+    """
+    rate = probe.sample_rate
+    start, end = _bounds(options)
+    if probe.duration is not None and start >= probe.duration:
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
+            f" {print_decimal(round(probe.duration, 6))} seconds."
+        )
+    seek = _find_seek(start, probe)
+    first = _samples(start, rate)
+    last = None if end is None else _samples(end, rate)
+    if last == first:
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it is shorter than a sample of the source.'
+        )
+    if _is_past_end(start, probe):
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
+        )
+    length, stop = None, last
+    if _is_certain(end, probe):
+        assert probe.length is not None
+        confirmed = probe.length.samples if probe.length.exact else last
+        until = min(x for x in (last, confirmed) if x is not None)
+        length = until - first
+        if probe.length.ends_in_padding:
+            stop = until
+    return SampleRange(
+        seek=seek,
+        start=first - seek,
+        end=None if stop is None else stop - seek,
+        length=length,
+    )
+
+
+def may_seek(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the render seeks if the end of the source confirms its length.
+
+    In a flac file without a seek table, ffmpeg searches for the position, and each step is a
+    request to the source's server. The search ends early if a frame starts exactly there: after 9
+    requests, and otherwise after up to 30. So the length of the frames is needed, too.
+    """
+    start, _ = _bounds(options)
+    return (probe.container, probe.codec) in _CONFIRMED and int(start) > _PREROLL
+
+
+def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether ``t`` starts at or past the end of the source, as far as that is known."""
+    return _is_past_end(_bounds(options)[0], probe)
+
+
+def _find_seek(start: Decimal, probe: Probe) -> int:
+    """Return the sample at which decoding starts: a whole second, or the start of a frame."""
+    if not _seeks_exactly(probe):
+        return 0
+    sample = max(0, int(start) - _PREROLL) * probe.sample_rate
+    return sample - sample % (probe.frame_samples or 1)
+
+
+def _seeks_exactly(probe: Probe) -> bool:
+    kind = probe.container, probe.codec
+    if kind in _CONFIRMED:
+        return probe.seekable
+    width = sample_bytes(probe.codec)
+    if (probe.container, "pcm") in _SEEKABLE and width:
+        # ffmpeg finds the position by the bytes per second that the header states.
+        return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
+    return kind in _SEEKABLE
+
+
+def _is_past_end(start: Decimal, probe: Probe) -> bool:
+    """Return whether less than a sample of the stated duration is left at ``start``."""
+    duration, rate = probe.duration, probe.sample_rate
+    if duration is None:
+        return False
+    return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
+
+
+def _is_proven(probe: Probe) -> bool:
+    """Return whether the end of the source proves its length, so that a refusal may rest on it."""
+    length = probe.length
+    return length is not None and length.exact and not length.is_stated_only
+
+
+def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether a fade-out can end at ``end``, although a stated length may be wrong."""
+    length = probe.length
+    if length is None or not length.is_stated_only:
+        return True
+    return end is not None and _samples(end + _FADE_MARGIN, probe.sample_rate) <= length.samples
+
+
+def _is_certain(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether the source is known to end at its stated length, or after ``end``."""
+    length = probe.length
+    if length is None or length.exact:
+        return length is not None
+    return end is not None and _samples(end, probe.sample_rate) <= length.samples
+
+
+def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+    if options.t is None:
+        return Decimal(0), None
+    start, duration = options.t.start, options.t.duration
+    return start, None if duration is None else start + duration
+
+
+def fades_out(options: VariantOptions) -> bool:
+    """Return whether the output ends with a fade."""
+    return options.fade is not None and options.fade.fade_out > 0
+
+
+def _samples(seconds: Decimal, rate: int) -> int:
+    return int((seconds * rate).to_integral_value(ROUND_HALF_UP))

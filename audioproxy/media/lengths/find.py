@@ -1,0 +1,103 @@
+"""The table of containers whose length can be known, and the search for the length of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
+
+from audioproxy.media.lengths.flac import read_flac
+from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
+from audioproxy.media.lengths.mp3 import read_mp3
+from audioproxy.media.lengths.mp4 import read_mp4
+from audioproxy.media.lengths.ogg import read_opus, read_vorbis
+from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_w64, read_wav
+from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
+from audioproxy.media.probe import Probe
+
+T = TypeVar("T")
+
+#: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
+#: uncompressed audio, and None for all codecs.
+READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
+    ("wav", "pcm"): read_wav,
+    ("w64", "pcm"): read_w64,
+    ("aiff", "pcm"): read_aiff,
+    ("caf", "pcm"): read_caf,
+    ("flac", "flac"): read_flac,
+    ("mov", "alac"): read_mp4,
+    ("mov", "aac"): read_mp4,
+    ("ogg", "opus"): read_opus,
+    ("ogg", "vorbis"): read_vorbis,
+    ("mp3", "mp3"): read_mp3,
+    ("aac", "aac"): read_adts,
+    ("matroska", None): read_matroska,
+}
+
+# Bytes of the first two reads, which are mostly those of the start and of the end: many small
+# structures are next to each other. Each further read is twice as large, up to a limit: it may be a
+# request to a server.
+_FIRST_WINDOW = 64 * 1024
+_LARGEST_WINDOW = 1024 * 1024
+_MOST_READS = 16
+
+
+async def find_length(
+    read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
+) -> SourceLength | None:
+    """Return the length of a source; None where nothing confirms it.
+
+    The result depends on the bytes of the source alone.
+
+    :param read: returns up to a number of bytes from an offset.
+    :param size: bytes of the source.
+    """
+    codec = "pcm" if probe.codec.startswith("pcm_") else probe.codec
+    container = probe.container
+    reader = READERS.get((container, codec)) or READERS.get((container, None))
+    if reader is None:
+        return None
+    length = await run_reader(read, size, reader(size, probe))
+    if length is None:
+        return None
+    # Of a source that can be sought in, not even a least length may be known.
+    is_known = length.samples > 0 or (length.seekable and not length.exact)
+    return length if is_known else None
+
+
+async def run_reader(
+    read: Callable[[int, int], Awaitable[bytes]],
+    size: int,
+    running: Generator[tuple[int, int], bytes, T],
+) -> T | None:
+    """Return the result of a reader; None where the source does not have the expected form.
+
+    :param read: as that of `find_length`.
+    :param size: bytes of the source.
+    """
+    windows: list[tuple[int, bytes]] = []
+    try:
+        offset, count = next(running)
+        while True:
+            data = _from_windows(windows, offset, count)
+            if data is None:
+                if len(windows) == _MOST_READS or offset >= size:
+                    return None
+                window = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
+                # A window at the end reaches back, since several structures are searched there.
+                start = max(0, min(offset, size - window))
+                stop = min(size, offset + max(count, window))
+                windows.append((start, await read(start, stop - start)))
+                data = windows[-1][1][offset - start :][:count]
+            offset, count = running.send(data)
+    except StopIteration as ended:
+        result: T = ended.value
+    except Malformed:
+        return None
+    return result
+
+
+def _from_windows(windows: list[tuple[int, bytes]], offset: int, count: int) -> bytes | None:
+    for start, data in windows:
+        if start <= offset and offset + count <= start + len(data):
+            return data[offset - start : offset - start + count]
+    return None

@@ -1,0 +1,186 @@
+"""Container headers that state the length of an output.
+
+An encoder that writes to a pipe cannot know the length when it writes the header. The service knows
+it before (`audioproxy.media.command.exact_length`), and writes it into the scratch file before a
+reader sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from audioproxy.media.lengths.mpeg_frame import FrameHeader, bitrates, version_of
+
+#: Bytes that replace those at an offset.
+Patch: TypeAlias = tuple[int, bytes]
+
+_MAX_32 = 0xFFFF_FFFF
+
+# Header bytes at most: RIFF with a format chunk of 40 bytes, and a fact chunk.
+_WAV_HEADER = 80 + 12
+_FACT = 12
+# The chunk of RF64 with sizes of 64 bits (EBU Tech 3306).
+_DS64 = 36
+
+# Samples that ffmpeg's AAC encoder adds ahead of the audio. ffmpeg 5.1 decodes them whether an edit
+# list skips them or not, and mutagen counts them, so none is written: the stated duration has them.
+_AAC_DELAY = 1024
+
+# Samples that libmp3lame adds ahead of the audio (ENCDELAY of LAME).
+_MP3_DELAY = 576
+# It encodes a multiple of the samples of a frame, and then this number of samples.
+_MP3_FLUSH = 1152
+# Bit rate of the header frame where that of the other frames varies or is too low. At each sample
+# rate, the frame has room for the tag.
+_MP3_FRAME_KBPS = 64
+_HAS_FRAMES = 1
+# VBR methods of the tag.
+_CONSTANT, _VARIABLE = 1, 4
+# Some readers use the delay only if the tag names this version.
+_LAME = b"LAME3.100"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """The audio of an output.
+
+    :ivar samples: number of samples of each channel, less than 2**36.
+    :ivar rate: Hz.
+    :ivar sample_bytes: bytes of one sample of one channel, for uncompressed audio.
+    :ivar kbps: the bit rate of all frames of an mp3; None where it varies.
+    """
+
+    samples: int
+    rate: int
+    channels: int
+    sample_bytes: int = 0
+    kbps: int | None = None
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of uncompressed audio."""
+        return self.samples * self.channels * self.sample_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LengthHeader:
+    """How a format states its length.
+
+    :ivar prefix: returns the bytes ahead of the encoder's output.
+    :ivar patches: returns the changes of the header, which it is given with the prefix.
+    :ivar suffix: returns the bytes after the encoder's output, given the size of the file so far.
+    :ivar muxer: returns ffmpeg's arguments for a header that can state the length, where other
+        than the format's own are needed.
+    :ivar muxer_bytes: bytes by which these arguments make the header longer.
+    """
+
+    prefix: Callable[[OutputForm], bytes] = lambda form: b""
+    patches: Callable[[OutputForm, bytes], Iterator[Patch]] = lambda form, header: iter(())
+    suffix: Callable[[OutputForm, int], bytes] = lambda form, size: b""
+    muxer: Callable[[OutputForm], list[str]] = lambda form: []
+    muxer_bytes: int = 0
+
+
+def _wav_muxer(form: OutputForm) -> list[str]:
+    return ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else []
+
+
+def _wav_prefix(form: OutputForm) -> bytes:
+    """Return space for a fact chunk, to which the rest of the header is moved."""
+    return bytes(_FACT)
+
+
+def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
+    """Yield the header with all sizes, and with a fact chunk ahead of the samples.
+
+    Without a fact chunk, ffmpeg and Chromium read no duration from a stream.
+    """
+    encoded = header[_FACT:]
+    data = encoded.index(b"data")
+    size, start = form.data_bytes, data + _FACT
+    riff_size = start + size + size % 2
+    changed = bytearray(encoded[:data])
+    if changed.startswith(b"RF64"):
+        changed[20:44] = _little(riff_size, 8) + _little(size, 8) + _little(form.samples, 8)
+    else:
+        changed[4:8] = _little(riff_size, 4)
+    changed += b"fact" + _little(4, 4) + _little(min(form.samples, _MAX_32), 4)
+    yield 0, bytes(changed)
+    if not changed.startswith(b"RF64"):
+        yield start + 4, _little(size, 4)
+
+
+def _wav_suffix(form: OutputForm, size: int) -> bytes:
+    return b"\0" if form.data_bytes % 2 and size % 2 else b""
+
+
+def _flac_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
+    # The low 36 bits of eight bytes (RFC 9639, 8.2), which the encoder has set to 0.
+    yield 18, (int.from_bytes(header[18:26], "big") | form.samples).to_bytes(8, "big")
+
+
+def _m4a_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
+    """Yield the durations of the movie, the track and the media (ISO/IEC 14496-12, 8.2 and 8.4)."""
+    movie = header.index(b"mvhd")
+    movie_rate = int.from_bytes(header[movie + 16 : movie + 20], "big")
+    samples = form.samples + _AAC_DELAY
+    movie_duration = -(-samples * movie_rate // form.rate)
+    if max(samples, movie_duration) >= _MAX_32:
+        return
+    yield movie + 20, movie_duration.to_bytes(4, "big")
+    yield header.index(b"tkhd") + 24, movie_duration.to_bytes(4, "big")
+    yield header.index(b"mdhd") + 20, samples.to_bytes(4, "big")
+
+
+def _mp3_prefix(form: OutputForm) -> bytes:
+    """Return a frame without audio that states the number of frames, the delay and the padding.
+
+    It states neither the number of bytes nor a seek table: with them, ffprobe finds no duration in
+    a pipe. The layout is that of LAME ("Mp3 Info Tag rev 1").
+    """
+    header = FrameHeader(version_of(form.rate), _MP3_FRAME_KBPS, form.rate, form.channels)
+    frames = -(-form.samples // header.samples) + _MP3_FLUSH // header.samples
+    padding = frames * header.samples - form.samples - _MP3_DELAY
+    tag = b"Xing" if form.kbps is None else b"Info"
+    tag += _HAS_FRAMES.to_bytes(4, "big") + frames.to_bytes(4, "big")
+    tag += _LAME + bytes((_VARIABLE if form.kbps is None else _CONSTANT,))
+    # No low-pass frequency, peak, gain or flags are stated.
+    tag += bytes(10) + bytes((min(form.kbps or 0, 255),))
+    tag += (_MP3_DELAY << 12 | padding).to_bytes(3, "big") + bytes(10)
+    if form.kbps in bitrates(header.version):
+        same_rate = replace(header, kbps=form.kbps)
+        if same_rate.length >= 4 + header.side_information + len(tag) + 2:
+            header = same_rate
+    frame = bytes(header) + bytes(header.side_information) + tag
+    return (frame + _crc_16(frame).to_bytes(2, "big")).ljust(header.length, b"\0")
+
+
+def _crc_16(data: bytes) -> int:
+    """Return the checksum of the tag: the polynomial 0x8005, the lowest bit first."""
+    value = 0
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ 0xA001 if value & 1 else value >> 1
+    return value
+
+
+def _little(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "little")
+
+
+#: The formats that state their length.
+LENGTH_HEADERS = {
+    "wav": LengthHeader(
+        prefix=_wav_prefix,
+        patches=_wav_patches,
+        suffix=_wav_suffix,
+        muxer=_wav_muxer,
+        muxer_bytes=_DS64,
+    ),
+    "flac": LengthHeader(patches=_flac_patches),
+    "mp3": LengthHeader(prefix=_mp3_prefix),
+    "m4a": LengthHeader(patches=_m4a_patches),
+}

@@ -1,0 +1,77 @@
+"""Lower bounds of lengths, for containers whose exact length cannot be confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from audioproxy.media.lengths.reading import (
+    INCOMPLETE_FRAMES,
+    Malformed,
+    Reader,
+    SourceLength,
+    check_tail,
+    end_before_tags,
+    read_range,
+    skip_id3,
+)
+from audioproxy.media.probe import Probe
+
+# ISO/IEC 14496-3, 4.5.3.1: bits of one channel in one frame, at most.
+_AAC_FRAME_BYTES = 6144 // 8
+_AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+_AAC_SAMPLES = 1024
+_ADTS_HEADER = 7
+
+_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+# Seconds by which the stated duration may exceed the decoded one. Times are in milliseconds, and
+# the duration may include the encoder's delay.
+_MARGIN = 1
+
+
+def read_adts(size: int, probe: Probe) -> Reader:
+    """Read a lower bound of the length of a raw AAC stream (ISO/IEC 14496-3, 1.A.2)."""
+    start = yield from skip_id3()
+    header = yield from read_range(start, _ADTS_HEADER)
+    rate_index, channels = header[2] >> 2 & 0x0F, (header[2] & 1) << 2 | header[3] >> 6
+    if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or rate_index >= len(_AAC_RATES):
+        raise Malformed
+    end = yield from end_before_tags(size)
+
+    def frame_length(data: bytes) -> int:
+        if len(data) < _ADTS_HEADER or data[:3] != header[:3]:
+            return 0
+        length = (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
+        return length if length > _ADTS_HEADER else 0
+
+    yield from check_tail(start, end, frame_length)
+    most_channels = channels if 0 < channels < 7 else 8
+    largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2
+    frames = (end - start) // largest - INCOMPLETE_FRAMES
+    # HE-AAC doubles the rate.
+    rate = _AAC_RATES[rate_index]
+    return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)
+
+
+def read_matroska(size: int, probe: Probe) -> Reader:
+    """Read a lower bound of the length: the duration that the header states, less a second.
+
+    :raises Malformed: where the file ends before its segment.
+    """
+    content, length = yield from _read_element(0, _EBML)
+    start, length = yield from _read_element(content + length, _SEGMENT)
+    if start + length > size or not probe.exact or probe.duration is None:
+        raise Malformed
+    return SourceLength(int((probe.duration - _MARGIN) * probe.sample_rate), exact=False)
+
+
+def _read_element(offset: int, name: bytes) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+    """Return the offset and the length of an element's content (RFC 8794, 4).
+
+    :raises Malformed: for another element, or one of unknown length.
+    """
+    header = yield from read_range(offset, 12)
+    width = 9 - header[4].bit_length()
+    length = int.from_bytes(header[4 : 4 + width], "big") & (1 << 7 * width) - 1
+    if header[:4] != name or width > 8 or length == (1 << 7 * width) - 1:
+        raise Malformed
+    return offset + 4 + width, length

@@ -1,0 +1,116 @@
+"""Lengths of mp3 files: exact where an encoder's header frame states it, else a lower bound.
+
+The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraunhofer (VBRI).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from audioproxy.media.lengths.mpeg_frame import FrameHeader, bitrates, frame_length
+from audioproxy.media.lengths.reading import (
+    INCOMPLETE_FRAMES,
+    Malformed,
+    Reader,
+    SourceLength,
+    check_tail,
+    end_before_tags,
+    read_range,
+    skip_id3,
+)
+from audioproxy.media.probe import Probe
+
+_HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
+# Programs whose delays ffmpeg skips.
+_DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
+# The decoder's own delay (LAME, "encoder delays").
+_DECODER_DELAY = 529
+
+# Bytes of a header frame up to the delays.
+_LONGEST_TAG = 192
+
+
+class _Header(NamedTuple):
+    """What an encoder's header frame states.
+
+    :ivar samples: number of samples that a decoder outputs.
+    """
+
+    frames: int
+    size: int
+    samples: int
+    is_constant: bool
+
+
+def read_mp3(size: int, probe: Probe) -> Reader:
+    """Read the length of an mp3 file.
+
+    An encoder's header is believed if the size that it states agrees with the file. Without such a
+    header, the file is at least as long as one at the highest bit rate.
+    """
+    start = yield from skip_id3()
+    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
+    frame = FrameHeader.parse(data)
+    if frame is None or frame.rate != probe.sample_rate:
+        raise Malformed
+    end = yield from end_before_tags(size)
+    header = _parse_header(data, frame)
+    if header is not None:
+        first = start + frame.length
+        following = FrameHeader.parse((yield from read_range(first, 4)))
+        if following is None or not _same_stream(following, frame):
+            raise Malformed
+        audio_size = end - first
+        if header.size in (end - start, audio_size) and _size_fits_frames(
+            header, following, audio_size
+        ):
+            return SourceLength(
+                header.samples, is_stated_only=True, block=frame.samples, seekable=True
+            )
+
+    def frame_length_at(data: bytes) -> int:
+        found = FrameHeader.parse(data)
+        return found.length if found is not None and _same_stream(found, frame) else 0
+
+    yield from check_tail(start, end, frame_length_at)
+    longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
+    frames = (end - start) // longest - INCOMPLETE_FRAMES
+    return SourceLength(frames * frame.samples, exact=False)
+
+
+def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
+    """Return what an encoder's header frame states; None for a frame of audio."""
+    if data[36:42] == b"VBRI\0\1":
+        size, frames = int.from_bytes(data[46:50], "big"), int.from_bytes(data[50:54], "big")
+        return _Header(frames, size, frames * frame.samples, is_constant=False)
+    at = 4 + frame.side_information
+    name, flags = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
+    needed = _HAS_FRAMES | _HAS_BYTES
+    if name not in (b"Xing", b"Info") or flags & needed != needed:
+        return None
+    frames = int.from_bytes(data[at + 8 : at + 12], "big")
+    size = int.from_bytes(data[at + 12 : at + 16], "big")
+    at += 16 + (100 if flags & _HAS_TABLE else 0) + (4 if flags & _HAS_QUALITY else 0)
+    samples = frames * frame.samples
+    if data[at : at + 4] in _DELAY_WRITERS:
+        delays = int.from_bytes(data[at + 21 : at + 24], "big")
+        delay, padding = delays >> 12, delays & 0xFFF
+        samples -= delay + _DECODER_DELAY + max(0, padding - _DECODER_DELAY)
+    return _Header(frames, size, samples, is_constant=name == b"Info")
+
+
+def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> bool:
+    """Return whether a number of frames fits the number of their bytes."""
+    if header.is_constant:
+        # Each frame may be one byte longer.
+        return 0 <= size - header.frames * (following.length - following.padding) <= header.frames
+    shortest, longest = (
+        frame_length(following.version, bitrates(following.version)[index], following.rate)
+        for index in (1, -1)
+    )
+    return header.frames * shortest <= size <= header.frames * (longest + 1)
+
+
+def _same_stream(one: FrameHeader, other: FrameHeader) -> bool:
+    """Return whether two frames may belong to one stream."""
+    return (one.version, one.rate) == (other.version, other.rate)

@@ -1,0 +1,174 @@
+"""Lengths of AAC and ALAC in MP4, from the sample tables and the edit list (ISO/IEC 14496-12).
+
+Without an edit list, the tag ``iTunSMPB`` may state the encoder's delay and padding.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Generator
+from typing import NamedTuple
+
+from audioproxy.media.lengths.boxes import Box, inside, read_box
+from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
+from audioproxy.media.probe import Probe
+
+# Boxes in one other box. Files have few; the tables are not split into boxes.
+_MOST_BOXES = 64
+_LARGEST_TABLE = 64 * 1024
+_NORMAL_RATE = 0x10000
+# The start of an empty edit, which delays the audio.
+_NO_MEDIA = -1
+# Hexadecimal numbers, of which the second to the fourth are those of `_Gapless`.
+_GAPLESS = re.compile(r" *[0-9A-Fa-f]+ +([0-9A-Fa-f]+) +([0-9A-Fa-f]+) +([0-9A-Fa-f]+)(?: .*)?")
+# ffmpeg ignores the tag if the delay is not shorter.
+_LONGEST_DELAY = 16384
+
+
+class _Edit(NamedTuple):
+    """The only edit: ``duration`` in the unit of the movie, ``start`` in that of the track."""
+
+    duration: int
+    start: int
+
+
+class _Gapless(NamedTuple):
+    """What ``iTunSMPB`` states: samples ahead of the audio, after it, and of the audio itself."""
+
+    delay: int
+    padding: int
+    samples: int
+
+
+class _Table(NamedTuple):
+    """The samples of all packets; ``even`` if all packets but the last have the same number."""
+
+    samples: int
+    even: bool
+
+
+def read_mp4(size: int, probe: Probe) -> Reader:
+    """Read the length of the first audio track.
+
+    :raises Malformed: where the file ends before its last box, or is fragmented, or has more edits
+        than one.
+    """
+    boxes = yield from _list_boxes(0, size)
+    if boxes[-1].end != size:
+        raise Malformed
+    movie = yield from _list_boxes(*inside(_find(boxes, b"moov")))
+    movie_rate = yield from _read_rate(_find(movie, b"mvhd"))
+    for box in movie:
+        if box.name != b"trak":
+            continue
+        track = yield from _list_boxes(*inside(box))
+        media = yield from _list_boxes(*inside(_find(track, b"mdia")))
+        handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
+        if handler == b"soun":
+            starts_late, edit = yield from _read_edit(track)
+            table = yield from _read_samples(media, probe)
+            return _apply_edit(table, edit, movie_rate, probe, starts_late=starts_late)
+    raise Malformed
+
+
+def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[Box]]:
+    boxes: list[Box] = []
+    while end - start >= 8 and len(boxes) < _MOST_BOXES:
+        box = yield from read_box(start, end)
+        if box.name == b"moof":
+            raise Malformed
+        boxes.append(box)
+        start = box.end
+    if not boxes:
+        raise Malformed
+    return boxes
+
+
+def _find(boxes: list[Box], name: bytes) -> Box:
+    found = next((box for box in boxes if box.name == name), None)
+    if found is None:
+        raise Malformed
+    return found
+
+
+def _read_rate(header: Box) -> Generator[tuple[int, int], bytes, int]:
+    """Return the units of a second from a movie or media header."""
+    version = (yield from read_range(header.start + 8, 1))[0]
+    rate = yield from read_range(header.start + (28 if version else 20), 4)
+    if not any(rate):
+        raise Malformed
+    return int.from_bytes(rate, "big")
+
+
+def _read_edit(
+    track: list[Box],
+) -> Generator[tuple[int, int], bytes, tuple[bool, _Edit | None]]:
+    """Return whether an empty edit precedes the audio, and the only edit with audio."""
+    if not any(box.name == b"edts" for box in track):
+        return False, None
+    edits = yield from _list_boxes(*inside(_find(track, b"edts")))
+    start = _find(edits, b"elst").start + 8
+    version = (yield from read_range(start, 1))[0]
+    count = int.from_bytes((yield from read_range(start + 4, 4)), "big")
+    form = ">QqI" if version else ">IiI"
+    size = struct.calcsize(form)
+    if not 1 <= count <= 2:
+        raise Malformed
+    entries = yield from read_range(start + 8, count * size)
+    *empty, (duration, begin, rate) = struct.iter_unpack(form, entries)
+    if begin < 0 or rate != _NORMAL_RATE or any(each[1] != _NO_MEDIA for each in empty):
+        raise Malformed
+    return bool(empty), _Edit(duration, begin)
+
+
+def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], bytes, _Table]:
+    """Return the number of samples of all packets, from the time-to-sample table."""
+    if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
+        raise Malformed
+    information = yield from _list_boxes(*inside(_find(media, b"minf")))
+    tables = yield from _list_boxes(*inside(_find(information, b"stbl")))
+    start, end = inside(_find(tables, b"stts"))
+    if end - start > _LARGEST_TABLE:
+        raise Malformed
+    table = yield from read_range(start + 8, end - start - 8)
+    entries = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
+    # The last packet may be shorter.
+    others = entries if entries and entries[-1][0] > 1 else entries[:-1]
+    even = len({duration for _, duration in others}) <= 1
+    return _Table(sum(count * duration for count, duration in entries), even)
+
+
+def _apply_edit(
+    table: _Table, edit: _Edit | None, movie_rate: int, probe: Probe, *, starts_late: bool
+) -> SourceLength:
+    gapless = _read_gapless(probe.gapless)
+    samples = table.samples
+    if edit is None:
+        # ffmpeg has skipped the delay if it has applied the tag.
+        left = samples - round(probe.start * probe.sample_rate)
+        if gapless is not None and sum(gapless) == samples:
+            left -= gapless.padding
+        return SourceLength(left, ends_in_padding=True, seekable=table.even)
+    if gapless is not None and gapless.delay != edit.start:
+        # ffmpeg skips the delay, but counts time from the edit.
+        raise Malformed
+    if starts_late:
+        # ffmpeg outputs the encoder's delay too.
+        return SourceLength(0, exact=False, seekable=table.even)
+    left = samples - edit.start
+    # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
+    # of the samples does not shorten them.
+    duration = edit.duration * probe.sample_rate
+    if duration and abs(left * movie_rate - duration) > probe.sample_rate:
+        left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
+    return SourceLength(left, ends_in_padding=True, seekable=table.even)
+
+
+def _read_gapless(text: str) -> _Gapless | None:
+    """Return what the tag states; None where ffmpeg does not apply it."""
+    found = _GAPLESS.fullmatch(text)
+    if found is None:
+        return None
+    gapless = _Gapless(*(int(number, 16) for number in found.groups()))
+    return gapless if 0 < gapless.delay < _LONGEST_DELAY else None

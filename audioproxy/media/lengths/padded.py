@@ -1,0 +1,99 @@
+"""Samples that fill only a part of their containers, in wav, rf64, w64 and caf.
+
+WAVE_FORMAT_EXTENSIBLE states the bits of a container, such as 32, and the bits that are valid in
+it, such as 24. The valid bits are the upper ones, and the others are 0. Core Audio files state the
+same in other words. ffmpeg takes the valid bits for those of the container, and reads noise (seen
+in 5.1; 7.1 has the same code).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
+
+from audioproxy.media.lengths.find import find_length, run_reader
+from audioproxy.media.lengths.pcm import MOST_CHUNKS
+from audioproxy.media.lengths.reading import Malformed, read_range
+from audioproxy.media.probe import Probe
+
+_W64_FORMAT = bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")
+
+# For each container: the offset of the first chunk, the name of the chunk with the sample format,
+# the bytes of a chunk's size, those that the size leaves out, and the alignment of chunks.
+_CHUNKS = {"wav": (12, b"fmt ", 4, 8, 2), "w64": (40, _W64_FORMAT, 8, 0, 8)}
+
+# The sample format: tag, channels, rate, bytes a second, bytes of a frame, bits of a container;
+# then the size of the extension, the valid bits, the speakers, and the GUID of the format.
+_FORMAT = struct.Struct("<HHIIHHHHI16s")
+_EXTENSIBLE = 0xFFFE
+_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
+# The description of a Core Audio file: chunk, size, rate, codec, flags, bytes and frames of a
+# packet, channels, bits.
+_DESCRIPTION = struct.Struct(">4sQd4sIIIII")
+_IS_FLOAT = 1
+_CONTAINERS = (16, 24, 32)
+
+
+async def find_padding(
+    read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
+) -> Probe:
+    """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
+
+    :param read: as that of `find_length`.
+    :param size: bytes of the source.
+    """
+    bits = await run_reader(read, size, _read_bits(probe.container))
+    if bits is not None:
+        container, valid = bits
+        order = "be" if probe.codec.endswith("be") else "le"
+        codec = f"pcm_s{container}{order}"
+        probe = replace(probe, codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
+    probe = probe.with_length(await find_length(read, size, probe))
+    if probe.length is None:
+        return probe
+    # ffprobe has derived both from the wrong size of a sample.
+    bitrate = int(8 * size * probe.sample_rate / probe.length.samples)
+    description = replace(probe.description, duration=probe.duration, bitrate=bitrate)
+    return replace(probe, description=description)
+
+
+def _read_bits(container: str) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+    """Read the bits of a sample's container, and its valid bits.
+
+    :raises Malformed: where the samples are no integers, or fill their containers.
+    """
+    if container == "caf":
+        return _parse_description((yield from read_range(8, _DESCRIPTION.size)))
+    offset, name, size_bytes, uncounted, alignment = _CHUNKS[container]
+    for _ in range(MOST_CHUNKS):
+        head = yield from read_range(offset, len(name) + size_bytes)
+        if head.startswith(name):
+            return _parse((yield from read_range(offset + len(head), _FORMAT.size)))
+        length = int.from_bytes(head[len(name) :], "little") + uncounted
+        if length < len(head):
+            break
+        offset += length + -length % alignment
+    raise Malformed
+
+
+def _parse(data: bytes) -> tuple[int, int]:
+    tag, channels, _, _, frame, container, _, valid, _, kind = _FORMAT.unpack(data)
+    if (tag, kind) != (_EXTENSIBLE, _PCM) or frame * 8 != channels * container:
+        raise Malformed
+    return _check(container, valid)
+
+
+def _parse_description(data: bytes) -> tuple[int, int]:
+    chunk, _, _, codec, flags, packet, frames, channels, valid = _DESCRIPTION.unpack(data)
+    if (chunk, codec, frames) != (b"desc", b"lpcm", 1) or flags & _IS_FLOAT:
+        raise Malformed
+    if not channels or packet % channels:
+        raise Malformed
+    return _check(packet // channels * 8, valid)
+
+
+def _check(container: int, valid: int) -> tuple[int, int]:
+    if container not in _CONTAINERS or not 0 < valid < container:
+        raise Malformed
+    return container, valid

@@ -1,0 +1,303 @@
+"""The options of a variant, and the signer of URLs."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Literal
+from urllib.parse import quote
+
+from audioproxy import errors
+from audioproxy.errors import Refusal
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions
+from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.signature import sign
+from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
+from audioproxy.urls.sources import SourceLike, read_source
+from audioproxy.urls.values import (
+    Number,
+    Seconds,
+    require_type,
+    seconds_from_now,
+    spell_option,
+    to_bytes,
+    unix_seconds,
+)
+
+# Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC
+# 3986, 5.2.4; URL standard, 4.4).
+_DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
+# The characters that browsers send unchanged: visible ASCII except # and ?, and except those that
+# browsers encode or turn into a slash (URL standard, 1.3 and 4.4). Browsers treat an encoded dot as
+# a dot.
+_PATH = re.compile(r"/[!$-;=@-\[\]_a-z|~]*")
+_DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
+_BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
+
+
+class InvalidOptions(errors.InvalidOptions, ValueError):
+    """An option that the service refuses with 422. The message quotes it."""
+
+
+class Expired(errors.Expired, ValueError):
+    """An expiry in the past. The service returns 410 for the URL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Variant:
+    """The options of a variant. Fields have the names of the options; None omits an option.
+
+    ``t=30`` starts at second 30, ``t=(30, 15)`` lasts 15 seconds from there. ``norm="ebu"`` has the
+    service's default targets, ``norm=(-14, -1)`` has others.
+
+    URLs have 3 decimal places. A float or a timedelta is rounded to them: ``t=(0.1 + 0.2, 5)`` is
+    ``t=(0.3, 5)``. A Decimal, or text as in a URL, with more places is refused. Variants with the
+    same canonical options are equal.
+
+    :ivar f: the output format.
+    :ivar br: kbps.
+    :ivar q: quality, on the scale of the format.
+    :ivar sr: Hz.
+    :ivar ch: channels.
+    :ivar bd: bit depth.
+    :ivar t: seconds: the start, or the start and a duration.
+    :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
+    :ivar gain: dB.
+    :ivar norm: LUFS, dBTP and LU, or only the first of these.
+    :ivar enhance: a preset of filters.
+    :ivar pts: pixels of a waveform.
+    :ivar pk_fmt: serialization of a waveform.
+    :ivar pk_bits: bits of each value of a waveform.
+    :ivar dl: a file name, unencoded.
+    :ivar cb: any text or bytes, unencoded.
+    :raises TypeError: for a value of a type that the option does not accept.
+    :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
+        message.
+    """
+
+    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = "mp3"
+    br: int | None = None
+    q: Number | None = None
+    sr: int | None = None
+    ch: Literal[1, 2] | None = None
+    bd: Literal[16, 24, "16", "24", "32f"] | None = None
+    t: Seconds | Sequence[Seconds] | None = None
+    fade: Seconds | Sequence[Seconds] | None = None
+    gain: Number | None = None
+    norm: Literal["ebu"] | Number | Sequence[Number] | None = None
+    enhance: Literal["voice"] | None = None
+    pts: int | None = None
+    pk_fmt: Literal["json", "dat"] | None = None
+    pk_bits: Literal[8, 16] | None = None
+    dl: str | None = None
+    cb: str | bytes | None = None
+    _options: VariantOptions = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        segments = (
+            spell_option(row.name, value)
+            for row in fields(self)
+            if row.init and (value := getattr(self, row.name)) is not None
+        )
+        object.__setattr__(self, "_options", _read_options(segments)[0])
+
+    def __eq__(self, other: object) -> bool:
+        return self._options == other._options if isinstance(other, Variant) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._options)
+
+    @classmethod
+    def read(cls, segments: str) -> Variant:
+        """Return the variant of option segments as they stand in a URL: ``f:opus/br:96``.
+
+        :raises InvalidOptions: for segments that the service refuses, and for ``exp``, which is an
+            option of a URL and not of a variant.
+        """
+        require_type("segments", segments, (str,), "str")
+        options, exp = _read_options(segments.split("/") if segments else [])
+        if exp is not None:
+            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
+        values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
+        return cls(**{name: _numbers(value) for name, value in values.items()})
+
+    @property
+    def options(self) -> VariantOptions:
+        """The parsed options."""
+        return self._options
+
+    @property
+    def canonical(self) -> str:
+        """The canonical options string, which the URLs contain."""
+        return self._options.canonical()
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type that the variant is served with."""
+        return self._options.content_type
+
+    def key(self, source: SourceLike) -> str:
+        """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
+
+        It is the variant's ETag and its name in the store.
+        """
+        return cache_key(self._options, read_source(source).canonical)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Creates URLs that a service with the same key and salt accepts.
+
+    `from_hex` takes key and salt as the service does, in hexadecimal digits.
+
+    :ivar key: AP_KEY, decoded: at least 32 bytes.
+    :ivar salt: AP_SALT, decoded: at least 1 byte.
+    :ivar base: the text before the signature: an origin, the mount point of the resource, both, or
+        nothing.
+    :ivar encoded: write every source in base64url, which hides its name from a casual reader. This
+        is not encryption.
+    :ivar now: Unix time in seconds.
+    :raises TypeError: for a key, a salt or a base of another type.
+    :raises ValueError: for an invalid key, salt or base.
+    """
+
+    # `help` lists these methods before all others.
+    _fields: ClassVar = ("url", "info_url", "sign")
+
+    key: bytes = field(repr=False)
+    salt: bytes = field(repr=False)
+    base: str = ""
+    _: KW_ONLY
+    encoded: bool = False
+    now: Callable[[], float] = field(default=time.time, repr=False)
+
+    def __post_init__(self) -> None:
+        hint = "Signer.from_hex accepts the text of"
+        require_type("key", self.key, (bytes,), f"bytes; {hint} AP_KEY")
+        require_type("salt", self.salt, (bytes,), f"bytes; {hint} AP_SALT")
+        require_type("base", self.base, (str,), "str")
+        if len(self.key) < MIN_KEY_BYTES:
+            raise ValueError(f"a key is at least {MIN_KEY_BYTES} bytes; {hint} AP_KEY")
+        if len(self.salt) < MIN_SALT_BYTES:
+            raise ValueError(f"a salt is at least 1 byte; {hint} AP_SALT")
+        if _BASE.fullmatch(self.base) is None:
+            raise ValueError(
+                "a base is an origin such as https://audio.example, a path such as /audio, or both"
+            )
+
+    @classmethod
+    def from_hex(
+        cls,
+        key: str,
+        salt: str,
+        base: str = "",
+        *,
+        encoded: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> Signer:
+        """Return the signer for the values of AP_KEY and AP_SALT.
+
+        :raises TypeError: for a value that is not text, such as None.
+        :raises ValueError: for text that is not hexadecimal, or too short. The error does not quote
+            it.
+        """
+        raw_key = _secret("AP_KEY", key, MIN_KEY_BYTES)
+        raw_salt = _secret("AP_SALT", salt, MIN_SALT_BYTES)
+        return cls(raw_key, raw_salt, base, encoded=encoded, now=now)
+
+    def url(
+        self,
+        source: SourceLike,
+        variant: Variant | None = None,
+        *,
+        expires_in: int | timedelta | None = None,
+        expires_at: int | datetime | None = None,
+    ) -> str:
+        """Return the signed URL of a variant, by default an mp3 without other options.
+
+        A fraction of a second in either time is rounded up: the URL never expires early.
+
+        :param expires_in: time from now until the service refuses the URL: seconds, or a timedelta.
+        :param expires_at: the same point in time: Unix seconds, or a datetime with a time zone.
+            URLs with the same ``expires_at`` are the same for caches.
+        :raises TypeError: for an argument of another type.
+        :raises ValueError: for a datetime without a time zone, or for both times.
+        :raises NotFound: for a malformed source.
+        :raises Expired: if that time has already passed.
+        """
+        if variant is None:
+            variant = Variant()
+        require_type("variant", variant, (Variant,), "Variant(...) or Variant.read(...)")
+        segments = variant.canonical.split("/")
+        if expires_in is not None and expires_at is not None:
+            raise ValueError("expires_in and expires_at exclude each other")
+        exp = None if expires_at is None else unix_seconds(expires_at)
+        if expires_in is not None:
+            exp = int(self.now()) + seconds_from_now(expires_in)
+        if exp is not None:
+            # The order does not matter to the service.
+            segments.append(f"exp:{exp}")
+            _read_options(segments[-1:])
+            if expired(exp, self.now()):
+                raise Expired
+        return self.sign(f"/{'/'.join(segments)}/{_spell_source(source, self.encoded)}")
+
+    def info_url(self, source: SourceLike) -> str:
+        """Return the signed URL of a source's info document. It has no options or expiry."""
+        return self.sign(f"/info/{_spell_source(source, self.encoded)}")
+
+    def sign(self, path: str) -> str:
+        """Return the base, the signature and a path that the caller wrote.
+
+        :param path: everything after the signature, percent-encoded as it is sent, with its leading
+            slash.
+        :raises ValueError: for a path that clients would change before sending it.
+        """
+        require_type("path", path, (str,), "str")
+        if _PATH.fullmatch(path) is None:
+            raise ValueError("a path starts with a slash, is percent-encoded and has no query")
+        if _DOTS.search(path):
+            raise ValueError("clients remove . and .. segments from a path; use enc/")
+        signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
+        return f"{self.base.rstrip('/')}/{signature}{path}"
+
+
+def _spell_source(source: SourceLike, encoded: bool) -> str:
+    raw = read_source(source).canonical
+    if encoded or _DOT_SEGMENT.search(raw):
+        return "enc/" + base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+    return "plain/" + quote(raw, safe="/:")
+
+
+def _read_options(segments: Iterable[str]) -> tuple[VariantOptions, int | None]:
+    try:
+        return read_options([to_bytes(segment) for segment in segments])
+    except UnicodeEncodeError as error:
+        raise InvalidOptions(f"An option has text that is not valid Unicode: {error}.") from None
+    except Refusal as refusal:
+        raise InvalidOptions(refusal.message) from None
+
+
+def _secret(name: str, text: str, least: int) -> bytes:
+    require_type(name, text, (str,), "str")
+    try:
+        return secret_reader(least)(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _numbers(value: Any) -> Any:
+    """Return a parsed option as the value that a `Variant` field accepts."""
+    if isinstance(value, Trim):
+        return (value.start,) if value.duration is None else (value.start, value.duration)
+    if isinstance(value, Fade):
+        return (value.fade_in, value.fade_out)
+    if isinstance(value, LoudnessTargets):
+        return (value.integrated, value.true_peak, value.loudness_range)
+    return value

@@ -1,0 +1,113 @@
+"""Sources of `audioproxy.urls`, from the names that applications have."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePath
+from urllib.parse import quote
+
+from audioproxy import errors
+from audioproxy.grammar.sources import (
+    HttpsSource,
+    LocalSource,
+    S3Source,
+    Source,
+    parse_source,
+)
+from audioproxy.urls.values import require_type, to_bytes
+
+#: A source: its string without any encoding (``s3://masters/piece.wav``), or a value from `local`,
+#: `s3`, `https` or `read_source`.
+SourceLike = str | bytes | Source
+
+# RFC 3986, 3.3 and 3.4: the characters of a path and a query, and the marks between the parts.
+_URL_CHARACTERS = "!$&'()*+,;=:@/?#%"
+_LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_URL = re.compile(r"(https://[^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+class NotFound(errors.NotFound, ValueError):
+    """A malformed source. The service returns 404 for it. The text says why."""
+
+
+def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
+    """Return the source that is a file below AP_LOCAL_ROOT.
+
+    :param path: relative to the root, unencoded.
+    :raises NotFound: for a path that cannot be a source; the text says why.
+    """
+    require_type("path", path, (str, bytes, os.PathLike), "str, bytes or Path")
+    try:
+        # `as_posix` also turns the backslashes of Windows into slashes.
+        raw = os.fsencode(path.as_posix() if isinstance(path, PurePath) else path)
+    except UnicodeEncodeError as error:
+        raise NotFound(str(error)) from None
+    if raw.startswith(b"/"):
+        raise NotFound(
+            f"path: {os.fsdecode(raw)!r} is absolute; use the path relative to AP_LOCAL_ROOT, such"
+            " as Path.relative_to returns"
+        )
+    source = read_source(b"local://" + raw)
+    assert isinstance(source, LocalSource)
+    return source
+
+
+def s3(bucket: str, key: str | bytes) -> S3Source:
+    """Return the source that is an object in a bucket.
+
+    :param key: unencoded; text is encoded as UTF-8.
+    :raises NotFound: for a bucket or a key that cannot be a source; the text says why.
+    """
+    require_type("bucket", bucket, (str,), "str")
+    require_type("key", key, (str, bytes), "str or bytes")
+    text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    source = read_source(f"s3://{bucket}/{text}")
+    if not isinstance(source, S3Source) or source.bucket != bucket:
+        raise NotFound("a bucket name has no slash")
+    return source
+
+
+def https(url: str) -> HttpsSource:
+    """Return the source at an https URL, with every character escaped that a URL may not hold.
+
+    ``https("https://example.com/Größe 1.wav")`` reads ``/Gr%C3%B6%C3%9Fe%201.wav``. Valid escapes
+    such as ``%20`` stay as they are. ``?`` begins the query, and ``#`` the fragment, which is
+    removed: escape these two, and ``%``, where they belong to a name
+    (``urllib.parse.quote(name)``).
+
+    :raises NotFound: for a URL that cannot be a source; the text says why.
+    """
+    require_type("url", url, (str,), "str")
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise NotFound("a URL starts with https://")
+    origin, rest = match.groups()
+    if not origin.isascii():
+        raise NotFound("a host is ASCII; write an international name in its xn-- form")
+    try:
+        raw = to_bytes(_LONE_PERCENT.sub("%25", rest))
+    except UnicodeEncodeError as error:
+        raise NotFound(str(error)) from None
+    source = read_source(origin + quote(raw, safe=_URL_CHARACTERS))
+    assert isinstance(source, HttpsSource)
+    return source
+
+
+def read_source(text: SourceLike) -> Source:
+    """Return the source of a string that begins with ``local://``, ``s3://`` or ``https://``.
+
+    :param text: unencoded, except for encoding that is part of an https URL.
+    :raises NotFound: for text that the service refuses as a source; the text of the error says why.
+    """
+    require_type(
+        "source",
+        text,
+        (str, bytes, LocalSource, S3Source, HttpsSource),
+        "str, bytes, or a value from local(), s3() or https()",
+    )
+    try:
+        raw = to_bytes(text) if isinstance(text, str | bytes) else text.canonical
+        return parse_source(raw)
+    except ValueError as error:
+        raise NotFound(str(error)) from None

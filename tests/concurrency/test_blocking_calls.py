@@ -1,0 +1,230 @@
+"""Blocking calls of a store: timeouts, and cleanup of results that arrive too late."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.variants.scratch_folder import NamedFile
+from tests.support.processes import open_descriptors
+from tests.support.threads import FakeThreads
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_thread(work: Callable[[], object]) -> Deferred[Any]:
+    """Raise the error of a system that cannot start a thread."""
+    raise OSError(errno.EAGAIN, "can't start new thread")
+
+
+def fail() -> None:
+    """Raise the error of a full disk."""
+    raise FULL
+
+
+class BlockingCallsCase(SynchronousTestCase):
+    """Base class with a fake clock and a thread pool double."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.threads = FakeThreads()
+        self.blocking_calls = BlockingCalls(self.clock, self.threads.in_thread)
+        self.undone: list[object] = []
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.clock.getDelayedCalls(), [], "a timeout is still scheduled")
+
+    def run_call(self, work: Callable[[], Any], seconds: float = 10) -> Deferred[Any]:
+        """Run work in a thread and return a Deferred of its result."""
+        return Deferred.fromCoroutine(self.blocking_calls.run(work, seconds, self.undone.append))
+
+
+class RunTests(BlockingCallsCase):
+    """`BlockingCalls.run`"""
+
+    def test_result(self) -> None:
+        """The caller gets the result of the call, even if it is None."""
+        for result in ("done", None):
+            running = self.run_call(lambda result=result: result)
+            self.assertNoResult(running)
+            self.threads.run()
+            self.assertEqual(self.successResultOf(running), result)
+        self.assertEqual(self.undone, [])
+
+    def test_error(self) -> None:
+        """The caller gets any error of a call, and a failed call does not count as overdue."""
+        running, broken = self.run_call(fail), self.run_call(lambda: 1 // 0)
+        self.threads.run()
+        self.assertIs(self.failureResultOf(running, OSError).value, FULL)
+        self.failureResultOf(broken, ZeroDivisionError)
+        again = self.run_call(lambda: "done")
+        self.threads.run()
+        self.assertEqual(self.successResultOf(again), "done")
+        self.assertEqual(self.undone, [])
+
+    def test_many(self) -> None:
+        """While 64 calls run, a further call fails at once, even though no call is overdue.
+
+        The number can be another one.
+        """
+        for most in (64, 3):
+            self.blocking_calls = BlockingCalls(self.clock, self.threads.in_thread, most)
+            running = [self.run_call(lambda: "done") for _ in range(most)]
+            error = self.failureResultOf(self.run_call(lambda: "done"), TimeoutError).value
+            self.assertEqual(str(error), f"{most} calls have not returned")
+            self.threads.run()
+            self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
+            again = self.run_call(lambda: "done")
+            self.threads.run()
+            self.assertEqual("done", self.successResultOf(again))
+
+    def test_beside_each_other(self) -> None:
+        """While no call is overdue, several calls run at a time."""
+        running = [self.run_call(lambda n=n: n) for n in range(5)]
+        self.assertEqual(self.threads.waiting, 5)
+        self.threads.run()
+        self.assertEqual([self.successResultOf(each) for each in running], [0, 1, 2, 3, 4])
+
+    def test_deadline(self) -> None:
+        """A call fails with TimeoutError, which is an OSError, at its deadline and not before.
+
+        A call that ends just before succeeds, and its result is not undone.
+        """
+        in_time = self.run_call(lambda: "done", seconds=10)
+        self.clock.advance(9.9)
+        self.threads.run()
+        running = self.run_call(lambda: "late", seconds=10)
+        self.clock.advance(9.9)
+        self.assertEqual((self.successResultOf(in_time), self.undone), ("done", []))
+        self.assertNoResult(running)
+        self.clock.advance(0.1)
+        failure = self.failureResultOf(running, TimeoutError)
+        self.assertIsInstance(failure.value, OSError)
+        self.assertEqual(str(failure.value), "no response for 10 seconds")
+
+    def test_no_thread(self) -> None:
+        """If no thread can be started, a call fails at once and does not count as overdue."""
+        self.blocking_calls = BlockingCalls(self.clock, no_thread)
+        for _ in range(2):
+            failure = self.failureResultOf(self.run_call(lambda: "done"), OSError)
+            self.assertEqual(failure.value.errno, errno.EAGAIN)
+
+
+class OverdueTests(BlockingCallsCase):
+    """Calls that end after their deadline, or never"""
+
+    def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:
+        """Run a call, and require that it fails at its deadline."""
+        running = self.run_call(work, seconds=10)
+        self.clock.advance(10)
+        self.failureResultOf(running, TimeoutError)
+
+    def test_others_are_refused(self) -> None:
+        """While a call is overdue, new calls are refused at once and use no thread."""
+        self.make_late()
+        waiting = self.threads.waiting
+        for _ in range(3):
+            failure = self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
+            self.assertEqual(str(failure.value), "an earlier call has not returned")
+        self.assertEqual(self.threads.waiting, waiting)
+
+    def test_others_that_are_under_way(self) -> None:
+        """A call that started before another became overdue keeps its own deadline."""
+        other = self.run_call(lambda: "other", seconds=20)
+        self.make_late()
+        self.assertNoResult(other)
+        self.threads.run()
+        self.assertEqual(self.successResultOf(other), "other")
+
+    def test_works_again(self) -> None:
+        """Calls are accepted again once the overdue call has ended, even with an error."""
+        for work in (lambda: "late", fail):
+            self.make_late(work)
+            self.threads.run()
+            running = self.run_call(lambda: "next")
+            self.threads.run()
+            self.assertEqual(self.successResultOf(running), "next")
+
+    def test_several_late(self) -> None:
+        """New calls are refused until all overdue calls have ended."""
+        works: list[Deferred[str]] = [Deferred(), Deferred()]
+        self.blocking_calls = BlockingCalls(self.clock, lambda work: work())
+        running = [self.run_call(lambda work=work: work) for work in works]
+        self.clock.advance(10)
+        for each in running:
+            self.failureResultOf(each, TimeoutError)
+        works[0].callback("late")
+        self.failureResultOf(self.run_call(lambda: Deferred()), TimeoutError)
+        works[1].errback(Failure(FULL))
+        self.assertNoResult(next_one := self.run_call(lambda: Deferred()))
+        next_one.cancel()
+        self.failureResultOf(next_one, CancelledError)
+
+    def test_undone(self) -> None:
+        """A result that arrives after the deadline is undone; a late error is dropped."""
+        self.make_late()
+        self.assertEqual(self.undone, [])
+        self.threads.run()
+        self.assertEqual(self.undone, ["late"])
+        self.make_late(fail)
+        self.threads.run()
+        self.assertEqual(self.undone, ["late"])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_late_file(self) -> None:
+        """A file that is created after the deadline is closed and removed, in a thread."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        before = open_descriptors()
+        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.run_detached)
+        late = Deferred.fromCoroutine(self.blocking_calls.run(make, 10, NamedFile.close))
+        self.clock.advance(10)
+        self.failureResultOf(late, TimeoutError)
+        self.threads.run()
+        self.assertEqual((list(folder.iterdir()), open_descriptors()), ([], before))
+
+    def test_cancelled(self) -> None:
+        """A cancelled caller returns at once; a later result is undone, a later error dropped."""
+        running = self.run_call(lambda: "done")
+        running.cancel()
+        self.failureResultOf(running, CancelledError)
+        self.assertEqual((self.clock.getDelayedCalls(), self.undone), ([], []))
+        failing = self.run_call(fail)
+        failing.cancel()
+        self.failureResultOf(failing, CancelledError)
+        self.threads.run()
+        self.assertEqual((self.undone, self.flushLoggedErrors()), (["done"], []))
+
+    def test_cancelled_is_not_late(self) -> None:
+        """A call whose caller was cancelled never counts as overdue."""
+        running = self.run_call(lambda: "done")
+        running.cancel()
+        self.failureResultOf(running, CancelledError)
+        self.clock.advance(60)
+        other = self.run_call(lambda: "other")
+        self.threads.run()
+        self.assertEqual(self.successResultOf(other), "other")
+
+
+class RunDetachedTests(BlockingCallsCase):
+    """`BlockingCalls.run_detached`; `tests.concurrency.test_threads` has more tests of it."""
+
+    def test_while_one_is_late(self) -> None:
+        """Detached work runs even while a call is overdue, because descriptors must be closed."""
+        late = self.run_call(lambda: "late")
+        self.clock.advance(10)
+        self.failureResultOf(late, TimeoutError)
+        done: list[str] = []
+        self.blocking_calls.run_detached(lambda: done.append("done"))
+        self.threads.run()
+        self.assertEqual(done, ["done"])

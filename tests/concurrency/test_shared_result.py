@@ -1,0 +1,164 @@
+"""`SharedResult`: one result for many waiters; `SharedCalls`: one call for many callers."""
+
+from __future__ import annotations
+
+import weakref
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.concurrency.shared_result import SharedCalls, SharedResult
+
+
+class SharedResultTests(SynchronousTestCase):
+    """`SharedResult`"""
+
+    def setUp(self) -> None:
+        self.abandoned = 0
+        self.shared: SharedResult[int] = SharedResult(self.abandon)
+
+    def abandon(self) -> None:
+        """Count the calls."""
+        self.abandoned += 1
+
+    def test_many(self) -> None:
+        """All current and later waiters receive the result."""
+        waiters = [self.shared.wait() for _ in range(3)]
+        for waiter in waiters:
+            self.assertNoResult(waiter)
+        self.assertFalse(self.shared.fired)
+        self.shared.fire(5)
+        self.assertTrue(self.shared.fired)
+        for waiter in (*waiters, self.shared.wait()):
+            self.assertEqual(5, self.successResultOf(waiter))
+
+    def test_failure(self) -> None:
+        """All waiters receive a failure; without waiters, a failure is not logged."""
+        waiter = self.shared.wait()
+        self.shared.fire(Failure(ValueError("a")))
+        self.failureResultOf(waiter, ValueError)
+        self.failureResultOf(self.shared.wait(), ValueError)
+        SharedResult[int]().fire(Failure(ValueError("b")))
+
+    def test_first_outcome(self) -> None:
+        """A shared result keeps its first outcome and ignores later ones."""
+        self.shared.fire(5)
+        self.shared.fire(Failure(ValueError()))
+        self.assertEqual(5, self.successResultOf(self.shared.wait()))
+
+    def test_cancelled(self) -> None:
+        """A cancelled waiter does not affect the other waiters."""
+        leaver, other = self.shared.wait(), self.shared.wait()
+        leaver.cancel()
+        self.failureResultOf(leaver, CancelledError)
+        self.assertEqual(0, self.abandoned)
+        self.shared.fire(5)
+        self.assertEqual(5, self.successResultOf(other))
+
+    def test_abandoned(self) -> None:
+        """The callback runs once: when the last waiter is cancelled before there is a result."""
+        for waiter in [self.shared.wait(), self.shared.wait()]:
+            waiter.cancel()
+            self.failureResultOf(waiter, CancelledError)
+        self.assertEqual(1, self.abandoned)
+        self.shared.fire(5)
+        self.shared.wait().cancel()
+        self.assertEqual(1, self.abandoned)
+
+    def test_freed(self) -> None:
+        """A result that is set does not keep its callback: the two may refer to each other."""
+
+        def abandoned() -> None:
+            self.fail("the result is set")
+
+        shared: SharedResult[int] = SharedResult(abandoned)
+        kept = weakref.ref(abandoned)
+        shared.fire(5)
+        del abandoned
+        self.assertIsNone(kept())
+
+    def test_waiter_that_cancels_another(self) -> None:
+        """A waiter may cancel another one in its callback without affecting the rest."""
+        first, second, third = (self.shared.wait() for _ in range(3))
+        first.addCallback(lambda _: second.cancel())
+        self.shared.fire(5)
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(5, self.successResultOf(third))
+        self.assertEqual(0, self.abandoned)
+
+
+class SharedCallsTests(SynchronousTestCase):
+    """`SharedCalls`"""
+
+    def setUp(self) -> None:
+        self.calls: SharedCalls[str, int] = SharedCalls()
+        self.started: list[Deferred[int]] = []
+
+    def join(self, key: str = "a") -> Deferred[int]:
+        """Join the call of a key, or start one that ends when its Deferred fires."""
+
+        async def call() -> int:
+            self.started.append(Deferred())
+            return await self.started[-1]
+
+        return self.calls.join(key, call)
+
+    def test_shared(self) -> None:
+        """Callers with the key of a call that is in flight get its result, and start none."""
+        callers = [self.join(), self.join()]
+        other = self.join("b")
+        self.assertEqual(2, len(self.started))
+        self.started[0].callback(5)
+        self.assertEqual([5, 5], [self.successResultOf(caller) for caller in callers])
+        self.assertNoResult(other)
+
+    def test_failure(self) -> None:
+        """All callers get the exception of the call, and the next caller starts another one."""
+        callers = [self.join(), self.join()]
+        self.started[0].errback(ValueError())
+        for caller in callers:
+            self.failureResultOf(caller, ValueError)
+        self.assertNoResult(self.join())
+
+    def test_not_remembered(self) -> None:
+        """A caller that arrives after the end of a call starts another one."""
+        for result in (5, 6):
+            caller = self.join()
+            self.started[-1].callback(result)
+            self.assertEqual(result, self.successResultOf(caller))
+
+    def test_cancelled(self) -> None:
+        """The call is cancelled with the last of its callers, and not before.
+
+        A caller that arrives then starts another call.
+        """
+        first, last = self.join(), self.join()
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.assertFalse(self.started[0].called)
+        last.cancel()
+        self.failureResultOf(last, CancelledError)
+        self.assertTrue(self.started[0].called)
+        self.assertNoResult(self.join())
+
+    def test_detached(self) -> None:
+        """After `detach`, the next caller starts another call, which later callers share.
+
+        The end of the earlier call does not affect the later one.
+        """
+        early = self.join()
+        self.calls.detach("a")
+        late = self.join()
+        self.started[0].callback(5)
+        self.assertEqual(5, self.successResultOf(early))
+        self.assertNoResult(late)
+        later = self.join()
+        self.started[1].callback(6)
+        self.assertEqual([6, 6], [self.successResultOf(caller) for caller in (late, later)])
+        self.assertEqual(2, len(self.started))
+
+    def test_detached_without_a_call(self) -> None:
+        """Detaching a key without a call in flight has no effect."""
+        self.calls.detach("a")
+        self.assertNoResult(self.join())

@@ -1,0 +1,160 @@
+"""Calls in threads, and waits that cancellation does not cut short."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from functools import partial
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.concurrency.threads import await_uncancelled, bounded, run_detached, thread_per_call
+from tests.support.threads import FakeThreads
+
+reactor: Any = _reactor
+
+
+class ThreadPerCallTests(TestCase):
+    """`thread_per_call`"""
+
+    async def test_elsewhere(self) -> None:
+        """Each call runs in its own daemon thread, and its result arrives in the reactor thread."""
+        in_thread = thread_per_call(reactor)
+        meeting = threading.Barrier(3)
+        works = [in_thread(partial(meeting.wait, 30)) for _ in range(2)]
+        await deferToThread(meeting.wait, 30)
+        turns = [await work for work in works]
+        self.assertEqual(len(set(turns)), 2)
+        daemon = await in_thread(lambda: threading.current_thread().daemon)
+        self.assertTrue(daemon, "a thread that is not a daemon would delay the exit")
+
+    async def test_failure(self) -> None:
+        """The caller gets the error of the call."""
+
+        def fail() -> None:
+            raise OSError(28, "No space left on device")
+
+        with self.assertRaises(OSError):
+            await thread_per_call(reactor)(fail)
+
+    def test_no_thread(self) -> None:
+        """If the system cannot start a thread, the call raises OSError with EAGAIN."""
+
+        def refuse(thread: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", refuse)
+        error = self.assertRaises(OSError, thread_per_call(reactor), lambda: None)
+        self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
+
+
+class BoundedTests(SynchronousTestCase):
+    """`bounded`"""
+
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.in_thread = bounded(self.threads.in_thread, 2)
+
+    def test_order(self) -> None:
+        """Two calls run at a time, and the others wait in order; each caller gets its result."""
+        calls = [self.in_thread(lambda number=number: 10 // number) for number in (5, 0, 2, 1)]
+        self.assertEqual(self.threads.waiting, 2)
+        self.threads.run()
+        self.failureResultOf(calls.pop(1), ZeroDivisionError)
+        self.assertEqual([2, 5, 10], [self.successResultOf(call) for call in calls])
+        again = self.in_thread(lambda: "done")
+        self.threads.run()
+        self.assertEqual("done", self.successResultOf(again))
+
+    def test_no_thread(self) -> None:
+        """If no thread can be started, a call raises OSError, and a waiting one fails with it."""
+
+        def refuse(work: object) -> Deferred[Any]:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        runners = [self.threads.in_thread, refuse, refuse, self.threads.in_thread, refuse]
+        in_thread = bounded(lambda work: runners.pop(0)(work), 1)
+        calls = [in_thread(lambda: "done") for _ in range(4)]
+        self.threads.run()
+        for call in calls[1:3]:
+            self.failureResultOf(call, OSError)
+        self.assertEqual(["done"] * 2, [self.successResultOf(call) for call in calls[::3]])
+        self.assertRaises(OSError, in_thread, lambda: "done")
+
+
+class RunDetachedTests(SynchronousTestCase):
+    """`run_detached`"""
+
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.done: list[str] = []
+
+    def test_in_a_thread(self) -> None:
+        """Detached work runs in a thread."""
+        run_detached(self.threads.in_thread, lambda: self.done.append("done"))
+        self.assertEqual(self.done, [])
+        self.threads.run()
+        self.assertEqual(self.done, ["done"])
+
+    def test_failure(self) -> None:
+        """An error of detached work is logged, because no caller receives it."""
+        run_detached(self.threads.in_thread, lambda: 1 // 0)
+        self.threads.run()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_no_thread(self) -> None:
+        """If no thread can be started, detached work runs at once in the current thread."""
+
+        def refuse(work: object) -> Any:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        run_detached(refuse, lambda: self.done.append("done"))
+        self.assertEqual(self.done, ["done"])
+
+
+class AwaitUncancelledTests(SynchronousTestCase):
+    """`await_uncancelled`"""
+
+    def setUp(self) -> None:
+        self.work: Deferred[str] = Deferred()
+        self.waiting = Deferred.fromCoroutine(await_uncancelled(self.work))
+
+    def test_result(self) -> None:
+        """The waiter gets the result of the work, which may be None."""
+        self.assertNoResult(self.waiting)
+        self.work.callback("done")
+        self.assertEqual(self.successResultOf(self.waiting), "done")
+        for result in ("done", None):
+            waiting = Deferred.fromCoroutine(await_uncancelled(succeed(result)))
+            self.assertEqual(self.successResultOf(waiting), result)
+
+    def test_failure(self) -> None:
+        """The waiter gets the error of the work."""
+        self.work.errback(Failure(OSError(28, "No space left on device")))
+        self.assertEqual(self.failureResultOf(self.waiting).value.errno, 28)
+        self.failureResultOf(Deferred.fromCoroutine(await_uncancelled(fail(OSError()))), OSError)
+
+    def test_cancelled(self) -> None:
+        """A waiter that is cancelled, even several times, fails only after the work has ended."""
+        for _ in range(5):
+            self.waiting.cancel()
+            self.assertNoResult(self.waiting)
+        self.work.callback("done")
+        self.failureResultOf(self.waiting, CancelledError)
+
+    def test_cancelled_and_failed(self) -> None:
+        """A cancelled waiter fails with CancelledError; a later error of the work is dropped."""
+        self.waiting.cancel()
+        self.work.errback(Failure(OSError()))
+        self.failureResultOf(self.waiting, CancelledError)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_work_that_ends_cancelled(self) -> None:
+        """A wait ends when the work itself ends with CancelledError."""
+        self.work.errback(Failure(CancelledError()))
+        self.failureResultOf(self.waiting, CancelledError)

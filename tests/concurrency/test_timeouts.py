@@ -1,0 +1,129 @@
+"""Timeouts for the progress of a transfer, and for a whole coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.concurrency.threads import await_uncancelled
+from audioproxy.concurrency.timeouts import ProgressTimeout, with_timeout
+
+
+class ProgressTimeoutTests(SynchronousTestCase):
+    """`ProgressTimeout`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.called: list[float] = []
+        self.timeout = ProgressTimeout(
+            self.clock, 10, lambda: self.called.append(self.clock.seconds())
+        )
+
+    def test_expires(self) -> None:
+        """After the timeout the callback is called once; each reset restarts the whole timeout.
+
+        Resetting or cancelling an expired timeout does nothing.
+        """
+        for _ in range(5):
+            self.clock.advance(9)
+            self.timeout.reset()
+        self.clock.advance(9.9)
+        self.assertEqual((self.called, self.timeout.expired), ([], False))
+        self.clock.advance(0.1)
+        self.timeout.reset()
+        self.timeout.cancel()
+        self.clock.advance(60)
+        self.assertEqual((self.called, self.timeout.expired), ([55], True))
+
+    def test_stopped(self) -> None:
+        """A cancelled timeout never expires, a reset does not restart it, and no timer is left."""
+        self.timeout.cancel()
+        self.timeout.cancel()
+        self.timeout.reset()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.clock.advance(60)
+        self.assertEqual((self.called, self.timeout.expired), ([], False))
+
+
+class WithTimeoutTests(SynchronousTestCase):
+    """`with_timeout`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.step: Deferred[str] = Deferred()
+
+    def begin(self, work: Coroutine[Any, Any, str], seconds: float = 10) -> Deferred[str]:
+        """Start a coroutine with a timeout."""
+        return Deferred.fromCoroutine(with_timeout(self.clock, seconds, work))
+
+    async def work(self) -> str:
+        """Wait for `step`."""
+        return await self.step
+
+    def test_in_time(self) -> None:
+        """A result or an error in time is passed on, and no timer is left."""
+        working = self.begin(self.work())
+        self.clock.advance(9.9)
+        self.step.callback("done")
+        self.assertEqual("done", self.successResultOf(working))
+        self.step = Deferred()
+        working = self.begin(self.work())
+        self.step.errback(KeyError())
+        self.failureResultOf(working, KeyError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_late(self) -> None:
+        """After exactly the timeout the coroutine is cancelled; Python's TimeoutError is raised."""
+        for seconds in (10, 0, -1):
+            self.step = Deferred()
+            working = self.begin(self.work(), seconds)
+            self.assertNoResult(working)
+            self.clock.advance(max(0, seconds))
+            error = self.failureResultOf(working, TimeoutError).value
+            self.assertIsInstance(error, OSError)
+            self.assertEqual(f"{seconds} seconds have passed", str(error))
+
+    def test_cancelled(self) -> None:
+        """If the caller is cancelled, CancelledError is raised, and no timer is left."""
+        working = self.begin(self.work())
+        working.cancel()
+        self.failureResultOf(working, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_cleanup(self) -> None:
+        """A timeout or a cancellation is raised only after the coroutine has ended.
+
+        The coroutine of this test ignores its cancellation.
+        """
+        for cancelled in (False, True):
+            self.step = Deferred()
+            working = self.begin(await_uncancelled(self.step))
+            if cancelled:
+                working.cancel()
+            else:
+                self.clock.advance(10)
+            self.assertNoResult(working)
+            self.step.callback("done")
+            self.failureResultOf(working, CancelledError if cancelled else TimeoutError)
+
+    def test_error_of_the_cleanup(self) -> None:
+        """If a coroutine handles its cancellation, its own result or error is passed on."""
+
+        async def work(outcome: str) -> str:
+            try:
+                return await self.step
+            except CancelledError:
+                return {"saved": "done"}[outcome]
+
+        for outcome in ("saved", "lost"):
+            self.step = Deferred()
+            working = self.begin(work(outcome))
+            self.clock.advance(10)
+            if outcome == "saved":
+                self.assertEqual("done", self.successResultOf(working))
+            else:
+                self.failureResultOf(working, KeyError)

@@ -1,0 +1,107 @@
+"""Socket activation by systemd, and notifications to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.config import ConfigError, systemd
+from tests.support.processes import open_descriptors
+
+
+class SocketTests(SynchronousTestCase):
+    """Listening socket that systemd passes to the service"""
+
+    def find(self, given: socket.socket | None = None, **variables: str) -> socket.socket | None:
+        """Find the socket in an environment with systemd's variables and ``variables``.
+
+        The descriptor of ``given`` replaces the usual number 3, which is in use here.
+        """
+        if given is not None:
+            self.patch(systemd, "_FIRST_DESCRIPTOR", given.detach())
+        return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+
+    def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
+        """Return the only problem in the error that refuses the socket."""
+        with self.assertRaises(ConfigError) as caught:
+            self.find(given, **variables)
+        (line,) = caught.exception.problems
+        return line
+
+    def test_found(self) -> None:
+        """A listening TCP socket of IPv4 or IPv6 is used, and child processes do not inherit it."""
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            if family == socket.AF_INET6 and not socket.has_dualstack_ipv6():
+                continue
+            given = socket.create_server((address, 0), family=family)
+            given.set_inheritable(True)
+            port = given.getsockname()[1]
+            found = self.find(given)
+            assert found is not None
+            with found:
+                self.assertEqual((family, port), (found.family, found.getsockname()[1]))
+                self.assertFalse(found.get_inheritable())
+
+    def test_nothing(self) -> None:
+        """Without the variables, or with a count of 0, there is no socket.
+
+        A socket for another process is ignored, although this process inherits its variables.
+        """
+        self.assertIsNone(systemd.find_socket({}, 7))
+        for count in ("0", ""):
+            self.assertIsNone(self.find(LISTEN_FDS=count))
+        for pid in ("8", "", "70"):
+            self.assertIsNone(self.find(LISTEN_PID=pid, LISTEN_FDS="many"))
+
+    def test_number(self) -> None:
+        """A count other than 1 is refused, and the message says how to correct it."""
+        for count in ("many", "-1", "1.0", "2", "17"):
+            line = self.refusal(LISTEN_FDS=count)
+            self.assertTrue(line.startswith("LISTEN_FDS: "), line)
+            self.assertIn("one ListenStream=", line)
+
+    def test_not_listening(self) -> None:
+        """A descriptor that is not a listening TCP socket is refused with advice, and closed."""
+        before = open_descriptors()
+        one, other = socket.socketpair()
+        wrong = [one, other, socket.socket(), socket.socket(type=socket.SOCK_DGRAM)]
+        wrong.append(socket.create_server(b"\0audioproxy-%d" % os.getpid(), family=socket.AF_UNIX))
+        for given in wrong:
+            line = self.refusal(given)
+            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a listening TCP socket; ")
+            self.assertIn("ListenStream=", line)
+        self.assertEqual(before, open_descriptors())
+
+    def test_no_socket(self) -> None:
+        """A descriptor that is a pipe or closed is refused; the message says what to configure."""
+        reading, writing = os.pipe()
+        os.close(writing)
+        self.patch(systemd, "_FIRST_DESCRIPTOR", reading)
+        lines = [self.refusal()]
+        os.close(reading)
+        lines.append(self.refusal())
+        for line in lines:
+            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a socket ")
+            self.assertIn("ListenStream=", line)
+
+
+class NotifierTests(SynchronousTestCase):
+    """Notifications to systemd"""
+
+    def test_sent(self) -> None:
+        """A state is one datagram to a socket in the file system, or to an abstract one (``@``)."""
+        name = f"audioproxy-notify-{os.getpid()}"
+        # A relative path, because the path of a socket must be short.
+        for address, variable in (("notify", "notify"), (f"\0{name}", f"@{name}")):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+                listener.bind(address)
+                listener.setblocking(False)
+                systemd.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
+                self.assertEqual(b"READY=1", listener.recv(100), variable)
+
+    def test_nobody(self) -> None:
+        """Without a listening socket, a notification has no effect and raises no error."""
+        for environ in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}):
+            systemd.find_notifier(environ)("READY=1")

@@ -1,0 +1,69 @@
+"""Bit rates by sample rate and channel count."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.command.bitrates import bitrate_bounds
+from tests.support.strategies import DETERMINISTIC
+
+
+class BitrateTests(SynchronousTestCase):
+    """`bitrate_bounds`"""
+
+    def test_fixed_bounds(self) -> None:
+        """mp3, aac and m4a have fixed bounds, whatever the sample rate and channels (D6).
+
+        Opus accepts up to 256 kbps for mono and up to 510 kbps for stereo (D13). Lossless formats
+        and peaks have no bit rate (D7).
+        """
+        for tokens, mono, stereo in (
+            ("mp3", (8, 320), (8, 320)),
+            ("aac m4a", (8, 512), (8, 512)),
+            ("opus", (6, 256), (6, 510)),
+            ("flac wav peaks", None, None),
+        ):
+            for token, rate in product(tokens.split(), (8000, 44100, 48000, 96000)):
+                found = bitrate_bounds(token, rate, 1), bitrate_bounds(token, rate, 2)
+                self.assertEqual(found, (mono, stereo), (token, rate))
+
+    def test_vorbis(self) -> None:
+        """Vorbis has bounds for each band of rates; in some bands no bit rate can be set (D13)."""
+        for rate, mono, stereo in (
+            (1, None, None),
+            (7999, None, None),
+            (8000, (32, 42), (32, 84)),
+            (9000, (32, 42), (32, 84)),
+            (9001, (32, 50), (32, 100)),
+            (15000, (32, 50), (32, 100)),
+            (15001, (32, 100), (32, 200)),
+            (18999, (32, 100), (32, 200)),
+            (19000, (32, 90), (32, 180)),
+            (26000, (32, 90), (36, 180)),
+            (26001, (32, 190), (36, 380)),
+            (40000, (32, 190), (45, 380)),
+            (40001, (32, 240), (45, 500)),
+            (50000, (32, 240), (45, 500)),
+            (50001, None, None),
+            (200000, None, None),
+        ):
+            self.assertEqual(bitrate_bounds("ogg", rate, 1), mono, rate)
+            self.assertEqual(bitrate_bounds("ogg", rate, 2), stereo, rate)
+
+    @DETERMINISTIC
+    @given(
+        token=st.sampled_from(sorted(FORMATS)),
+        rate=st.integers(1, 400_000),
+        channels=st.sampled_from((1, 2)),
+    )
+    def test_within_grammar_bounds(self, token: str, rate: int, channels: int) -> None:
+        """Bounds are never wider than those of the grammar, and never empty (D6)."""
+        bounds, general = bitrate_bounds(token, rate, channels), FORMATS[token].br
+        if bounds is not None:
+            assert general is not None
+            self.assertTrue(general[0] <= bounds[0] < bounds[1] <= general[1])

@@ -1,0 +1,110 @@
+"""Conversions of sample formats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.command.conversion import (
+    dither_filter,
+    output_depth,
+    output_sample_format,
+    working_format,
+)
+from audioproxy.media.probe import Probe
+from tests.support.audio import parse_options
+
+CD = Probe("flac", "flac", Decimal(10), True, bit_depth=16)
+
+DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
+
+
+class DepthTests(SynchronousTestCase):
+    """`output_depth`"""
+
+    def test_depth(self) -> None:
+        """The default depth is the lowest that is not below the source's, or the highest.
+
+        ``bd`` replaces the default, and lossy formats have no depth (Format and encoding options).
+        """
+        for text, depths in (
+            ("f:flac", {8: "16", 16: "16", 20: "24", 24: "24", 32: "24"}),
+            ("f:wav", {1: "16", 24: "24", 32: "32f", 64: "32f"}),
+            ("f:wav/bd:16", {32: "16"}),
+            ("f:flac/bd:24", {16: "24"}),
+            ("f:mp3", {24: ""}),
+        ):
+            for source, depth in depths.items():
+                found = output_depth(parse_options(text), replace(CD, bit_depth=source))
+                self.assertEqual(found, depth, (text, source))
+
+
+class SampleFormatTests(SynchronousTestCase):
+    """`output_sample_format` and `working_format`"""
+
+    def test_each_format(self) -> None:
+        """Every format has a sample format, at each of its depths (D60).
+
+        Lossy formats are encoded from floats, so that their input is not rounded to 16 bits.
+        """
+        found = {
+            f"{token}{depth}": output_sample_format(
+                parse_options(f"f:{token}" + (f"/bd:{depth}" if depth else "")), CD
+            )
+            for token, row in FORMATS.items()
+            for depth in row.depths or ("",)
+        }
+        expected = {"mp3": "fltp", "opus": "flt", "ogg": "fltp", "aac": "fltp", "m4a": "fltp"}
+        expected |= {"flac16": "s16", "flac24": "s32"}
+        expected |= {"wav16": "s16", "wav24": "s32", "wav32f": "flt", "peaks": "s16"}
+        self.assertEqual(found, expected)
+
+    def test_default_depth(self) -> None:
+        """Without ``bd``, the sample format is that of the default depth."""
+        for source, name in ((8, "s16"), (24, "s32"), (32, "flt")):
+            probe = replace(CD, bit_depth=source)
+            self.assertEqual(output_sample_format(parse_options("f:wav"), probe), name)
+
+    def test_working_format(self) -> None:
+        """Stages compute samples in double precision, at a rate that the filter states (D60)."""
+        self.assertEqual(working_format(22050), "aformat=sample_fmts=dblp:sample_rates=22050")
+
+
+class DitherTests(SynchronousTestCase):
+    """`dither_filter`"""
+
+    def test_depths(self) -> None:
+        """Samples are dithered if they have more bits than the output; computed ones always do.
+
+        Floats are not dithered (D60).
+        """
+        for decoded in (8, 16, 20, 24, 32, 64):
+            for depth in ("16", "24", "32f"):
+                for computed in (False, True):
+                    options = parse_options(f"f:wav/bd:{depth}")
+                    probe = replace(CD, decoded_bits=decoded)
+                    found = dither_filter(options, probe, computed=computed)
+                    expected = None
+                    if depth != "32f" and (computed or decoded > int(depth)):
+                        expected = f"aresample={DITHERED[depth]}:dither_method=triangular_hp"
+                    self.assertEqual(found, expected, (decoded, depth, computed))
+
+    def test_decoded_bits(self) -> None:
+        """The bits of decoded samples decide, not those that the source states (D60)."""
+        lossy = replace(CD, bit_depth=16, decoded_bits=64)
+        options = parse_options("f:flac")
+        self.assertIsNotNone(dither_filter(options, lossy, computed=False))
+        self.assertIsNone(dither_filter(options, CD, computed=False))
+
+    def test_never(self) -> None:
+        """Waveforms and lossy formats are never dithered (D60)."""
+        tokens = [token for token, row in FORMATS.items() if not row.depths]
+        self.assertIn("peaks", tokens)
+        for token in tokens:
+            for decoded in (16, 64):
+                probe = replace(CD, decoded_bits=decoded)
+                options = parse_options(f"f:{token}")
+                self.assertIsNone(dither_filter(options, probe, computed=True), token)

@@ -1,0 +1,184 @@
+"""How sources are opened, and the decoder of irregular sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.decoding import (
+    KEPT_LINES,
+    Pipeline,
+    decoded_stream,
+    decoder_arguments,
+    measure_arguments,
+    regularity_checks,
+)
+from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.command.inputs import local_input
+from audioproxy.media.probe import Probe
+from tests.support.audio import parse_options
+
+STEREO = Probe("mp3", "mp3", Decimal(60), True, sample_rate=44100, decoded_bits=64, layout="stereo")
+FLOATS = replace(STEREO, container="wav", codec="pcm_f32le")
+SOURCE = local_input()
+
+QUIET = "ffmpeg -nostdin -hide_banner -max_error_rate 1 -v error"
+STREAMS = "-map 0:a:0 -vn -sn -dn"
+SWRESAMPLE = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
+SWRESAMPLE += " -rematrix_maxval 1"
+
+
+class MeasureTests(SynchronousTestCase):
+    """`measure_arguments`"""
+
+    def test_exact(self) -> None:
+        """The first audio stream is decoded to one byte a sample, at the probed rate (D12, D63)."""
+        words = (
+            f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS}"
+            f" -progress pipe:1 -stats_period 3600 -af pan=mono|c0=c0 {SWRESAMPLE} -ar 44100 -ac 1"
+            " -c:a pcm_u8 -f u8 -y /dev/null"
+        )
+        self.assertEqual(measure_arguments("ffmpeg", SOURCE, STEREO), words.split())
+
+
+class DecoderTests(SynchronousTestCase):
+    """`decoder_arguments`"""
+
+    def words(self, probe: Probe, seek: int = 0) -> str:
+        """Return the command line."""
+        return " ".join(decoder_arguments("ffmpeg", SOURCE, probe, seek))
+
+    def test_exact(self) -> None:
+        """The decoder opens the source as a render does, and outputs the probed form (D63).
+
+        It may open nothing but the source (D43).
+        """
+        filters = (
+            "volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double"
+            ",aresample=44100:ochl=stereo:filter_size=160:phase_shift=10:kaiser_beta=12"
+            ":internal_sample_fmt=dblp:rematrix_maxval=1"
+        )
+        self.assertEqual(
+            self.words(STEREO, 441000),
+            f"{QUIET} {' '.join(SOURCE.encoder_arguments('10'))} {STREAMS} -af {filters}"
+            f" {SWRESAMPLE} -ar 44100 -ac 2 -abort_on empty_output"
+            " -c:a pcm_f64le -f f64le pipe:1",
+        )
+
+    def test_channels(self) -> None:
+        """More than two channels have the layout of the source, if that has a name."""
+        named = self.words(replace(STEREO, channels=6, layout="5.1(side)"))
+        self.assertIn(" -af aformat=channel_layouts=5.1(side) ", named)
+        for layout in (None, "6 channels (FL+FR+LFE+FC+BL+BR)"):
+            words = self.words(replace(STEREO, channels=6, layout=layout))
+            self.assertIn(" -ar 44100 -ac 6 ", words)
+            self.assertNotIn("-af", words)
+
+    def test_samples(self) -> None:
+        """Samples that are no audio become silence, in sources that can store them."""
+        finite = "-af aeval=if(lte(abs(val(ch))\\,65536)\\,val(ch)\\,0):c=same,volume="
+        self.assertIn(finite, self.words(FLOATS))
+        self.assertNotIn("aeval", self.words(STEREO))
+
+    def test_integers(self) -> None:
+        """Integers stay integers, which ffmpeg converts to 16 bits in another way than floats."""
+        probe = replace(STEREO, codec="flac", decoded_bits=24)
+        self.assertIn("-c:a pcm_s32le -f s32le pipe:1", self.words(probe))
+        self.assertIn("-format_whitelist s32le", " ".join(decoded_stream(probe).probe_arguments()))
+        (check,) = regularity_checks(SOURCE, probe, 44100, samples=True)
+        self.assertTrue(check.endswith(":precision=fixed"))
+        (check, _) = regularity_checks(
+            SOURCE, replace(FLOATS, codec="pcm_f64le"), 44100, samples=True
+        )
+        self.assertTrue(check.endswith(":precision=double"))
+
+
+class DecodedTests(SynchronousTestCase):
+    """Renders that read the output of a decoder."""
+
+    def test_same_command(self) -> None:
+        """Only the beginning of the command line differs from a render in one process.
+
+        It starts at the position to which the decoder seeks, and may read nothing but its stdin.
+        """
+        options = parse_options("f:ogg/t:20:5/fade:1:1")
+        alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, FLOATS))
+        words = " ".join(encoder_arguments("ffmpeg", decoded_stream(FLOATS), options, FLOATS))
+        checks = ",".join(regularity_checks(SOURCE, FLOATS, 1, samples=True))
+        seek = " ".join(SOURCE.encoder_arguments("19"))
+        opened = "-protocol_whitelist file -format_whitelist f64le -f f64le -ar 44100 -ac 2"
+        expected = alone.replace(f"-reinit_filter 0 {seek}", f"{opened} -i file:/dev/fd/0")
+        self.assertEqual(words, expected.replace(f"{checks},", ""))
+
+
+class CheckTests(SynchronousTestCase):
+    """`regularity_checks` and `Pipeline.is_irregular`"""
+
+    def test_start(self) -> None:
+        """The first frame is checked after a seek only: without one, the probe has seen it."""
+        self.assertEqual(regularity_checks(SOURCE, STEREO, 0, samples=True), [])
+        (check,) = regularity_checks(SOURCE, STEREO, 44100, samples=True)
+        self.assertTrue(check.endswith(":eval=once:precision=float"))
+        self.assertIn("if(eq(sample_rate\\,44100)*eq(nb_channels\\,2)\\,1\\,nan)", check)
+
+    def test_samples(self) -> None:
+        """Stored floating-point samples are checked, unless the output is a copy of them."""
+        (check,) = regularity_checks(SOURCE, FLOATS, 0, samples=True)
+        self.assertIn("silencedetect=noise=65536:", check)
+        self.assertEqual(regularity_checks(SOURCE, FLOATS, 0, samples=False), [])
+        for text, checked in (
+            ("f:wav", False),
+            ("f:wav/t:1:2", False),
+            ("f:wav/ch:1", True),
+            ("f:wav/gain:1", True),
+            ("f:wav/sr:8000", True),
+            ("f:wav/bd:24", True),
+            ("f:flac", True),
+            ("f:mp3", True),
+            ("f:peaks", True),
+        ):
+            probe = replace(FLOATS, bit_depth=32)
+            words = encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
+            self.assertEqual("silencedetect" in " ".join(words), checked, text)
+
+    def test_codecs(self) -> None:
+        """Floating-point samples are those of PCM, and those of lossless codecs that store them."""
+        for codec, bits, stored in (
+            ("pcm_f64be", 64, True),
+            ("pcm_s32le", 32, False),
+            ("wavpack", 64, True),
+            ("wavpack", 32, False),
+            ("aac", 64, False),
+        ):
+            probe = replace(STEREO, codec=codec, decoded_bits=bits)
+            self.assertEqual(probe.stores_floats, stored, codec)
+
+    def test_reports(self) -> None:
+        """A change, a start after a change, and a sample that is no audio are irregular (D63)."""
+        pipeline = Pipeline(["ffmpeg"], checked_rate=44100)
+        audio = b"frame:0    pts:0       pts_time:0\nlavfi.silence_start=2.26757e-05\n"
+        for stderr, expected in (
+            (b"", False),
+            (audio, False),
+            (audio.replace(b"=2.26757e", b"=0.0000226757#e").split(b"#")[0] + b"\n", False),
+            (audio.replace(b"2.26757e-05", b"4.53515e-05"), True),
+            (b"[aac @ 0x55] Input contains (near) NaN/+-Inf\n", True),
+            (b"ffmpeg: psymodel.c:576: calc_energy: Assertion `el >= 0' failed.\n", True),
+            (audio + b"frame:7 pts:7168 pts_time:7168\nlavfi.silence_end=7999\n", True),
+            (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", True),
+            (b"[Parsed_volume_2 @ 0x55] Invalid value NaN for volume\n", True),
+            (b"[mp3float @ 0x55] Header missing\n", False),
+        ):
+            self.assertEqual(pipeline.is_irregular(stderr), expected, stderr)
+            self.assertEqual(pipeline.has_checked(stderr), b"silence_start" in stderr, stderr)
+            behind = Pipeline(["ffmpeg"], ["decoder"])
+            self.assertFalse(behind.is_irregular(stderr))
+            self.assertTrue(behind.has_checked(stderr))
+
+    def test_kept_lines(self) -> None:
+        """The report of a sample is kept, however many messages follow it."""
+        self.assertTrue(KEPT_LINES.search(b"a\nlavfi.silence_end=7999\n"))
+        self.assertTrue(KEPT_LINES.search(b"lavfi.silence_start=1\nHeader missing\n"))
+        self.assertFalse(KEPT_LINES.search(b"frame:0 pts:0\nHeader missing\n"))

@@ -1,0 +1,341 @@
+"""Downmixes to stereo and mono."""
+
+from __future__ import annotations
+
+import re
+from math import sqrt
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.downmix import NAMED_LAYOUTS, Mix, find_mix, find_speakers
+
+# Gains of Recommendation ITU-R BS.775: 3 dB and 6 dB lower.
+LOWER, LOWEST = sqrt(1 / 2), 1 / 2
+# By position, in the left and the right output of stereo, and in mono. The recommendation has them
+# for 3/2 sources. A surround in the middle is split between both surrounds at equal power, so each
+# has it 3 dB lower. Low-frequency channels are left out.
+GAINS = {
+    "left": (1, 0, LOWER),
+    "right": (0, 1, LOWER),
+    "center": (LOWER, LOWER, 1),
+    "left surround": (LOWER, 0, LOWEST),
+    "right surround": (0, LOWER, LOWEST),
+    "surround": (LOWEST, LOWEST, LOWER),
+    "low": (0, 0, 0),
+}
+# The nearest of these positions for each speaker of ffmpeg.
+SPEAKERS = {
+    "left": "FL FLC WL DL",
+    "right": "FR FRC WR DR",
+    "center": "FC",
+    "left surround": "BL SL SDL TFL TBL TSL BFL SSL TTL",
+    "right surround": "BR SR SDR TFR TBR TSR BFR SSR TTR",
+    "surround": "BC TC TFC TBC BFC",
+    "low": "LFE LFE2",
+}
+POSITIONS = {name: position for position, names in SPEAKERS.items() for name in names.split()}
+# Gains in a filter are rounded to 9 digits.
+ROUNDING = 0.5e-9
+
+#: The filter that copies one channel to both sides.
+BOTH_SIDES = "pan=stereo|c0=c0|c1=c0"
+
+Rows = list[list[float]]
+
+
+def gains(channels: int, layout: str | None, outputs: int) -> Rows:
+    """Return the gain of each channel in each output, as the text of the filter has them."""
+    mix = find_mix(channels, layout, outputs)
+    assert mix is not None
+    if mix.filter.endswith(f",{BOTH_SIDES}"):
+        return gains(channels, layout, 1) * 2
+    kind, _, text = mix.filter.partition("=")
+    name = {1: "mono", 2: "stereo"}[outputs]
+    rows = [[0.0] * channels for _ in range(outputs)]
+    if kind == "channelmap":
+        found = re.fullmatch(rf"map=([0-9|]+):channel_layout={name}", text)
+        assert found, text
+        terms = [[("1", source)] for source in found[1].split("|")]
+    else:
+        assert kind == "pan", kind
+        head, *sums = text.split("|")
+        assert head == name, text
+        terms = []
+        for number, mixed in enumerate(sums):
+            prefix, _, right = mixed.partition("=")
+            assert prefix == f"c{number}", text
+            found_terms = [re.fullmatch(r"(\d\.\d{9})\*c(\d+)", term) for term in right.split("+")]
+            terms.append([(term[1], term[2]) for term in found_terms if term])
+            assert len(terms[-1]) == len(found_terms), text
+    for row, summed in zip(rows, terms, strict=True):
+        for gain, source in summed:
+            assert not row[int(source)], text
+            row[int(source)] = float(gain)
+    return rows
+
+
+def recommended(layout: str, outputs: int) -> Rows:
+    """Return the gains of the recommendation, scaled so that no output can exceed full scale."""
+    columns = [GAINS[POSITIONS[speaker]] for speaker in NAMED_LAYOUTS[layout].split("+")]
+    left, right, mono = (list(row) for row in zip(*columns, strict=True))
+    rows = [mono] if outputs == 1 else [left, right]
+    highest = max(1, *map(sum, rows))
+    return [[gain / highest for gain in row] for row in rows]
+
+
+def count(layout: str) -> int:
+    """Return the number of channels of a layout."""
+    return len(NAMED_LAYOUTS[layout].split("+"))
+
+
+class MixTestCase(SynchronousTestCase):
+    """Test case with a comparison of gains."""
+
+    def assert_gains(self, found: Rows, expected: Rows, message: object) -> None:
+        """Assert that gains are equal but for rounding."""
+        self.assertEqual([len(row) for row in found], [len(row) for row in expected], message)
+        for row, other in zip(found, expected, strict=True):
+            for gain, wanted in zip(row, other, strict=True):
+                self.assertApproximates(gain, wanted, 1.01 * ROUNDING, message)
+
+
+class RecommendationTests(MixTestCase):
+    """Layouts whose speakers are known."""
+
+    def test_text(self) -> None:
+        """The filter names each channel by its number, and has gains with 9 digits (D60).
+
+        In stereo, the center and the surrounds are 3 dB lower than the front.
+        """
+        front, lower = f"{1 / (1 + 2 * LOWER):.9f}", f"{LOWER / (1 + 2 * LOWER):.9f}"
+        left = f"c0={front}*c0+{lower}*c2+{lower}*c4"
+        right = f"c1={front}*c1+{lower}*c2+{lower}*c5"
+        for layout in ("5.1", "5.1(side)", None):
+            mix = find_mix(6, layout, 2)
+            self.assertEqual(mix, Mix(f"pan=stereo|{left}|{right}", computed=True))
+
+    def test_coefficients(self) -> None:
+        """Common layouts have the coefficients that the recommendation states (D60).
+
+        The low-frequency channel is left out.
+        """
+        surround = [[1, 0, LOWER, 0, LOWER, 0], [0, 1, LOWER, 0, 0, LOWER]]
+        surround_mono = [[LOWER, LOWER, 1, 0, LOWEST, LOWEST]]
+        back = [[1, 0, LOWER, 0, LOWER, 0, LOWER, 0], [0, 1, LOWER, 0, 0, LOWER, 0, LOWER]]
+        back_mono = [[LOWER, LOWER, 1, 0, *[LOWEST] * 4]]
+        for layout, stereo, mono in (
+            ("5.1", surround, surround_mono),
+            ("5.1(side)", surround, surround_mono),
+            ("quad", [[1, 0, LOWER, 0], [0, 1, 0, LOWER]], [[LOWER, LOWER, LOWEST, LOWEST]]),
+            ("7.1", back, back_mono),
+            (
+                "4.0",
+                [[1, 0, LOWER, LOWEST], [0, 1, LOWER, LOWEST]],
+                [[LOWER, LOWER, 1, LOWER]],
+            ),
+            ("3.0", [[1, 0, LOWER], [0, 1, LOWER]], [[LOWER, LOWER, 1]]),
+        ):
+            for rows in (stereo, mono):
+                scaled = [[gain / sum(row) for gain in row] for row in rows]
+                found = gains(count(layout), layout, len(rows))
+                self.assert_gains(found, scaled, (layout, len(rows)))
+
+    def test_all_layouts(self) -> None:
+        """Each speaker has the gain of the nearest speaker of the recommendation (D60)."""
+        for layout in NAMED_LAYOUTS:
+            # Stereo stays as it is.
+            for outputs in (1, 2) if layout != "stereo" else (1,):
+                expected = recommended(layout, outputs)
+                self.assert_gains(gains(count(layout), layout, outputs), expected, layout)
+        listed = set("+".join(NAMED_LAYOUTS.values()).split("+"))
+        for speaker in {*POSITIONS} - listed:
+            # FL and FR have the gain 1 in an output of their own, so they show the scale.
+            (left, *_, one), (_, right, _, other) = gains(4, f"4 channels (FL+FR+FC+{speaker})", 2)
+            expected = GAINS[POSITIONS[speaker]][:2]
+            self.assertApproximates(one / left, expected[0], 1e-8, speaker)
+            self.assertApproximates(other / right, expected[1], 1e-8, speaker)
+
+    def test_mono(self) -> None:
+        """The mono mix of a symmetric layout is the mean of its stereo mix (D60)."""
+        for layout in NAMED_LAYOUTS:
+            if layout == "stereo":
+                left, right = [1.0, 0.0], [0.0, 1.0]
+            else:
+                left, right = gains(count(layout), layout, 2)
+            self.assertApproximates(sum(left), sum(right), 1e-8, layout)
+            (mono,) = gains(count(layout), layout, 1)
+            for one, other, mean in zip(left, right, mono, strict=True):
+                self.assertApproximates((one + other) / 2, mean, 2 * ROUNDING, layout)
+
+    def test_stereo_to_mono(self) -> None:
+        """Mono of stereo is the mean of both sides."""
+        for layout in (
+            *(None, "stereo", "downmix"),
+            *(f"2 channels ({pair})" for pair in ("FL+FR", "FR+FL", "BL+BR")),
+        ):
+            mix = Mix("pan=mono|c0=0.500000000*c0+0.500000000*c1", computed=True)
+            self.assertEqual(find_mix(2, layout, 1), mix, layout)
+
+    def test_full_scale(self) -> None:
+        """The highest sum of gains is 1: no source clips, and none is softer than needed (D60)."""
+        sources = [(count(layout), layout) for layout in NAMED_LAYOUTS]
+        sources += [(channels, None) for channels in range(1, 65)]
+        for channels, layout in sources:
+            for outputs in (1, 2):
+                if channels > 1 and find_mix(channels, layout, outputs) is not None:
+                    sums = [sum(row) for row in gains(channels, layout, outputs)]
+                    rounding = channels * ROUNDING
+                    self.assertTrue(min(sums) > 0, (channels, layout))
+                    self.assertApproximates(max(sums), 1, rounding, (channels, layout))
+
+
+class CopyTests(MixTestCase):
+    """Outputs that are copies of one channel each."""
+
+    def test_no_change(self) -> None:
+        """Mono stays mono and stereo stays stereo, whether labeled or not."""
+        for layout in (None, "mono"):
+            self.assertIsNone(find_mix(1, layout, 1))
+        for layout in (None, "stereo"):
+            self.assertIsNone(find_mix(2, layout, 2))
+        relabeled = Mix("channelmap=map=0:channel_layout=mono", computed=False)
+        self.assertEqual(find_mix(1, "1 channels (BL)", 1), relabeled)
+
+    def test_copies(self) -> None:
+        """A channel that is alone in an output keeps its level, and no sample is computed (D60)."""
+        for channels, layout, copied in (
+            (2, "2 channels (BL+BR)", "0|1"),
+            (2, "2 channels (BR+BL)", "1|0"),
+            (2, "downmix", "0|1"),
+            (3, "2.1", "0|1"),
+            # Labels that leave a side silent are ignored.
+            (2, "2 channels (FL+LFE)", "0|1"),
+            (2, "2 channels (FL+SL)", "0|1"),
+            (2, "2 channels (FL@a+FR)", "0|1"),
+            (2, "2 channels (UNSD+FR)", "0|1"),
+        ):
+            mix = Mix(f"channelmap=map={copied}:channel_layout=stereo", computed=False)
+            self.assertEqual(find_mix(channels, layout, 2), mix, layout)
+        mono = "channelmap=map={}:channel_layout=mono"
+        found = find_mix(2, "2 channels (LFE+FC)", 1)
+        self.assertEqual(found, Mix(mono.format(1), computed=False))
+        for channels, layout, copied in (
+            (1, None, 0),
+            (1, "1 channels (BL)", 0),
+            (1, "ambisonic 0", 0),
+            (2, "2 channels (FC+LFE)", 0),
+            (2, "2 channels (LFE+FC)", 1),
+        ):
+            both = Mix(f"{mono.format(copied)},{BOTH_SIDES}", computed=False)
+            self.assertEqual(find_mix(channels, layout, 2), both, layout)
+
+
+class SpeakersTests(SynchronousTestCase):
+    """`find_speakers`"""
+
+    def test_known(self) -> None:
+        """Speakers are known by the layout's name, by their labels, or by their number."""
+        for channels, layout, speakers in (
+            (1, None, "FC"),
+            (1, "1 channels (BL)", "FC"),
+            (3, "3.0(back)", "FL FR BC"),
+            (3, "3 channels (FL+FR+BL)", "FL FR BL"),
+            (2, "2 channels (FL@left+FR@right)", "FL FR"),
+            *((count(name), name, text.replace("+", " ")) for name, text in NAMED_LAYOUTS.items()),
+        ):
+            self.assertEqual(find_speakers(channels, layout), speakers.split(), layout)
+
+    def test_assumed(self) -> None:
+        """Unlabeled channels have the layouts that ffmpeg assumes for their number."""
+        for channels, name in ((2, "stereo"), (4, "4.0"), (5, "5.0"), (6, "5.1"), (7, "6.1")):
+            self.assertEqual(find_speakers(channels, None), NAMED_LAYOUTS[name].split("+"))
+        self.assertEqual(find_speakers(8, None), NAMED_LAYOUTS["7.1"].split("+"))
+
+    def test_unknown(self) -> None:
+        """The speakers are unknown if a label is unknown, missing, or leaves a side silent."""
+        for channels, layout in (
+            (3, None),
+            *((channels, None) for channels in range(9, 65)),
+            (4, "ambisonic 1"),
+            (6, "ambisonic 1+stereo"),
+            (5, "5.1"),
+            (6, "6 channels"),
+            (2, "2 channels (FL+LFE)"),
+            (3, "3 channels (FR+SR+LFE)"),
+            (2, "2 channels (LFE+LFE2)"),
+            (2, "2 channels (FL+USR50)"),
+            (2, "unknown"),
+        ):
+            self.assertIsNone(find_speakers(channels, layout), (channels, layout))
+
+
+class AmbisonicTests(MixTestCase):
+    """Ambisonics in ACN order, with SN3D normalization"""
+
+    def test_stereo(self) -> None:
+        """The left is W+Y and the right W-Y, for any order, as RFC 8486 has them (section 4).
+
+        Channels beside the scene, such as a voice that does not turn with the head, have twice the
+        gain of W, and keep their side.
+        """
+        for channels, layout, left in (
+            (4, "ambisonic 1", "0.5*0 0.5*1"),
+            (9, "ambisonic 2", "0.5*0 0.5*1"),
+            (16, "ambisonic 3", "0.5*0 0.5*1"),
+            (64, "ambisonic 7", "0.5*0 0.5*1"),
+            (6, "ambisonic 1+stereo", "0.25*0 0.25*1 0.5*4"),
+            (11, "ambisonic 2+stereo", "0.25*0 0.25*1 0.5*9"),
+        ):
+            terms = [term.split("*") for term in left.split()]
+            one = "+".join(f"{float(gain):.9f}*c{number}" for gain, number in terms)
+            # Y has the other sign, and the right channel follows the left one.
+            other = one.replace("+", "-", 1)
+            if "stereo" in layout:
+                other = other.replace(f"*c{terms[-1][1]}", f"*c{int(terms[-1][1]) + 1}")
+            mix = Mix(f"pan=stereo|c0={one}|c1={other}", computed=True)
+            self.assertEqual(find_mix(channels, layout, 2), mix, layout)
+
+    def test_mono(self) -> None:
+        """Mono is W alone, which keeps its level; channels beside the scene are mixed to it."""
+        alone = Mix("channelmap=map=0:channel_layout=mono", computed=False)
+        for channels, layout in ((4, "ambisonic 1"), (9, "ambisonic 2"), (64, "ambisonic 7")):
+            self.assertEqual(find_mix(channels, layout, 1), alone, layout)
+        third = 1 / 3
+        mixed = [[third, 0, 0, 0, third, third]]
+        self.assert_gains(gains(6, "ambisonic 1+stereo", 1), mixed, "stereo")
+        self.assert_gains(gains(3, "ambisonic 0+stereo", 1), [[third] * 3], "order 0")
+
+    def test_unknown(self) -> None:
+        """Layouts that do not fit the number of channels are those of unlabeled channels."""
+        for channels, layout in (
+            *((5, "ambisonic 1"), (3, "ambisonic 1"), (6, "ambisonic 1+5.1")),
+            (6, "ambisonic 1+2 channels (UNSD+FR)"),
+        ):
+            for outputs in (1, 2):
+                found = find_mix(channels, layout, outputs)
+                self.assertEqual(found, find_mix(channels, "unknown", outputs), layout)
+
+
+class UnlabeledTests(MixTestCase):
+    """Channels whose speakers are unknown."""
+
+    def test_alternate(self) -> None:
+        """They go alternately to the left and the right, and none is lost (D13).
+
+        All channels of an output have the same gain.
+        """
+        for channels, layout in ((3, None), (4, "unknown"), (9, None), (10, None), (64, None)):
+            left, right = (channels + 1) // 2, channels // 2
+            sides = [[1 / left, 0] * left, [0, 1 / right] * (right + 1)]
+            stereo = [side[:channels] for side in sides]
+            self.assert_gains(gains(channels, layout, 2), stereo, channels)
+            self.assert_gains(gains(channels, layout, 1), [[1 / channels] * channels], channels)
+            for outputs in (1, 2):
+                mix = find_mix(channels, layout, outputs)
+                assert mix is not None
+                self.assertTrue(mix.computed)
+
+    def test_silent_side(self) -> None:
+        """Labels that leave a side silent are ignored: mono has all channels (D13)."""
+        for layout in ("2 channels (FL+LFE)", "2 channels (LFE+LFE2)"):
+            self.assert_gains(gains(2, layout, 1), [[0.5, 0.5]], layout)

@@ -1,0 +1,252 @@
+"""The command lines of the encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.parser import read_options
+from audioproxy.media.command.conversion import SWRESAMPLE
+from audioproxy.media.command.encoding import (
+    ENCODERS,
+    check_bitrate,
+    encoder_arguments,
+    output_rate,
+)
+from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.probe import Probe
+from tests.support.audio import parse_options
+from tests.support.strategies import DETERMINISTIC, option_segments
+
+CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
+HIGH_RESOLUTION = replace(CD, sample_rate=96000, bit_depth=24)
+SOURCE = local_input()
+
+QUIET = "ffmpeg -nostdin -hide_banner -max_error_rate 1 -v error -reinit_filter 0".split()
+OPEN_SOURCE = [*QUIET, *SOURCE.encoder_arguments()]
+STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
+BIT_EXACT = "-fflags +bitexact -flags:a +bitexact"
+RESAMPLER = "-resampler soxr -precision 28 -internal_sample_fmt dblp"
+ABORT_IF_EMPTY = "-abort_on empty_output"
+FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
+
+
+def command(text: str, probe: Probe = CD) -> list[str]:
+    """Return the command line for options as in a URL."""
+    return encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
+
+
+@st.composite
+def probes(draw: st.DrawFn) -> Probe:
+    """Generate probe results."""
+    container, codec = draw(
+        st.sampled_from((("wav", "pcm_s16le"), ("mp3", "mp3"), ("matroska", "flac"), ("", "aac")))
+    )
+    return Probe(
+        container,
+        codec,
+        draw(st.none() | st.decimals(Decimal("0.001"), 10**9, places=6)),
+        draw(st.booleans()),
+        sample_rate=draw(st.integers(1, 6_144_000) | st.sampled_from((8000, 44100, 48000))),
+        channels=draw(st.integers(1, 64)),
+        bit_depth=draw(st.integers(1, 64)),
+        decoded_bits=draw(st.sampled_from((8, 16, 20, 24, 32, 64))),
+        layout=draw(st.sampled_from((None, "mono", "stereo", "2.1", "5.1", "7.1"))),
+        measured=draw(st.booleans()),
+    )
+
+
+class CommandTests(SynchronousTestCase):
+    """`encoder_arguments`"""
+
+    def test_each_format(self) -> None:
+        """Each audio format has exactly this command line, in which every setting is explicit (D9).
+
+        These are all audio formats of the contract. All metadata is removed, and nothing random is
+        added (D44). libsoxr resamples (D60). The default format is mp3.
+        """
+        opus = "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
+        vorbis = "-c:a libvorbis -flags:a +qscale -global_quality:a 590"
+        flac = "-c:a flac -compression_level 5"
+        mp3 = "-write_xing 0 -id3v2_version 0 -f mp3"
+        for text, encoder, samples, rate, muxer in (
+            ("f:mp3", "-c:a libmp3lame -b:a 192k", "fltp", 44100, mp3),
+            ("f:opus", opus, "flt", 48000, "-page_duration 500000 -f opus"),
+            ("f:ogg", vorbis, "fltp", 44100, "-page_duration 500000 -f ogg"),
+            ("f:aac", "-c:a aac -b:a 160k", "fltp", 44100, "-f adts"),
+            ("f:m4a", "-c:a aac -b:a 160k", "fltp", 44100, f"{FRAGMENTED} -f mp4"),
+            ("f:flac", flac, "s16", 44100, "-metadata_header_padding 0 -f flac"),
+            ("f:wav", "-c:a pcm_s16le", "s16", 44100, "-f wav"),
+        ):
+            encoder += f" -sample_fmt {samples} -ar {rate} -ac 2 {ABORT_IF_EMPTY} {muxer} pipe:1"
+            words = f"{STREAMS} {BIT_EXACT} -af asetpts=N {RESAMPLER} {encoder}".split()
+            self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
+        self.assertEqual(command("br:192"), command("f:mp3"))
+
+    def test_filters_and_seek(self) -> None:
+        """The filter chain and the seek position are at the right place in the command line."""
+        working = "aformat=sample_fmts=dblp:sample_rates=44100"
+        words = (
+            f"{STREAMS} {BIT_EXACT} -af"
+            " volume=volume=if(eq(sample_rate\\,44100)*eq(nb_channels\\,2)\\,1\\,nan):eval=once"
+            ":precision=fixed,aformat=sample_rates=44100"
+            ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
+            f",aformat=sample_rates=44100,{working},pan=mono|c0=0.500000000*c0+0.500000000*c1"
+            ",volume=volume=-3dB:precision=double:eval=once"
+            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working}:channel_layouts=mono,asetpts=N"
+            f" {RESAMPLER}"
+            f" -c:a pcm_f32le -sample_fmt flt -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
+        )
+        options = "f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f"
+        # ffmpeg counts the time of a seek from the first sample of any stream.
+        for offset, seek in ((Decimal(0), "4"), (Decimal("0.676009"), "4.676009")):
+            opened = [*QUIET, *SOURCE.encoder_arguments(seek)]
+            found = command(options, replace(CD, seekable=True, seek_offset=offset))
+            self.assertEqual(found, [*opened, *words.split()])
+
+    def test_resampler(self) -> None:
+        """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""
+        words = encoder_arguments("ffmpeg", SOURCE, parse_options("f:opus"), CD, SWRESAMPLE)
+        replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
+        expected = " ".join(command("f:opus")).replace(RESAMPLER, replaced)
+        self.assertEqual(" ".join(words), expected)
+        self.assertIn(f" {replaced} -c:a ", expected)
+
+    def test_remote(self) -> None:
+        """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
+        source = Input("https://a.test/b", ("https", "tls", "tcp"))
+        words = encoder_arguments("/bin/ffmpeg", source, parse_options("f:mp3"), CD)
+        self.assertEqual(words[0], "/bin/ffmpeg")
+        self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
+
+    def test_delivery(self) -> None:
+        """The encoder never receives a file name or a cache-buster (Delivery options)."""
+        self.assertEqual(command("f:mp3/dl:a.mp3/cb:1"), command("f:mp3"))
+
+    @DETERMINISTIC
+    @given(segments=option_segments(), probe=probes())
+    def test_any(self, segments: list[bytes], probe: Probe) -> None:
+        """Any options and source give a command line or a refusal that quotes an option (D13)."""
+        options, _ = read_options(segments)
+        try:
+            words = encoder_arguments("ffmpeg", SOURCE, options, probe)
+        except InvalidOptions as refusal:
+            named = refusal.message.split('"')[1]
+            self.assertIn(named.partition(":")[0], {"br", "t", "enhance", "norm"})
+            self.assertIn(named, options.canonical().split("/"))
+            return
+        self.assertTrue(all(type(word) is str and word for word in words))
+        before, after = words[: words.index("-i")], words[words.index("-i") + 2 :]
+        self.assertIn("-nostdin", before)
+        self.assertIn(" ".join(SOURCE.encoder_arguments()[:4]), " ".join(before))
+        for flags in (STREAMS, BIT_EXACT, RESAMPLER, ABORT_IF_EMPTY):
+            self.assertIn(flags, " ".join(after))
+        for flag in ("-map", "-resampler", "-c:a", "-sample_fmt", "-ar", "-ac", "-f"):
+            self.assertEqual(after.count(flag), 1, flag)
+        self.assertEqual(after[-1], "pipe:1")
+        rate, channels = (int(after[after.index(flag) + 1]) for flag in ("-ar", "-ac"))
+        self.assertTrue(options.format.rates.accepts(rate), rate)
+        self.assertIn(channels, (1, 2))
+
+
+class QualityTests(SynchronousTestCase):
+    """``br`` and ``q``"""
+
+    def test_quality(self) -> None:
+        """``br`` is in kbps, and ``q`` the codec's VBR quality (Format and encoding options).
+
+        For opus and flac ``q`` is the compression level.
+        """
+        qscale = "-flags:a +qscale -global_quality:a"
+        opus = "-application audio -b:a {}k -vbr on -compression_level {}"
+        for text, words in (
+            *((f"f:{token}/br:96", "-b:a 96k") for token in ("mp3", "ogg", "aac", "m4a")),
+            ("f:opus/br:96", opus.format(96, 10)),
+            *((f"f:{quality}", f"-q:a {quality[-1]}") for quality in ("mp3/q:0", "mp3/q:9")),
+            ("f:aac/q:0.1", "-q:a 0.1"),
+            ("f:m4a/q:2.0", "-q:a 2"),
+            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("-1", -118), ("-0.5", -59))),
+            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("0", 0), ("7.5", 885))),
+            ("f:flac/q:12", "-compression_level 12"),
+            ("f:opus/q:0", opus.format(128, 0)),
+        ):
+            line = command(text)
+            found = line[line.index("-c:a") + 2 : line.index("-sample_fmt")]
+            self.assertEqual(" ".join(found), words, text)
+
+    def test_bounds(self) -> None:
+        """A bit rate that the encoder rejects is refused (D13).
+
+        The message states the bounds, or that no bit rate can be set.
+        """
+        for text, probe, message in (
+            ("f:ogg/br:32", CD, "44100 Hz with 2 channels takes 45 to 500 kbps."),
+            ("f:ogg/br:128/ch:1/sr:8000", CD, "8000 Hz with 1 channel takes 32 to 42 kbps."),
+            ("f:ogg/br:128", HIGH_RESOLUTION, "96000 Hz with 2 channels has no bitrate to set."),
+            ("f:opus/br:257/ch:1", CD, "48000 Hz with 1 channel takes 6 to 256 kbps."),
+        ):
+            error = self.assertRaises(InvalidOptions, command, text, probe)
+            form, segment = text.split("/")[:2]
+            self.assertEqual(error.message, f'"{segment}" is not accepted: {form} at {message}')
+        for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
+            check_bitrate(parse_options(text), CD)
+
+
+class RateAndDepthTests(SynchronousTestCase):
+    """The sample rate and the bit depth of the output."""
+
+    def test_rate(self) -> None:
+        """Without ``sr``, the output has the source's sample rate if the format supports it (D8).
+
+        Otherwise it has the next higher rate that the format supports, or else the highest. The
+        limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
+        """
+        for text, rates in (
+            ("f:mp3", {44100: 44100, 96000: 48000, 12345: 16000}),
+            ("f:opus", {44100: 48000, 11025: 12000}),
+            ("f:aac", {96000: 96000}),
+            ("f:m4a", {192000: 96000}),
+            ("f:ogg", {384000: 200000}),
+            ("f:flac", {65537: 65540}),
+            ("f:wav", {384000: 384000}),
+            ("f:mp3/sr:22050", {44100: 22050}),
+        ):
+            for source, rate in rates.items():
+                found = output_rate(parse_options(text), replace(CD, sample_rate=source))
+                self.assertEqual(found, rate, (text, source))
+
+    def test_depth_arguments(self) -> None:
+        """Each depth is requested explicitly (D9)."""
+        for text, codec, samples in (
+            ("f:flac/bd:16", "flac -compression_level 5", "s16"),
+            ("f:flac/bd:24", "flac -compression_level 5", "s32"),
+            ("f:wav/bd:16", "pcm_s16le", "s16"),
+            ("f:wav/bd:24", "pcm_s24le", "s32"),
+            ("f:wav/bd:32f", "pcm_f32le", "flt"),
+        ):
+            self.assertIn(f" -c:a {codec} -sample_fmt {samples} ", " ".join(command(text)))
+
+
+class EncodersTests(SynchronousTestCase):
+    """`ENCODERS`"""
+
+    def test_formats(self) -> None:
+        """Every format has an encoder for each of its depths; for peaks it outputs raw samples."""
+        self.assertEqual(list(ENCODERS), list(FORMATS))
+        self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
+        for token, encoder in ENCODERS.items():
+            for depth in FORMATS[token].depths or ("",):
+                self.assertEqual(encoder.codec(depth)[0], "-c:a")
+
+    def test_encoded_nothing(self) -> None:
+        """An empty output has no audio, and neither has FLAC output of headers only (D11)."""
+        for token, encoder in ENCODERS.items():
+            self.assertTrue(encoder.encoded_nothing(0))
+            self.assertIs(encoder.encoded_nothing(1), token == "flac")
+            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1), False)

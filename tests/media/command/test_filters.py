@@ -1,0 +1,459 @@
+"""The filter chain of a render."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.media.command.downmix import find_mix
+from audioproxy.media.command.exact_length import exact_length_filters
+from audioproxy.media.command.filters import (
+    filter_chain,
+    is_too_short,
+    may_need_length,
+    output_channels,
+)
+from audioproxy.media.command.presets import PRESETS
+from audioproxy.media.command.trim import FEW_SAMPLES, find_sample_range
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import parse_options
+
+STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
+RATE_FILTER = "aformat=sample_rates=44100"
+# The layout is stated where it is that of the output.
+UNMIXED = "aformat=sample_fmts=dblp:sample_rates=44100"
+WORKING, MONO = (f"{UNMIXED}:channel_layouts={layout}" for layout in ("stereo", "mono"))
+VOICE = ",".join(PRESETS["voice"](44100))
+COUNTED = "asetpts=N"
+TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
+TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
+DITHER = "aresample=osf=s16:dither_method=triangular_hp"
+LOUDNESS = "linear=false:dual_mono=false"
+FRAMES = "asetnsamples=n=19200:p=0"
+# The frames in which a source of 44.1 kHz is resampled to more than twice its rate.
+PIECES = "asetnsamples=n=4410:p=0"
+EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{FRAMES}"
+
+
+def volume(decibels: object) -> str:
+    """Return the filter of ``gain``."""
+    return f"volume=volume={decibels}dB:precision=double:eval=once"
+
+
+def trim(bounds: str) -> str:
+    """Return the stages of ``t``."""
+    return f"{RATE_FILTER},atrim={bounds},asetpts=PTS-STARTPTS,{RATE_FILTER}"
+
+
+def into(samples: str, rate: int = 44100, layout: str = "stereo") -> str:
+    """Return the filter that fixes the sample format, rate and layout of the output."""
+    return f"aformat=sample_fmts={samples}:sample_rates={rate}:channel_layouts={layout}"
+
+
+def exactly(samples: int, rate: int = 44100, sample_format: str = "fltp") -> str:
+    """Return the last stages of an output whose length is known."""
+    return f",{into(sample_format, rate)},{exact_length_filters(samples, rate)}"
+
+
+EXACT = STEREO.with_length(SourceLength(441000))
+
+
+def counted(samples: int, rate: int = 44100) -> Probe:
+    """Return the probe of a source of which a decode pass has counted the samples."""
+    return replace(STEREO, sample_rate=rate).with_decoded_samples(samples)
+
+
+def chain(text: str, probe: Probe = STEREO, **fields: object) -> str:
+    """Return the chain for options as in a URL, and for a probe result with these fields."""
+    changed = replace(probe, **fields)
+    options = parse_options(text)
+    return filter_chain(options, changed, find_sample_range(options, changed))
+
+
+class ChainTests(SynchronousTestCase):
+    """`filter_chain`"""
+
+    def test_nothing(self) -> None:
+        """Options that need no filter give an empty chain."""
+        for text in (
+            *("f:mp3", "f:aac/sr:8000", "f:flac/bd:16", "f:wav/bd:24", "f:wav/bd:32f/sr:8000"),
+            *("f:opus/br:64/ch:2", "t:0", "gain:0", "fade:0", "fade:0:0", "f:wav/gain:0/fade:0"),
+        ):
+            self.assertEqual(chain(text), "", text)
+
+    def test_order(self) -> None:
+        """Stages have one order for any order of options (D51).
+
+        The sample rate is kept up to the last of them. Then rate, depth and length change.
+        """
+        stages = (
+            PIECES,
+            f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{VOICE},{TO_MONO}",
+            f"{MONO},{EBU},{MONO},atrim=end_sample=176400,{volume(-3)}",
+            f"{COUNTED},afade=t=in:ss=0:ns=22050:curve=tri",
+            f"afade=t=out:ss=132300:ns=44100:curve=tri,{MONO}",
+        )
+        exact = exact_length_filters(32000, 8000)
+        text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/sr:8000/t:1:4"
+        backwards = "/".join(reversed(text.split("/")))
+        for form, last in (
+            ("f:aac", f"{into('fltp', 8000, 'mono')},{exact}"),
+            ("f:wav", f"{into('dblp', 8000, 'mono')},{DITHER},{exact}"),
+        ):
+            expected = ",".join((*stages, last))
+            self.assertEqual(chain(f"{form}/{text}", EXACT), expected)
+            self.assertEqual(chain(f"{backwards}/{form}", EXACT), expected)
+
+    def test_pieces(self) -> None:
+        """What is resampled to more than twice its rate comes in frames of at most 100 ms.
+
+        They are ahead of all stages.
+        """
+        for rate, samples in ((1, 1), (11, 2), (4000, 400), (7999, 800)):
+            first, *_ = chain("f:wav/sr:44100", sample_rate=rate).split(",")
+            self.assertEqual(f"asetnsamples=n={samples}:p=0", first)
+        for text, rate in (
+            ("f:wav/sr:44100/t:1:2/ch:1", 4000),
+            ("f:wav/norm:ebu", 44_100),
+            ("f:wav/enhance:voice", 16_000),
+            ("f:wav/sr:384000/ch:1", 48_000),
+        ):
+            first, *_ = chain(text, sample_rate=rate).split(",")
+            self.assertEqual(f"asetnsamples=n={rate // 10}:p=0", first)
+        for text, rate in (
+            ("f:wav/sr:16000/ch:1", 8000),
+            ("f:opus/ch:1", 44100),
+            ("f:wav/norm:ebu", 96_000),
+            ("f:wav/enhance:voice", 44_100),
+            ("f:wav/sr:4000/ch:1", 44100),
+            ("f:flac/ch:1/t:1:2", 4000),
+        ):
+            self.assertFalse(chain(text, sample_rate=rate).startswith("asetnsamples"), text)
+
+    def test_working_format(self) -> None:
+        """Stages that compute samples run in double precision, at the source's rate (D60).
+
+        No two adjacent stages are equal.
+        """
+        working = into("dblp", 22050)
+        for text in "gain:3 fade:1 norm:ebu enhance:voice norm:ebu/enhance:voice".split():
+            stages = chain(text, sample_rate=22050).split(",")
+            pieces = ["asetnsamples=n=2205:p=0"] * ("norm" in text or "enhance" in text)
+            self.assertEqual((stages[: len(pieces)], stages[-1]), (pieces, working), text)
+            self.assertEqual(working, stages[len(pieces)], text)
+            self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
+        self.assertEqual(chain("gain:3/ch:1"), f"{UNMIXED},{TO_MONO},{volume(3)},{MONO}")
+        # Stages that only select or copy samples leave them as they are.
+        copied = chain("t:1/ch:2", channels=1)
+        self.assertEqual(copied, f"{trim('start_sample=44100')},{TO_STEREO}")
+
+    def test_dither(self) -> None:
+        """Samples are dithered once, at the end, if the output cannot hold all their bits (D60).
+
+        Before it, they have the working format and the output's rate.
+        """
+        dither_24 = "aresample=osf=s32:output_sample_bits=24:dither_method=triangular_hp"
+        louder = f"{WORKING},{volume(3)},{WORKING}"
+        for text, bits, stages in (
+            ("f:wav", 16, ""),
+            ("f:wav", 24, f"{WORKING},{DITHER}"),
+            ("f:wav/sr:8000", 16, f"{into('dblp', 8000)},{DITHER}"),
+            ("f:flac/sr:44100", 16, ""),
+            ("f:wav/bd:24", 24, ""),
+            ("f:flac/bd:24", 32, f"{WORKING},{dither_24}"),
+            ("f:flac/bd:24/sr:8000", 16, f"{into('dblp', 8000)},{dither_24}"),
+            ("f:flac/gain:3", 16, f"{louder},{DITHER}"),
+            ("f:flac/bd:24/gain:3/sr:8000", 16, f"{louder},{into('dblp', 8000)},{dither_24}"),
+            ("f:wav/ch:1", 16, f"{UNMIXED},{TO_MONO},{MONO},{DITHER}"),
+            ("f:wav/t:1", 24, f"{trim('start_sample=44100')},{WORKING},{DITHER}"),
+            ("f:wav/bd:32f/gain:3/sr:8000", 64, louder),
+            ("f:mp3/gain:3/sr:8000", 64, louder),
+            ("f:peaks/ch:2/gain:3", 64, louder),
+        ):
+            self.assertEqual(chain(text, decoded_bits=bits), stages, (text, bits))
+        self.assertEqual(chain("f:wav", decoded_bits=16, channels=1), "")
+        self.assertEqual(chain("f:wav/ch:2", decoded_bits=16, channels=1), TO_STEREO)
+
+    def test_trim(self) -> None:
+        """``t`` cuts at exact samples, and the output's timestamps start at 0."""
+        for text, bounds in (
+            ("t:0.5:1", "start_sample=22050:end_sample=66150"),
+            ("t:1", "start_sample=44100"),
+            ("t:0:0.001", "start_sample=0:end_sample=44"),
+            # Decoding starts at 3 seconds.
+            ("t:4", "start_sample=44100"),
+        ):
+            self.assertEqual(chain(text), trim(bounds))
+
+    def test_gain(self) -> None:
+        """``gain`` is static, in double precision. No gain is no stage."""
+        for text in ("3.5", "-60", "-0.001"):
+            self.assertEqual(chain(f"gain:{text}"), f"{WORKING},{volume(text)},{WORKING}")
+        self.assertEqual({chain(f"gain:{text}") for text in ("0", "-0", "+0.000")}, {""})
+
+    def test_norm(self) -> None:
+        """``norm`` has explicit values for all its targets, and runs in one pass."""
+        for text, targets in (
+            ("norm:ebu", "I=-16:TP=-1.5:LRA=11"),
+            ("norm:ebu:-23", "I=-23:TP=-1.5:LRA=11"),
+            ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
+            ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
+        ):
+            stages = f"{PIECES},{WORKING},loudnorm={targets}:{LOUDNESS},{FRAMES},{WORKING}"
+            self.assertEqual(chain(text), stages)
+
+    def test_length_after_rates(self) -> None:
+        """The number of samples is restored after stages that have a rate of their own.
+
+        A length that the source only states may be wrong, so it is not used to cut audio.
+        """
+        for text, stages in (
+            ("norm:ebu", f"{PIECES},{WORKING},{EBU},{WORKING}"),
+            ("enhance:voice", f"{WORKING},{VOICE}"),
+            ("enhance:voice/norm:ebu", f"{PIECES},{WORKING},{VOICE},{WORKING},{EBU},{WORKING}"),
+        ):
+            # Each chain ends in the working format, once.
+            ends = "" if stages.endswith(WORKING) else f",{WORKING}"
+            for probe, last in ((STEREO, ""), (EXACT, exactly(441000))):
+                self.assertEqual(chain(f"f:aac/{text}", probe), f"{stages}{ends}{last}", text)
+            measured = chain(f"f:aac/{text}", counted(5000))
+            cut = f",atrim=end_sample=5000,{WORKING}{exactly(5000)}"
+            self.assertEqual(measured, f"{stages}{cut}", text)
+            cut = f",atrim=end_sample=44100,{WORKING}"
+            known = exactly(44100)
+            for probe, last in ((STEREO, ""), (EXACT, known), (counted(441000), known)):
+                selected = trim("start_sample=44100:end_sample=88200")
+                pieces = f"{PIECES}," if "norm" in text else ""
+                self.assertEqual(
+                    chain(f"f:aac/{text}/t:1:1", probe),
+                    f"{pieces}{selected},{stages.removeprefix(pieces)}{cut}{last}",
+                    text,
+                )
+
+    def test_few_samples(self) -> None:
+        """Audio too short for a resampler is padded at the start, and cut at the end (D13).
+
+        4096 samples are enough, counted at the lower of the rates on both sides of a resampler.
+        """
+        for text, rate, enough, changes in (
+            # The output has another rate.
+            ("f:ogg/sr:8000", 44100, 6 * FEW_SAMPLES, ""),
+            ("f:opus", 44100, FEW_SAMPLES, ""),
+            ("f:opus", 96000, 2 * FEW_SAMPLES, ""),
+            # A stage has another rate.
+            ("f:aac/norm:ebu", 44100, FEW_SAMPLES, f"{WORKING},{EBU},{WORKING}"),
+            ("f:aac/enhance:voice", 44100, FEW_SAMPLES, f"{WORKING},{VOICE},{WORKING}"),
+            # The larger number counts.
+            (
+                "f:ogg/sr:8000/enhance:voice/norm:ebu",
+                44100,
+                6 * FEW_SAMPLES,
+                f"{WORKING},{VOICE},{WORKING},{EBU},{WORKING}",
+            ),
+        ):
+            options = parse_options(text)
+            for samples in (1, enough - 1):
+                short = counted(samples, rate)
+                self.assertTrue(is_too_short(options, short))
+                fixed = f"aformat=sample_rates={rate},"
+                output = {"f:aac": rate, "f:opus": 48000, "f:ogg": 8000}[text.split("/")[0]]
+                pieces = f"{PIECES}," if "norm" in text else ""
+                stages = f"{pieces}{fixed}apad=whole_len={2 * enough},{fixed}{changes}".rstrip(",")
+                ends = into("flt" if "opus" in text else "fltp", output)
+                length = max(1, round(samples * output / rate))
+                self.assertEqual(
+                    chain(text, short),
+                    f"{stages},{ends},atrim=end_sample={length},"
+                    f"{exact_length_filters(length, output)}",
+                    (text, samples),
+                )
+            self.assertFalse(is_too_short(options, counted(enough, rate)))
+            self.assertNotIn("apad=whole_len", chain(text, counted(enough, rate)), text)
+        # 384 kHz is twice the rate of loudnorm, and 8 times that of a preset.
+        fast = counted(1, 384_000)
+        self.assertIn(",apad=whole_len=16384,", chain("f:wav/norm:ebu", fast))
+        self.assertIn(",apad=whole_len=65536,", chain("f:wav/enhance:voice", fast))
+        for text, rate in (("f:wav/norm:ebu", 192_000), ("f:wav/enhance:voice", 48_000)):
+            self.assertFalse(is_too_short(parse_options(text), counted(1, rate)))
+
+    def test_few_samples_of_a_region(self) -> None:
+        """A region too short for a resampler is padded after ``t``; its exact length comes last.
+
+        The length that a header states may be wrong, so it is not used to pad audio (D13).
+        """
+        selected = (
+            f"{RATE_FILTER},atrim=start_sample=44100:end_sample=44188,asetpts=PTS-STARTPTS"
+            f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
+        )
+        for form, ends in (
+            ("f:ogg", into("fltp", 8000)),
+            ("f:wav", f"{into('dblp', 8000)},{DITHER}"),
+        ):
+            text, last = f"{form}/sr:8000/t:1:0.002/gain:3", exact_length_filters(16, 8000)
+            whole = f"{selected},{ends},atrim=end_sample=16,{last}"
+            self.assertEqual(chain(text, counted(441000)), whole)
+            self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
+        for probe, last in (
+            (replace(STEREO, duration=Decimal("0.001")), ""),
+            (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
+        ):
+            self.assertEqual(chain("f:ogg/sr:8000", probe), last)
+            self.assertFalse(is_too_short(parse_options("f:ogg/sr:8000"), probe))
+
+    def test_exact_length(self) -> None:
+        """The last filters give the output its exact length, at the output's rate.
+
+        Before them, samples have the format of the encoder. There are none where nothing confirms
+        the length of the source (D57).
+        """
+        ends = exact_length_filters(441000, 44100)
+        for text, samples in (
+            *(("f:wav", "s16"), ("f:wav/bd:24", "s32"), ("f:wav/bd:32f", "flt")),
+            *(("f:flac", "s16"), ("f:mp3", "fltp"), ("f:m4a", "fltp"), ("f:peaks", "s16")),
+        ):
+            self.assertEqual(chain(text, EXACT), f"{into(samples)},{ends}", text)
+            self.assertEqual(chain(text), "", text)
+        # No header can state an absurd length.
+        absurd = STEREO.with_length(SourceLength(1 << 36))
+        self.assertEqual(chain("f:mp3", absurd), "")
+        at_8000 = f"{into('dblp', 8000)},{DITHER},{exact_length_filters(8000, 8000)}"
+        self.assertEqual(
+            chain("f:wav/sr:8000/t:1:1", EXACT),
+            f"{trim('start_sample=44100:end_sample=88200')},{at_8000}",
+        )
+
+    def test_fades(self) -> None:
+        """A fade-out ends where the region or the source ends (D12).
+
+        Fades of length 0 are omitted.
+        """
+        fade_in = "afade=t=in:ss=0:ns=44100:curve=tri"
+        for text, fades in (
+            ("fade:1", fade_in),
+            ("fade:1:0", fade_in),
+            ("fade:0:2", "afade=t=out:ss=352800:ns=88200:curve=tri"),
+            ("fade:1:2", f"{fade_in},afade=t=out:ss=352800:ns=88200:curve=tri"),
+            # A fade longer than the source extends over all of it.
+            ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
+        ):
+            stages = f"{WORKING},{COUNTED},{fades},{WORKING}{exactly(441000)}"
+            self.assertEqual(chain(f"f:aac/{text}", EXACT), stages, text)
+        for text, start in (("t:1:3", 2), ("t:8:2", 1), ("t:8:50", 1), ("t:8", 1)):
+            faded = chain(f"fade:0:1/{text}", EXACT)
+            self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", faded)
+        self.assertEqual({chain("fade:0"), chain("fade:0:0")}, {""})
+
+    def test_lowest_rate(self) -> None:
+        """A stage is refused at sample rates that its filters do not support (D13).
+
+        Below 1000 Hz, the resampling of ``norm`` takes very long. There is no upper bound.
+        """
+        for text, name in (("enhance:voice", "afftdn"), ("norm:ebu:-16:-1.5:11", "loudnorm")):
+            for rate in (1000, 384_001, 6_144_000):
+                self.assertIn(name, chain(text, sample_rate=rate))
+            error = self.assertRaises(InvalidOptions, chain, text, sample_rate=999)
+            self.assertEqual(
+                error.message,
+                f'"{text}" is not accepted: it takes sources of at least 1000 Hz,'
+                " and this one has 999.",
+            )
+
+    def test_may_need_length(self) -> None:
+        """`may_need_length` is true if an unmeasured source is trimmed or resampled (D12, D13)."""
+        needed = ("f:wav/sr:8000", "f:opus", "f:wav/t:1", "f:wav/norm:ebu", "f:wav/enhance:voice")
+        for text in ("f:wav", "f:wav/sr:44100", "f:wav/gain:3/fade:1/ch:1", *needed):
+            options = parse_options(text)
+            self.assertIs(may_need_length(options, STEREO), text in needed, text)
+            self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
+        for text, rate in (("f:wav/norm:ebu", 192_000), ("f:opus/enhance:voice", 48_000)):
+            probe = replace(STEREO, sample_rate=rate)
+            self.assertFalse(may_need_length(parse_options(text), probe), text)
+
+
+class ChannelTests(SynchronousTestCase):
+    """The number of channels, and how they are mixed."""
+
+    def test_count(self) -> None:
+        """``ch`` sets the number of channels (Format and encoding options).
+
+        Without ``ch``, the output has as many channels as the source, but at most 2.
+        """
+        for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
+            for channels, count in zip((1, 2, 3, 16), counts, strict=True):
+                probe = replace(STEREO, channels=channels)
+                self.assertEqual(output_channels(parse_options(text), probe), count)
+
+    def test_peaks(self) -> None:
+        """ffmpeg mixes stereo down for peaks only if there is a stage other than trimming."""
+        for text in (
+            *("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"),
+            *("f:peaks/gain:0", "f:peaks/fade:0:0"),
+        ):
+            self.assertEqual(output_channels(parse_options(text), STEREO), 2, text)
+            self.assertNotIn("mono", chain(text), text)
+        for text in ("gain:1", "fade:0.1", "norm:ebu", "enhance:voice"):
+            self.assertEqual(output_channels(parse_options(f"f:peaks/{text}"), STEREO), 1, text)
+            self.assertIn(f",{TO_MONO},", chain(f"f:peaks/{text}"), text)
+        for channels, text, count in ((1, "ch:1", 1), (1, "ch:2", 2), (6, "ch:1", 1), (6, "", 1)):
+            probe = replace(STEREO, channels=channels)
+            self.assertEqual(
+                output_channels(parse_options(f"f:peaks/{text}".strip("/")), probe), count
+            )
+
+    def test_mix(self) -> None:
+        """Channels are mixed by their layout, in the working format (D60).
+
+        Mono is copied unchanged to both channels (Format and encoding options).
+        """
+        for text, channels, layout, outputs in (
+            ("f:mp3", 6, "5.1", 2),
+            ("ch:1", 6, "5.1(side)", 1),
+            ("ch:2", 8, None, 2),
+            ("ch:2", 9, None, 2),
+            ("ch:2", 4, "ambisonic 1", 2),
+        ):
+            mix = find_mix(channels, layout, outputs)
+            assert mix is not None
+            last = {1: MONO, 2: WORKING}[outputs]
+            stages = f"{UNMIXED},{mix.filter},{last}"
+            self.assertEqual(chain(text, channels=channels, layout=layout), stages)
+        for layout in (None, "mono", "1 channels (BL)", "ambisonic 0"):
+            relabeled = "" if layout in (None, "mono") else "channelmap=map=0:channel_layout=mono"
+            self.assertEqual(chain("ch:1", channels=1, layout=layout), relabeled)
+            self.assertEqual(chain("ch:2", channels=1, layout=layout), TO_STEREO)
+
+    def test_enhance_comes_first(self) -> None:
+        """``enhance`` precedes the mixing of channels (Time-domain and preview options; D51)."""
+        for text, channels, layout, outputs in (
+            ("ch:1", 1, None, 1),
+            ("ch:2", 1, None, 2),
+            ("ch:1", 2, None, 1),
+            ("ch:2", 6, "5.1", 2),
+            ("ch:1", 8, "cube", 1),
+            ("f:peaks", 6, "5.1", 1),
+        ):
+            mix = find_mix(channels, layout, outputs)
+            last = {1: MONO, 2: WORKING}[outputs]
+            stages = f"{last},{VOICE}" if mix is None else f"{UNMIXED},{VOICE},{mix.filter}"
+            found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
+            self.assertEqual(found, f"{stages},{last}", (text, channels))
+
+    def test_enhance_without_a_layout(self) -> None:
+        """Channels without a layout are mixed before ``enhance``, whose filters need one (D51).
+
+        So are more than 8 channels, which ffmpeg's filters do not accept.
+        """
+        for channels, layout in (
+            (2, "2 channels (FL+LFE)"),
+            *((channels, None) for channels in (3, 9, 64)),
+            *((10, "5.1.4"), (16, "hexadecagonal")),
+        ):
+            mix = find_mix(channels, layout, 2)
+            assert mix is not None
+            found = chain("ch:2/enhance:voice", channels=channels, layout=layout)
+            self.assertEqual(found, f"{UNMIXED},{mix.filter},{VOICE},{WORKING}", layout)

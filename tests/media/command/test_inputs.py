@@ -1,0 +1,119 @@
+"""The inputs of ffmpeg and ffprobe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.inputs import Input, local_input, remote_input
+
+CONTAINERS = (
+    "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
+    ",dts,loas,tak,iff,avi,mpegts,mpeg,mxf,flv"
+)
+
+
+# Twenty seconds, in ffmpeg's unit of microseconds.
+STALL = "20000000"
+RECONNECT = "-seekable 1 -reconnect 1 -reconnect_on_network_error 1 -reconnect_delay_max 2".split()
+# A source without seeking cannot be resumed either.
+NO_RANGES = ["-seekable", "0"]
+URL = "https://a.test/b.mp3"
+
+
+class InputTests(SynchronousTestCase):
+    """`Input` and `local_input`"""
+
+    def test_local(self) -> None:
+        """A local source is opened through the checked descriptor, never by its path (D43)."""
+        self.assertEqual(local_input(), Input("file:/dev/fd/3", ("file",)))
+
+    def test_same_demuxers(self) -> None:
+        """Probe and encoder open the same containers (Format and encoding options, 5; D43).
+
+        None of these containers names other files.
+        """
+        for words in (local_input().encoder_arguments(), local_input().probe_arguments()):
+            whitelists = "-protocol_whitelist", "file", "-format_whitelist", CONTAINERS
+            self.assertEqual(words, [*whitelists, "-i", "file:/dev/fd/3"])
+        referring = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
+        self.assertEqual(set(CONTAINERS.split(",")) & referring, set())
+
+    def test_seek(self) -> None:
+        """A seek position is an input option, after the other options and before the input."""
+        for source in (local_input(), remote_input(URL, "a")):
+            words = source.encoder_arguments("41")
+            self.assertEqual(words[-4:], ["-ss", "41", "-i", source.url])
+
+    def test_decoder(self) -> None:
+        """A decoder that replaces ffmpeg's choice is an input option, of ffmpeg alone."""
+        source = replace(local_input(), decoder="pcm_s32le")
+        self.assertEqual(source.encoder_arguments("1")[-6:-2], ["-c:a", "pcm_s32le", "-ss", "1"])
+        self.assertEqual(source.probe_arguments(), local_input().probe_arguments())
+
+    def test_ignored_length(self) -> None:
+        """The stated length of a wav file is ignored only where it is wrong."""
+        for source in (local_input(), remote_input(URL, "a")):
+            words = replace(source, ignore_length=True).encoder_arguments("4")
+            self.assertEqual(words[-6:], ["-ignore_length", "1", "-ss", "4", "-i", source.url])
+            self.assertNotIn("-ignore_length", source.encoder_arguments("4"))
+
+
+class RemoteTests(SynchronousTestCase):
+    """`remote_input`"""
+
+    def arguments(self, source: Input) -> list[str]:
+        """Return the arguments that ffmpeg and ffprobe share, without the containers."""
+        words = source.encoder_arguments()
+        self.assertEqual(words, source.probe_arguments())
+        at = words.index("-format_whitelist")
+        self.assertEqual(words[at + 1], CONTAINERS)
+        return [*words[:at], *words[at + 2 :]]
+
+    def test_options(self) -> None:
+        """All options are before the input (Format and encoding options, 5; D43).
+
+        An https source never uses cleartext or files, and its certificate is verified, by default
+        with the system's CA certificates. A development endpoint may use cleartext, and has no TLS
+        options: for http, ffmpeg would reject them as unknown, and exit. Ranges are requested, and
+        the input is seekable, only if the server supports ranges. If the source has an entity tag,
+        requests have it in If-Match.
+        """
+        tag = ["-headers", 'If-Match: "x"\r\n']
+        tls, http = ["-tls_verify", "1"], "http://127.0.0.1:9000/b/k"
+        for source, protocols, seeking, rest in (
+            (remote_input(URL, "us/1"), "https,tls,tcp", RECONNECT, tls),
+            (
+                remote_input(URL, "us/1", "/ca.pem", if_match='"x"'),
+                "https,tls,tcp",
+                RECONNECT,
+                [*tag, *tls, "-ca_file", "/ca.pem"],
+            ),
+            (remote_input(URL, "us/1", ranges=False), "https,tls,tcp", NO_RANGES, tls),
+            (remote_input(http, "us/1", "/ca.pem"), "https,tls,tcp,http", RECONNECT, []),
+            (remote_input(http, "us/1", if_match='"x"'), "https,tls,tcp,http", RECONNECT, tag),
+            (remote_input(http, "us/1", ranges=False), "https,tls,tcp,http", NO_RANGES, []),
+        ):
+            common = ["-tcp_nodelay", "1", "-max_redirects", "0", "-icy", "0"]
+            expected = [
+                *common,
+                "-rw_timeout",
+                STALL,
+                "-user_agent",
+                "us/1",
+                *seeking,
+                *rest,
+                "-i",
+                source.url,
+            ]
+            words = ["-protocol_whitelist", protocols, *expected]
+            self.assertEqual(self.arguments(source), words)
+            self.assertEqual(source.seekable, seeking is RECONNECT)
+        self.assertTrue(local_input().seekable)
+
+    def test_verbosity(self) -> None:
+        """Remote sources use verbosity warning, at which ffmpeg reports lost connections."""
+        self.assertEqual(remote_input(URL, "a").verbosity, "warning")
+        self.assertEqual(remote_input("http://127.0.0.1/b", "a").verbosity, "warning")
+        self.assertEqual(local_input().verbosity, "error")

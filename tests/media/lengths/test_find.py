@@ -1,0 +1,52 @@
+"""The search for the length of a source."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.find import find_length
+from audioproxy.media.probe import Probe
+from tests.media.lengths.test_flac import flac, frame
+from tests.support.audio import find_length_of
+
+FLAC = Probe("flac", "flac", None, False, sample_rate=44100)
+
+
+class FindTests(SynchronousTestCase):
+    """`find_length`"""
+
+    def reads(self, file: bytes, probe: Probe = FLAC) -> list[tuple[int, int]]:
+        """Return the offset and the size of each read of a search."""
+        reads = []
+
+        async def read(offset: int, count: int) -> bytes:
+            reads.append((offset, count))
+            return file[offset : offset + count]
+
+        finding = find_length(read, len(file), probe)
+        self.successResultOf(Deferred.fromCoroutine(finding))
+        return reads
+
+    def test_few_reads(self) -> None:
+        """A short file is read once, and a long one at its start and at its end."""
+        short = flac(frame(b"\0"))
+        self.assertEqual(self.reads(short), [(0, len(short))])
+        long = flac(frame(b"\0"), bytes(1 << 20), frame(b"\1"))
+        window = 1 << 16
+        self.assertEqual(self.reads(long), [(0, window), (len(long) - window, window)])
+
+    def test_bounded(self) -> None:
+        """The number of reads is limited, and none is past the end of the file."""
+        boxes = (b"\0\x20\0\0free" + bytes((1 << 21) - 8)) * 20
+        self.assertEqual(len(self.reads(boxes, Probe("mov", "aac", None, False))), 16)
+        self.assertEqual(self.reads(flac(frame(b"\0"), blocks=b"\x06\xff\xff\xff")), [(0, 68)])
+
+    def test_unknown_containers(self) -> None:
+        """Only containers with a reader are read."""
+        for container, codec in (("wv", "wavpack"), ("ogg", "flac"), ("mov", "mp3"), ("", "aac")):
+            self.assertEqual(self.reads(bytes(999), Probe(container, codec, None, False)), [])
+
+    def test_no_samples(self) -> None:
+        """A length of 0 samples is none: the source is measured or refused."""
+        self.assertIsNone(find_length_of(flac(frame(b"\0")[:9]), FLAC))

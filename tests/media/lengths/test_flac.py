@@ -1,0 +1,116 @@
+"""Lengths of flac files."""
+
+from __future__ import annotations
+
+import struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import find_length_of
+
+BLOCK = 4096
+
+
+def crc(data: bytes, polynomial: int, bits: int) -> bytes:
+    """Return a checksum, computed bit by bit (RFC 9639, 9.1.8 and 9.3)."""
+    value = 0
+    for byte in data:
+        value ^= byte << (bits - 8)
+        for _ in range(8):
+            value = (value << 1) ^ (polynomial if value >> (bits - 1) else 0)
+            value &= (1 << bits) - 1
+    return value.to_bytes(bits // 8, "big")
+
+
+def frame(
+    number: bytes, code: int = 12, more: bytes = b"", *, rate: int = 9, sync: int = 0xF8
+) -> bytes:
+    """Return a frame.
+
+    :param number: the coded number of the frame or of its first sample.
+    :param code: of the block size; 12 stands for 4096 samples.
+    """
+    header = bytes((0xFF, sync, code << 4 | rate, 0x08)) + number + more
+    header += crc(header, 7, 8)
+    body = header + b"\xff\xf8 not a frame"
+    return body + crc(body, 0x8005, 16)
+
+
+def flac(*frames: bytes, total: int = 0, blocks: bytes = b"", largest: int = 0) -> bytes:
+    """Return a flac file whose header states a number of samples."""
+    info = struct.pack(">HH", BLOCK, BLOCK) + bytes(3) + largest.to_bytes(3, "big")
+    info += (44100 << 44 | 1 << 41 | 15 << 36 | total).to_bytes(8, "big") + bytes(16)
+    kind = b"\0" if blocks else b"\x80"
+    return b"fLaC" + kind + b"\0\0\x22" + info + blocks + b"".join(frames)
+
+
+def found(file: bytes) -> int | None:
+    """Return the number of samples that is found."""
+    length = find_length_of(file, Probe("flac", "flac", None, False, sample_rate=44100))
+    if length is None:
+        return None
+    # Without a stated number, the file may consist of two.
+    at = file.index(b"fLaC")
+    is_unstated = not int.from_bytes(file[at + 18 : at + 26], "big") & 0xFFFF_FFFF
+    shortest, longest = struct.unpack_from(">HH", file, at + 8)
+    frame_samples = shortest if shortest == longest else 0
+    expected = SourceLength(
+        length.samples,
+        is_stated_only=is_unstated,
+        frame_samples=frame_samples,
+        seekable=not is_unstated,
+    )
+    assert length == expected
+    return length.samples
+
+
+class FlacTests(SynchronousTestCase):
+    """`read_flac`"""
+
+    def test_last_frame(self) -> None:
+        """The last frame tells the length, in all its forms; a stated one has to agree."""
+        for frames, samples in (
+            ((frame(b"\0"),), BLOCK),
+            ((frame(b"\0"), frame(b"\x01", 6, b"\x63")), BLOCK + 100),
+            ((frame(b"\0"), frame(b"\x01", 7, b"\x03\xe7")), BLOCK + 1000),
+            ((frame(b"\0"), frame(b"\x01", 1)), BLOCK + 192),
+            ((frame(b"\0"), frame(b"\x01", 2, rate=13, more=b"\xac\x44")), BLOCK + 576),
+            ((frame(b"\0"), frame(b"\xc4\x80")), 257 * BLOCK),
+            # Blocks of several sizes have the number of their first sample.
+            ((frame(b"\0", sync=0xF9), frame(b"\xe1\x80\x80", sync=0xF9)), 4096 + BLOCK),
+        ):
+            for total in (0, samples):
+                self.assertEqual(found(flac(*frames, total=total)), samples)
+            self.assertIsNone(found(flac(*frames, total=samples + 1)))
+
+    def test_surroundings(self) -> None:
+        """Tags at both ends and further blocks of metadata are skipped."""
+        tag = b"ID3\4\0\0" + bytes((0, 0, 1, 2)) + bytes(130)
+        with_footer = b"ID3\4\0\x10" + bytes((0, 0, 0, 3)) + bytes(13)
+        picture = b"\x06\0\0\x05abcde\x81\0\0\0"
+        ape = b"APETAGEX" + struct.pack("<IIII", 2000, 40, 1, 1 << 31) + bytes(8)
+        file = flac(frame(b"\0"), blocks=picture, largest=100)
+        for before in (b"", tag, tag + with_footer):
+            for after in (b"", b"TAG" + bytes(125), ape + bytes(8) + ape, bytes(20)):
+                self.assertEqual(found(before + file + after), BLOCK)
+
+    def test_broken(self) -> None:
+        """A file that was cut, or does not begin at its first sample, has no known length."""
+        first, last = frame(b"\0"), frame(b"\x01")
+        for file in (
+            *(b"", b"fLaC", b"RIFF" + bytes(50), flac(), flac(last), flac(first)[:60]),
+            *(flac(first, last)[:-3], flac(first, last + b"\1"), flac(first, bytes(20) + b"\1")),
+            # Reserved values, and numbers that are not coded correctly.
+            *(flac(frame(number)) for number in (b"\x80", b"\xff", b"\xc2A", b"\xe1\x80")),
+            *(flac(frame(b"\0", 0)), flac(frame(b"\0", sync=0xFA))),
+            flac(blocks=b"\x06\0\0\0" * 130),
+            flac(frame(b"\0"), largest=3),
+            (b"ID3\4" + bytes(6)) * 9 + flac(first),
+            # A tag that covers the audio.
+            flac(first) + b"APETAGEX" + struct.pack("<IIII", 2000, 9000, 1, 0) + bytes(8),
+            # More candidates than are checked.
+            flac(first, *[frame(b"\1")[:-3]] * 9),
+        ):
+            self.assertIsNone(found(file), file)

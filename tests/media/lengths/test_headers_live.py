@@ -1,0 +1,348 @@
+"""Lengths that outputs state, as other programs read them from real renders."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.command.exact_length import find_tolerance, length_warning, resampled_count
+from audioproxy.media.command.inputs import local_input
+from tests.support.audio import (
+    Sound,
+    convert,
+    convert_all,
+    decode,
+    decode_all,
+    noise,
+    parse_options,
+    probe_length,
+    render,
+    render_all,
+    render_and_decode,
+    render_and_decode_all,
+    run,
+    write_wav,
+)
+from tests.support.measures import level, peak
+
+RATE, SAMPLES = 44100, 50_001
+
+#: ffmpeg's arguments for each kind of source whose length can be known, by the name of the file.
+EXACT = {
+    **{f"{codec}.wav": f"-c:a {codec}" for codec in ("pcm_s16le", "pcm_f32le", "pcm_mulaw")},
+    "rf64.wav": "-rf64 always",
+    "a.w64": "-c:a pcm_s24le",
+    "a.aiff": "-c:a pcm_s24be",
+    "little.aiff": "-c:a pcm_s16le",
+    "a.caf": "-c:a pcm_s16be",
+    "a.flac": "-sample_fmt s16",
+    "alac.m4a": "-c:a alac",
+    "aac.m4a": "-c:a aac -aac_pns 0",
+    "front.m4a": "-c:a aac -aac_pns 0 -movflags faststart",
+    "vorbis.ogg": "-c:a libvorbis",
+    "a.opus": "-c:a libopus",
+    "constant.mp3": "-c:a libmp3lame -b:a 128k",
+    "variable.mp3": "-c:a libmp3lame -q:a 4",
+    "low.mp3": "-c:a libmp3lame -ar 22050 -ac 1 -b:a 48k",
+}
+#: Kinds of which only a least length is known.
+BOUNDED = {
+    "bare.mp3": "-c:a libmp3lame -b:a 128k -write_xing 0",
+    "a.aac": "-c:a aac -aac_pns 0",
+    "a.mka": "-c:a libvorbis",
+}
+FORMATS = ("f:wav/bd:24/ch:1", "f:flac", "f:mp3/q:4", "f:m4a")
+
+
+@cache
+def sources() -> dict[str, bytes]:
+    """Return the same noise in each container."""
+    return convert_all(write_wav(noise(RATE, SAMPLES, 2)), {**EXACT, **BOUNDED})
+
+
+@cache
+def truncated() -> dict[str, bytes]:
+    """Return files that end at about 1.8 of 3 seconds."""
+    names = "pcm_s16le.wav a.w64 a.aiff a.caf a.flac front.m4a vorbis.ogg a.opus variable.mp3 a.mka"
+    kinds = {**EXACT, **BOUNDED}
+    whole = convert_all(
+        write_wav(noise(RATE, 3 * RATE)), {name: kinds[name] for name in names.split()}
+    )
+    return {name: source[: len(source) * 6 // 10] for name, source in whole.items()}
+
+
+def samples_at(rate: int) -> int:
+    """Return the number of samples of the noise at a rate."""
+    return resampled_count(0, SAMPLES, RATE, rate)
+
+
+def stated_samples(output: bytes) -> float:
+    """Return the number of samples that a header states."""
+    if output[:4] == b"RIFF":
+        channels, bits = (int.from_bytes(output[at : at + 2], "little") for at in (22, 34))
+        at = output.index(b"data") + 4
+        return int.from_bytes(output[at : at + 4], "little") / (channels * bits // 8)
+    if output[:4] == b"fLaC":
+        return int.from_bytes(output[18:26], "big") & 2**36 - 1
+    if output[4:8] == b"ftyp":
+        at = output.index(b"mdhd") + 20
+        return int.from_bytes(output[at : at + 4], "big") - 1024
+    at = max(output.find(b"Xing"), output.find(b"Info"))
+    delays = int.from_bytes(output[at + 33 : at + 36], "big")
+    frame = 1152 if output[1] & 0x18 == 0x18 else 576
+    frames = int.from_bytes(output[at + 8 : at + 12], "big")
+    return frames * frame - (delays >> 12) - (delays & 0xFFF)
+
+
+class SourceTests(SynchronousTestCase):
+    """The lengths of sources in each container"""
+
+    def test_exact(self) -> None:
+        """The length that is found is that of the decoded audio."""
+        decoded = decode_all({name: sources()[name] for name in EXACT})
+        for name in EXACT:
+            found = probe_length(sources()[name])
+            length = found.length
+            assert length is not None
+            self.assertTrue(length.exact, name)
+            self.assertEqual(length.samples, samples_at(found.sample_rate), name)
+            more = len(decoded[name]) - length.samples
+            self.assertTrue(0 <= more < (1024 if length.ends_in_padding else 1), (name, more))
+
+    def test_lower_bound(self) -> None:
+        """A least length is not above that of the decoded audio."""
+        for name in BOUNDED:
+            source = convert(write_wav(noise(8000, 32000)), *BOUNDED[name].split(), name=name)
+            length = probe_length(source).length
+            assert length is not None
+            self.assertFalse(length.exact, name)
+            self.assertTrue(0 < length.samples <= len(decode(source)), name)
+
+
+class OutputTests(SynchronousTestCase):
+    """The lengths of outputs"""
+
+    def test_each_container(self) -> None:
+        """Each format states exactly the length of the source, from each container (D57)."""
+        for name in EXACT:
+            outputs = render_all(sources()[name], FORMATS)
+            decoded = decode_all(outputs)
+            for text, output in outputs.items():
+                expected = samples_at(probe_length(sources()[name]).sample_rate)
+                self.assertEqual(stated_samples(output), expected, (name, text))
+                self.assert_decoded(decoded[text], expected, text)
+
+    def test_without_header(self) -> None:
+        """Formats whose header states no length have that of the source, too (D57)."""
+        short = {"one page.ogg": "-c:a libvorbis", "short.m4a": "-c:a aac", "a.mp3": "-b:a 64k"}
+        kinds = convert_all(write_wav(noise(RATE, 4321, 2)), short)
+        for name, source in {**kinds, **{name: sources()[name] for name in EXACT}}.items():
+            found = probe_length(source)
+            samples = 4321 if name in kinds else samples_at(found.sample_rate)
+            outputs = render_all(source, ("f:opus", "f:ogg", "f:peaks"))
+            at_opus_rate = resampled_count(0, samples, found.sample_rate, 48000)
+            for text, expected in (("f:opus", at_opus_rate), ("f:ogg", samples)):
+                length = probe_length(outputs[text]).length
+                assert length is not None
+                self.assertEqual(length.samples, expected, (name, text))
+            self.assertEqual(len(outputs["f:peaks"]), samples * 2 * found.channels, name)
+
+    def test_options(self) -> None:
+        """Trims, resampling, channels and fades keep the length exact (D57)."""
+        options = ("t:0:0.5", "t:0.5:0.5", "t:0.333", "t:1:9", "sr:8000", "sr:48000/t:0.25:0.777")
+        texts = [f"f:mp3/q:5/{each}" for each in (*options, "ch:1/fade:0.1:0.1")]
+        for name in ("pcm_s16le.wav", "a.opus", "aac.m4a", "variable.mp3"):
+            outputs = render_all(sources()[name], texts)
+            decoded = decode_all(outputs)
+            for text, output in outputs.items():
+                expected = self.expected(name, text)
+                self.assertEqual(stated_samples(output), expected, (name, text))
+                self.assertEqual(len(decoded[text]), expected, (name, text))
+
+    def test_loudness(self) -> None:
+        """Loudness, the voice preset and their rates keep the length exact (D57)."""
+        for text in ("norm:ebu", "norm:ebu/sr:22050/t:0.1:0.9", "enhance:voice"):
+            output = render(sources()["aac.m4a"], f"f:flac/{text}")
+            expected = self.expected("aac.m4a", text)
+            self.assertEqual((stated_samples(output), len(decode(output))), (expected, expected))
+
+    def expected(self, name: str, text: str) -> int:
+        """Return the number of samples of an output."""
+        rate = probe_length(sources()[name]).sample_rate
+        fields = dict(each.split(":", 1) for each in text.split("/"))
+        start, _, duration = fields.get("t", "0").partition(":")
+        first, last = round(float(start) * rate), samples_at(rate)
+        if duration:
+            last = min(last, round((float(start) + float(duration)) * rate))
+        return resampled_count(first, last - first, rate, int(fields.get("sr", rate)))
+
+    def test_last_block(self) -> None:
+        """Vorbis that ends within a block has its stated length, and no warning is logged (D57)."""
+        for samples in (441, 2000, 30_000, RATE + 30_000):
+            source = convert(write_wav(noise(RATE, samples)), "-c:a", "libvorbis", name="a.ogg")
+            for text, rate in (("f:flac", RATE), ("f:flac/sr:8000", 8000)):
+                output = render(source, text)
+                count = resampled_count(0, samples, RATE, rate)
+                self.assertEqual((stated_samples(output), len(decode(output))), (count, count))
+        # The encoder's last block is missing.
+        source = sources()["vorbis.ogg"]
+        options = parse_options("f:wav")
+        last = source.rindex(b"OggS\0")
+        granule = int.from_bytes(source[last + 6 : last + 14], "little") + 1000
+        longer = source[: last + 6] + granule.to_bytes(8, "little") + source[last + 14 :]
+        longer = self.with_checksum(longer, last)
+        found = probe_length(longer)
+        command = encoder_arguments("ffmpeg", local_input(), options, found)
+        stderr = run(command, longer).stderr
+        self.assertIsNone(length_warning(stderr, granule, RATE, find_tolerance(found, RATE)))
+        self.assertIsNotNone(length_warning(stderr, granule, RATE))
+
+    def with_checksum(self, ogg: bytes, at: int) -> bytes:
+        """Return an Ogg file whose last page has the right checksum (RFC 3533, 6)."""
+        page = ogg[at : at + 22] + bytes(4) + ogg[at + 26 :]
+        value = 0
+        for byte in page:
+            value ^= byte << 24
+            for _ in range(8):
+                value = (value << 1 ^ (0x04C11DB7 if value >> 31 else 0)) & 0xFFFF_FFFF
+        return ogg[: at + 22] + value.to_bytes(4, "little") + ogg[at + 26 :]
+
+    def test_high_rate_of_norm(self) -> None:
+        """At 88.2 kHz, where loudnorm may add a sample, the length is exact (D57)."""
+        source = write_wav(noise(88200, 150_003))
+        self.assertEqual(len(render_and_decode(source, "f:wav/norm:ebu")), 150_003)
+
+    def test_joined(self) -> None:
+        """Consecutive trims to mp3, decoded and joined, have the length of one trim of both."""
+        texts = ("f:mp3/t:0:0.4", "f:mp3/t:0.4:0.4", "f:mp3/t:0:0.8")
+        for name in ("pcm_s16le.wav", "a.opus", "variable.mp3"):
+            one, other, both = render_and_decode_all(sources()[name], texts).values()
+            self.assertEqual(len(one) + len(other), len(both), name)
+
+    def test_least_length(self) -> None:
+        """A trim that surely lies within a source has a stated length, another one has none."""
+        for name in BOUNDED:
+            source = convert(write_wav(noise(8000, 32000)), *BOUNDED[name].split(), name=name)
+            inside, outside = render_all(source, ("f:flac/t:0:0.2", "f:flac/t:0.1")).values()
+            self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, 0), name)
+            self.assertEqual(len(decode(inside)), 1600, name)
+
+    def assert_decoded(self, decoded: Sound, samples: int, text: str) -> None:
+        """Require the number of decoded samples; AAC adds its delay, and fills the last frame."""
+        if text == "f:m4a":
+            samples = -(-(samples + 1024) // 1024) * 1024
+        self.assertEqual(len(decoded), samples, text)
+
+
+class LieTests(SynchronousTestCase):
+    """Sources whose headers are wrong"""
+
+    def assert_sound(self, source: bytes, samples: int, stated: int, silent: int = 0) -> None:
+        """Require a decoded and a stated number of samples, and no silence but at most some."""
+        output = render(source, "f:flac")
+        heard = decode(output)
+        self.assertEqual((len(heard), stated_samples(output)), (samples, stated))
+        trailing = len(heard) - 1 - max(abs(heard.channels).max(axis=0).nonzero()[0])
+        self.assertEqual(trailing, silent)
+
+    def test_truncated(self) -> None:
+        """A truncated source is never padded: its true end is stated, or nothing (D57)."""
+        decoded = decode_all(truncated())
+        outputs = {name: render(source, "f:flac") for name, source in truncated().items()}
+        heard = decode_all(outputs)
+        for name, source in truncated().items():
+            samples = len(decoded[name])
+            is_pcm = probe_length(source).codec.startswith("pcm")
+            self.assertEqual(stated_samples(outputs[name]), samples if is_pcm else 0, name)
+            self.assertEqual(len(heard[name]), samples, name)
+
+    def test_cut_beginning(self) -> None:
+        """Vorbis and Opus from the middle of a stream state the length that they have (D57)."""
+        for name in ("vorbis.ogg", "a.opus"):
+            whole = convert(write_wav(noise(RATE, 3 * RATE)), EXACT[name], name=name)
+            for start in ("0.1", "0.7", "1.5"):
+                cut = convert(whole, f"-ss {start} -c copy", name=name)
+                samples = len(decode(cut))
+                output = render(cut, "f:flac")
+                self.assertIn(stated_samples(output), (0, samples), (name, start))
+                self.assertEqual(len(decode(output)), samples, (name, start))
+
+    def test_false_numbers(self) -> None:
+        """False numbers of samples are not believed if the end or the bytes contradict them."""
+        flac = sources()["a.flac"]
+        stated = int.from_bytes(flac[18:26], "big")
+        for change in (10_000, -10_000):
+            lying = flac[:18] + (stated + change).to_bytes(8, "big") + flac[26:]
+            self.assert_sound(lying, SAMPLES, 0)
+        lying = self.with_frames(sources()["constant.mp3"], 2)
+        output = render(lying, "f:flac")
+        self.assertEqual((len(decode(output)), stated_samples(output)), (len(decode(lying)), 0))
+
+    def test_believed(self) -> None:
+        """A number of frames that is too high is stated, one that is too low is not."""
+        source = sources()["variable.mp3"]
+        whole = len(decode(self.with_frames(source, 2)))
+        for factor in (2, 0.5):
+            lying = self.with_frames(source, factor)
+            output = render(lying, "f:flac")
+            samples = len(decode(output))
+            self.assertGreaterEqual(samples, whole - 2000)
+            self.assertEqual(stated_samples(output) == samples, factor < 1, factor)
+
+    def test_damage(self) -> None:
+        """Samples that damage costs are silent at the end, up to a second."""
+        source = bytearray(sources()["a.flac"])
+        middle = len(source) // 2
+        source[middle : middle + 2000] = bytes(2000)
+        lost = SAMPLES - len(decode(bytes(source)))
+        self.assertTrue(0 < lost < RATE)
+        self.assert_sound(bytes(source), SAMPLES, SAMPLES, lost)
+
+    def test_chained(self) -> None:
+        """Of chained files, all audio is kept, no silence is added, and no part is stated."""
+        for name in ("vorbis.ogg", "a.opus", "a.flac", "constant.mp3"):
+            source = sources()[name] * 2
+            output, samples = render(source, "f:flac"), len(decode(source))
+            self.assertEqual(len(decode(output)), samples, name)
+            self.assertIn(stated_samples(output), (0, samples), name)
+
+    def test_equal_parts(self) -> None:
+        """A flac file that was joined of equally long ones is one stream (D11, D12, D57)."""
+        for channels in (2, 1):
+            parts = (noise(RATE, 2 * RATE, 2, 0.4), noise(RATE, 2 * RATE, channels, 0.2))
+            source = b"".join(convert(write_wav(part), "-c:a flac -f flac") for part in parts)
+            whole = render_and_decode(source, "f:wav/bd:24")
+            # The decoder drops frames where the second header is.
+            self.assertTrue(0 <= 4 * RATE - len(whole) < 3 * 4608, channels)
+            trims = {"t:0.5:1": (0.5, 1), "t:1.5:1": (1.5, 1), "t:3:0.5": (3, 0.5)}
+            texts = [f"f:wav/bd:24/{text}" for text in (*trims, "fade:0:1")]
+            *trimmed, faded = (render_and_decode(source, text) for text in texts)
+            for (start, length), heard in zip(trims.values(), trimmed, strict=True):
+                at = round(start * RATE)
+                self.assertEqual(len(heard), length * RATE, (channels, start))
+                difference = heard.channels - whole.part(at, at + len(heard)).channels
+                self.assertLess(peak(difference), -60, (channels, start))
+            self.assertEqual(len(faded), len(whole))
+            self.assertLess(level(faded.channels[0][-1000:]), level(whole.channels[0]) - 20)
+
+    def test_fades(self) -> None:
+        """A fade-out ends where the audio ends, whatever the header states (D12)."""
+        names = ("a.flac", "a.aiff", "vorbis.ogg", "a.mka", "variable.mp3")
+        wrong = {name: truncated()[name] for name in names}
+        wrong["chained"] = sources()["vorbis.ogg"] * 2
+        wrong["lying"] = self.with_frames(sources()["variable.mp3"], 2)
+        for name, source in wrong.items():
+            plain = decode(source)
+            faded = decode(render(source, "f:wav/bd:32f/fade:0:0.5"))
+            fall = np.minimum(1, (len(faded) - np.arange(len(faded))) / (faded.rate // 2))
+            expected = plain.channels[:, : len(faded)] * fall
+            np.testing.assert_allclose(faded.channels, expected, atol=1e-4, err_msg=name)
+
+    def with_frames(self, source: bytes, factor: float) -> bytes:
+        """Return an mp3 file whose header states another number of frames."""
+        at = max(source.find(b"Xing"), source.find(b"Info")) + 8
+        frames = int(int.from_bytes(source[at : at + 4], "big") * factor)
+        return source[:at] + frames.to_bytes(4, "big") + source[at + 4 :]

@@ -1,0 +1,111 @@
+"""Lengths of mp3 files."""
+
+from __future__ import annotations
+
+import struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import find_length_of
+
+MPEG_1 = FrameHeader(3, 128, 44100, 2)
+MPEG_2 = FrameHeader(2, 64, 22050, 1)
+
+
+def frames(header: FrameHeader, count: int) -> bytes:
+    return bytes(header).ljust(header.length, b"\0") * count
+
+
+def tagged(
+    header: FrameHeader,
+    count: int,
+    *,
+    name: bytes = b"Info",
+    stated: int | None = None,
+    size: int | None = None,
+    flags: int = 15,
+    delays: bytes | None = b"LAME3.100",
+) -> bytes:
+    """Return a header frame, with a delay of 576 and a padding of 1000 samples, and frames."""
+    body = frames(header, count)
+    tag = name + struct.pack(">I", flags)
+    tag += struct.pack(">I", count if stated is None else stated) if flags & 1 else b""
+    size = len(body) + header.length if size is None else size
+    tag += struct.pack(">I", size) if flags & 2 else b""
+    tag += bytes((100 if flags & 4 else 0) + (4 if flags & 8 else 0))
+    if delays is not None:
+        tag += delays + bytes(12) + (576 << 12 | 1000).to_bytes(3, "big")
+    first = bytes(header) + bytes(header.side_information) + tag
+    return first.ljust(header.length, b"\0") + body
+
+
+def vbri(count: int) -> bytes:
+    body = frames(MPEG_1, count)
+    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">II", len(body) + MPEG_1.length, count)
+    return (bytes(MPEG_1) + bytes(32) + tag).ljust(MPEG_1.length, b"\0") + body
+
+
+def found(file: bytes, rate: int = 44100) -> SourceLength | None:
+    return find_length_of(file, Probe("mp3", "mp3", None, False, sample_rate=rate))
+
+
+def stated(samples: int, block: int = 1152) -> SourceLength:
+    """Return a length that a header states; only such a file can be sought in."""
+    return SourceLength(samples, is_stated_only=True, block=block, seekable=True)
+
+
+class Mp3Tests(SynchronousTestCase):
+    """`read_mp3`"""
+
+    def test_header(self) -> None:
+        """An encoder's header tells the length; ffmpeg skips the delays of these encoders only."""
+        for name in (b"Info", b"Xing"):
+            for flags in (3, 7, 15):
+                file = tagged(MPEG_1, 100, name=name, flags=flags)
+                self.assertEqual(found(file), stated(115200 - 576 - 1000))
+        for writer in (b"Lavf\0\0\0\0\0", b"Lavc59.37"):
+            file = tagged(MPEG_2, 100, delays=writer)
+            self.assertEqual(found(file, 22050), stated(57600 - 576 - 1000, 576))
+        for writer in (b"Gogo\0\0\0\0\0", None):
+            self.assertEqual(found(tagged(MPEG_1, 100, delays=writer)), stated(115200))
+        self.assertEqual(found(vbri(100)), stated(115200))
+
+    def test_sizes(self) -> None:
+        """The size may include the header frame or not, and never includes tags."""
+        tag = b"ID3\4\0\0\0\0\0\5abcde"
+        for size in (100 * MPEG_1.length, 101 * MPEG_1.length):
+            file = tag + tagged(MPEG_1, 100, size=size) + b"TAG" + bytes(125)
+            self.assertEqual(found(file), stated(115200 - 1576))
+
+    def test_lower_bound(self) -> None:
+        """Without a header that agrees with the file, only a least length is certain.
+
+        It is that of a file at the highest bit rate.
+        """
+        size = 100 * MPEG_1.length
+        for file in (
+            *(
+                frames(MPEG_1, 101),
+                tagged(MPEG_1, 100, size=size + 1),
+                tagged(MPEG_1, 100, flags=1),
+            ),
+            # The number of frames cannot be that of the bytes.
+            *(tagged(MPEG_1, 100, stated=stated) for stated in (99, 101, 110)),
+            *(tagged(MPEG_1, 100, stated=stated, name=b"Xing") for stated in (10, 1000)),
+        ):
+            bound = ((size + MPEG_1.length) // 1045 - 2) * 1152
+            self.assertEqual(found(file), SourceLength(bound, exact=False))
+
+    def test_unknown(self) -> None:
+        """Other files, and files whose end is no audio, have no known length."""
+        layer_2 = bytes((0xFF, 0xFD, 0x90, 0x04)).ljust(417, b"\0")
+        for file in (
+            *(b"", bytes(999), layer_2 * 9, frames(MPEG_1, 100) + bytes(9000)),
+            *(frames(MPEG_2, 9), frames(MPEG_1, 1), frames(MPEG_1, 40) + frames(MPEG_2, 90)),
+            tagged(MPEG_1, 0) + bytes(500),
+            tagged(MPEG_1, 0) + frames(MPEG_2, 9),
+        ):
+            self.assertIsNone(found(file), file[:40])

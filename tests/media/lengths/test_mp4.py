@@ -1,0 +1,180 @@
+"""Lengths of AAC and ALAC in MP4."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from decimal import Decimal
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import find_length_of
+
+
+def box(name: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">I", 8 + len(body)) + name + body
+
+
+def full_box(name: bytes, body: bytes, version: int = 0) -> bytes:
+    return box(name, bytes((version, 0, 0, 0)), body)
+
+
+def times(name: bytes, rate: int, version: int = 0) -> bytes:
+    """Return a header with a time scale."""
+    if version:
+        return full_box(name, struct.pack(">QQIQ", 0, 0, rate, 0), 1)
+    return full_box(name, struct.pack(">IIII", 0, 0, rate, 0))
+
+
+def edit(
+    duration: int, start: int, *, count: int = 1, rate: int = 1 << 16, version: int = 0
+) -> bytes:
+    return edits((duration, start), count=count, rate=rate, version=version)
+
+
+def edits(
+    *entries: tuple[int, int], count: int | None = None, rate: int = 1 << 16, version: int = 0
+) -> bytes:
+    """Return an edit list of durations and starts."""
+    form = ">QqI" if version else ">IiI"
+    body = struct.pack(">I", len(entries) if count is None else count)
+    body += b"".join(struct.pack(form, *entry, rate) for entry in entries)
+    return box(b"edts", full_box(b"elst", body, version))
+
+
+def track(
+    *table: tuple[int, int],
+    edits: bytes = b"",
+    rate: int = 44100,
+    handler: bytes = b"soun",
+    version: int = 0,
+) -> bytes:
+    """Return a track with a time-to-sample table of counts and durations."""
+    entries = b"".join(struct.pack(">II", *entry) for entry in table)
+    samples = full_box(b"stts", struct.pack(">I", len(table)) + entries)
+    media = times(b"mdhd", rate, version) + full_box(b"hdlr", bytes(4) + handler + bytes(12))
+    return box(b"trak", edits, box(b"mdia", media, box(b"minf", box(b"stbl", samples))))
+
+
+def mp4(*tracks: bytes, rate: int = 1000, version: int = 0) -> bytes:
+    movie = box(b"moov", times(b"mvhd", rate, version), *tracks)
+    large = struct.pack(">I4sQ", 1, b"free", 20) + bytes(4)
+    return box(b"ftyp", b"M4A ") + large + movie + box(b"mdat", bytes(90))
+
+
+def find(
+    file: bytes, codec: str = "aac", gapless: str = "", start: str = "0"
+) -> SourceLength | None:
+    """Find the length of a file, whose audio ffprobe reports to start at a number of seconds."""
+    probe = Probe("mov", codec, None, False, sample_rate=44100)
+    return find_length_of(file, replace(probe, gapless=gapless, start=Decimal(start)))
+
+
+def found(
+    file: bytes, codec: str = "aac", gapless: str = "", start: str = "0", *, even: bool = True
+) -> int | None:
+    """Return the number of samples that is found; the decoder's padding always follows them."""
+    length = find(file, codec, gapless, start)
+    if length is None:
+        return None
+    assert length == SourceLength(length.samples, ends_in_padding=True, seekable=even)
+    return length.samples
+
+
+class Mp4Tests(SynchronousTestCase):
+    """`read_mp4`"""
+
+    def test_samples(self) -> None:
+        """The length is that of all packets of the first audio track."""
+        for version in (0, 1):
+            sound = track((10, 1024), (1, 500), version=version)
+            other = track((9, 9), handler=b"text", rate=600)
+            for tracks in ((sound,), (other, sound), (sound, track((1, 1)))):
+                self.assertEqual(found(mp4(*tracks, version=version)), 10740)
+        self.assertEqual(found(mp4(track((3, 4096))), "alac"), 12288)
+
+    def test_edit_list(self) -> None:
+        """The edit list tells where the audio starts and ends."""
+        for movie_rate, duration, samples in (
+            (44100, 8000, 8000),
+            (44100, 9999, 10240 - 1024),
+            # It is rounded to a millisecond, so the packets tell the end.
+            (1000, 208, 10240 - 1024),
+            (1000, 209, 10240 - 1024),
+            (1000, 200, 8820),
+            (1000, 0, 10240 - 1024),
+        ):
+            for version in (0, 1):
+                sound = track((10, 1024), edits=edit(duration, 1024, version=version))
+                self.assertEqual(found(mp4(sound, rate=movie_rate)), samples, duration)
+
+    def test_gapless(self) -> None:
+        """Without an edit list, ``iTunSMPB`` tells the padding, and ffprobe the skipped delay.
+
+        Only numbers that add up to those of the packets are believed.
+        """
+        file, start = mp4(track((10, 1024))), "0.047891"
+        rest = " 00000000" * 8
+        for gapless, samples in (
+            (f" 00000000 00000840 00000064 0000000000001F5C{rest}", 10240 - 2112 - 100),
+            ("0 840 64 1f5c", 10240 - 2112 - 100),
+            (f" 00000000 00000840 00000064 0000000000001F5D{rest}", 10240 - 2112),
+            (f" 00000000 00000840 7FFFFFFF 0000000000001F5C{rest}", 10240 - 2112),
+            *((each, 10240 - 2112) for each in ("", "hello", " 00000000 00000840", "0 840 64 -1")),
+        ):
+            self.assertEqual(found(file, gapless=gapless, start=start), samples, gapless)
+        # ffmpeg does not skip the delay of a track before the last one.
+        self.assertEqual(found(file, gapless="0 840 64 1f5c"), 10240 - 100)
+
+    def test_two_delays(self) -> None:
+        """If ``iTunSMPB`` contradicts the edit list, the length is unknown."""
+        file = mp4(track((10, 1024), edits=edit(0, 2112)))
+        for gapless in ("0 840 64 1f5c", "0 0 64 0", "0 4000 64 1f5c", "hello"):
+            self.assertEqual(found(file, gapless=gapless), 10240 - 2112, gapless)
+        self.assertIsNone(found(file, gapless="0 400 64 1f5c"))
+
+    def test_late(self) -> None:
+        """After an empty edit, nothing but the position of the samples is certain."""
+        for version in (0, 1):
+            late = edits((700, -1), (200, 1024), version=version)
+            found = find(mp4(track((10, 1024), edits=late)))
+            self.assertEqual(found, SourceLength(0, exact=False, seekable=True))
+
+    def test_holes(self) -> None:
+        """A file with a hole in its time stamps is not sought in."""
+        for table in (
+            ((5, 1024), (1, 50_000), (4, 1024)),
+            ((5, 1024), (2, 1000)),
+            ((9, 1024), (1, 1023), (1, 1024)),
+        ):
+            samples = sum(count * duration for count, duration in table)
+            self.assertEqual(found(mp4(track(*table)), even=False), samples)
+        for table in (((5, 1024), (1, 50_000)), ((5, 1024), (4, 1024)), ((1, 1024), (1, 7))):
+            samples = sum(count * duration for count, duration in table)
+            self.assertEqual(found(mp4(track(*table))), samples)
+
+    def test_unknown(self) -> None:
+        """Files that are cut or fragmented, and edits of other kinds, have no known length."""
+        sound = track((10, 1024))
+        whole = mp4(sound)
+        to_the_end = whole.replace(struct.pack(">I4s", 98, b"mdat"), b"\0\0\0\0mdat")
+        for file in (
+            *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), whole[:-1]),
+            *(to_the_end, mp4(sound, rate=0), whole + box(b"free") * 64),
+            *(whole.replace(b"free", b"moof"), whole.replace(b"mdhd", b"xxxx")),
+            *(mp4(track((10, 1024), rate=22050)), mp4(track())),
+            *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),
+            *(
+                mp4(track((10, 1024), edits=each))
+                for each in (
+                    *(edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15)),
+                    *(edits(count=0), edits((9, 0), (9, 9)), edits((9, -1), (9, 0), (9, 9))),
+                )
+            ),
+            mp4(track((10, 1024), edits=box(b"edts", b""))),
+            mp4(track(*[(1, 1)] * 9000)),
+        ):
+            self.assertIsNone(found(file), file[:80])

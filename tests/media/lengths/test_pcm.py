@@ -1,0 +1,165 @@
+"""Lengths of uncompressed audio."""
+
+from __future__ import annotations
+
+import struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import find_length_of
+
+FORMAT = struct.pack("<HHIIHH", 1, 2, 44100, 176400, 4, 16)
+W64_GUIDS = {
+    b"riff": "726966662e91cf11a5d628db04c10000",
+    b"wave": "77617665f3acd3118cd100c04f8edb8a",
+    b"fmt ": "666d7420f3acd3118cd100c04f8edb8a",
+    b"data": "64617461f3acd3118cd100c04f8edb8a",
+}
+
+
+def found(file: bytes, container: str, codec: str = "pcm_s16le") -> int | None:
+    """Return the number of samples that is found; it is always exact."""
+    length = find_length_of(file, Probe(container, codec, None, False, sample_rate=44100))
+    assert length is None or length == SourceLength(length.samples, data_offset=length.data_offset)
+    return None if length is None else length.samples
+
+
+def chunk(name: bytes, body: bytes, size: int | None = None, order: str = "<I") -> bytes:
+    """Return a chunk of RIFF or IFF."""
+    length = struct.pack(order, len(body) if size is None else size)
+    return name + length + body + b"\0" * (len(body) % 2)
+
+
+def wav(*chunks: bytes, name: bytes = b"RIFF") -> bytes:
+    return name + b"\xff\xff\xff\xffWAVE" + b"".join(chunks)
+
+
+def w64(*chunks: tuple[bytes, bytes]) -> bytes:
+    def guid(name: bytes) -> bytes:
+        return bytes.fromhex(W64_GUIDS[name])
+
+    body = b"".join(
+        guid(name) + struct.pack("<Q", 24 + len(data)) + data + b"\0" * (-len(data) % 8)
+        for name, data in chunks
+    )
+    return guid(b"riff") + bytes(8) + guid(b"wave") + body
+
+
+class WavTests(SynchronousTestCase):
+    """RIFF and RF64 files"""
+
+    def test_samples(self) -> None:
+        """The length is that of the samples, whatever surrounds them."""
+        other, form = chunk(b"LIST", b"odd"), chunk(b"fmt ", FORMAT)
+        for file in (
+            wav(form, chunk(b"data", bytes(40))),
+            wav(other, form, other, chunk(b"data", bytes(40)), other),
+            wav(chunk(b"fmt ", FORMAT + bytes(24)), chunk(b"data", bytes(43))),
+        ):
+            self.assertEqual(found(file, "wav"), 10)
+
+    def test_codecs(self) -> None:
+        """The codec tells the bytes of a sample, whatever the header states."""
+        file = wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(48)))
+        for codec, samples in (
+            *(("pcm_u8", 24), ("pcm_alaw", 24), ("pcm_mulaw", 24), ("pcm_s24le", 8)),
+            *(("pcm_f32be", 6), ("pcm_f64le", 3), ("pcm_f16le", 6), ("pcm_f24le", 6)),
+        ):
+            self.assertEqual(found(file, "wav", codec), samples)
+
+    def test_end_of_the_file(self) -> None:
+        """Where the file ends before its samples, or their size is unknown, it ends the audio."""
+        form = chunk(b"fmt ", FORMAT)
+        for size in (1000, 0, 0xFFFF_FFFF):
+            self.assertEqual(found(wav(form, chunk(b"data", bytes(42), size)), "wav"), 10)
+
+    def test_64_bits(self) -> None:
+        """The size in RF64 and BW64 is that of ds64 (EBU Tech 3306)."""
+        sizes, form = struct.pack("<QQQI", 0, 40, 10, 0), chunk(b"fmt ", FORMAT)
+        data = chunk(b"data", bytes(80), 0xFFFF_FFFF)
+        for name in (b"RF64", b"BW64"):
+            self.assertEqual(found(wav(chunk(b"ds64", sizes), form, data, name=name), "wav"), 10)
+        # The chunk's own size does not count.
+        small = chunk(b"data", bytes(80), 4)
+        self.assertEqual(found(wav(chunk(b"ds64", sizes), small, name=b"RF64"), "wav"), 10)
+
+    def test_empty_ds64(self) -> None:
+        """If an RF64 file states no size, its samples reach to the end of the file."""
+        form, data = chunk(b"fmt ", FORMAT), chunk(b"data", bytes(80), 0xFFFF_FFFF)
+        sizes = chunk(b"ds64", bytes(28))
+        for name in (b"RF64", b"BW64"):
+            self.assertEqual(found(wav(sizes, form, data, name=name), "wav"), 20)
+
+    def test_unknown(self) -> None:
+        """Files of another form, without samples or with padded samples have no known length."""
+        form, data = chunk(b"fmt ", FORMAT), chunk(b"data", bytes(40))
+        for file in (
+            *(b"", b"RIFF", wav(form), wav(form, chunk(b"data", b""))),
+            wav(form, data, name=b"RIFX"),
+            wav(*[chunk(b"junk", b"")] * 64, form, data),
+        ):
+            self.assertIsNone(found(file, "wav"), file[:60])
+        for codec in ("adpcm_ms", "pcm_bluray"):
+            self.assertIsNone(found(wav(form, data), "wav", codec))
+
+
+class OtherContainerTests(SynchronousTestCase):
+    """w64, aiff and caf"""
+
+    def test_w64(self) -> None:
+        """The length is that of the samples in the data chunk, or to the end of the file."""
+        file = w64((b"fmt ", FORMAT), (b"data", bytes(41)))
+        self.assertEqual(found(file, "w64"), 10)
+        self.assertEqual(found(file[:-20], "w64"), (41 + 7 - 20) // 4)
+        for broken in (
+            b"\0" * 99,
+            w64((b"fmt ", FORMAT)),
+            w64(*[(b"fmt ", FORMAT)] * 65),
+            file[:56],
+        ):
+            self.assertIsNone(found(broken, "w64"))
+        other = bytes(16) + struct.pack("<Q", 24 + 8) + bytes(8)
+        self.assertEqual(found(file[:40] + other + file[40:], "w64"), 10)
+        self.assertIsNone(found(file[:40] + bytes(64), "w64"))
+
+    def test_aiff(self) -> None:
+        """The length is that of the sound chunk after its offset, or to the end of the file."""
+        common = chunk(b"COMM", struct.pack(">HIH", 2, 999, 12) + bytes(10), order=">I")
+        for kind in (b"AIFF", b"AIFC"):
+            head = b"FORM\0\0\0\0" + kind + common
+            sound = chunk(b"SSND", struct.pack(">II", 4, 0) + bytes(44), order=">I")
+            self.assertEqual(found(head + sound, "aiff"), 10)
+            self.assertEqual(found(head + chunk(b"odd ", b"x", order=">I") + sound, "aiff"), 10)
+            self.assertEqual(found((head + sound)[:-6], "aiff"), 8)
+            self.assertIsNone(found(head, "aiff"))
+            self.assertIsNone(found(head + sound[:16], "aiff"))
+        self.assertIsNone(found(b"FORM\0\0\0\x008SVX" + common, "aiff"))
+        self.assertIsNone(found(head + chunk(b"free", b"", order=">I") * 64 + sound, "aiff"))
+
+    def test_caf(self) -> None:
+        """The length is that of the data chunk, whose size may be unknown."""
+
+        def caf(*chunks: tuple[bytes, bytes, int | None]) -> bytes:
+            return b"caff\0\1\0\0" + b"".join(
+                name + struct.pack(">q", len(body) if size is None else size) + body
+                for name, body, size in chunks
+            )
+
+        description = b"desc", struct.pack(">d4sIIIII", 44100, b"lpcm", 2, 4, 1, 2, 16), None
+        data = bytes(4 + 40)
+        for size in (None, -1, 1000):
+            file = caf((b"free", b"", None), description, (b"data", data, size))
+            self.assertEqual(found(file, "caf"), 10)
+        for file in (
+            *(
+                b"",
+                b"cafe" * 9,
+                caf(description),
+                caf((b"data", b"", None)),
+                caf((b"free", b"", -1)),
+            ),
+            caf(*[(b"free", b"", None)] * 64, description, (b"data", data, None)),
+        ):
+            self.assertIsNone(found(file, "caf"))

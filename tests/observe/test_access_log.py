@@ -1,0 +1,141 @@
+"""The access log line of a request: its parts and its level."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.sources import read_source
+from audioproxy.observe.access_log import AccessLogEntry, log_request
+from tests.support.http import Log
+from tests.support.strategies import DETERMINISTIC, encoded, option_segments, sources
+
+PLAIN = AccessLogEntry(
+    request_id="abc",
+    endpoint="render",
+    status=200,
+    error_code=None,
+    options=None,
+    source=None,
+    cache=None,
+    sent=12,
+    milliseconds=34,
+)
+
+#: The part of the line after time, request id and level (Request log).
+LINE_PATTERN = re.compile(
+    r"(render|info|health|ready|metrics|preflight|unknown) [1-5]\d\d( [a-z_]+)?"
+    r"(( opts=[!-~]*)? src=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
+    r" \d+ bytes in \d+ms"
+)
+
+
+class AccessLogEntryTests(SynchronousTestCase):
+    """`AccessLogEntry`"""
+
+    def test_line(self) -> None:
+        """The parts of the line have a fixed order; an absent part leaves no additional space."""
+        parts: dict[str, tuple[Any, str]] = {
+            "error_code": ("render_failed", " render_failed"),
+            "source": (b"local://a.mp3", " src=local://a.mp3"),
+            "cache": ("HIT", " cache=HIT"),
+        }
+        for chosen in itertools.product((False, True), repeat=3):
+            names = list(itertools.compress(parts, chosen))
+            line = str(PLAIN._replace(**{name: parts[name][0] for name in names}))
+            middle = "".join(parts[name][1] for name in names)
+            self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
+        line = str(PLAIN._replace(options="f:mp3", source=b"local://a"))
+        self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
+
+    def test_blank_and_control_characters(self) -> None:
+        """Spaces, control and non-ASCII characters of a source are percent-encoded (D28)."""
+        line = str(PLAIN._replace(options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
+        self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
+
+    def test_sources_distinct(self) -> None:
+        """Different sources have different log text, because ``%`` is percent-encoded too (D28)."""
+        for source, shown in (
+            (b"local://a b.wav", "local://a%20b.wav"),
+            (b"local://a%20b.wav", "local://a%2520b.wav"),
+            (b"s3://b/100%", "s3://b/100%25"),
+            # In a URL, percent-encoding is a part of the source and stays as it is.
+            (b"https://b.test/a%20b", "https://b.test/a%20b"),
+        ):
+            self.assertIn(f" src={shown} ", str(PLAIN._replace(source=source)))
+
+    def test_queries(self) -> None:
+        """The query of an https source is logged as a hash, whatever its parameters are (D47)."""
+        for query in (
+            *(b"v=2", b"X-Amz-Signature=s", b"x-oss-signature=s", b"X-Tos-Signature=s", b"hmac=s"),
+            *(b"X-Obs-Security-Token=s", b"md5=s", b"access_key=s", b"client_secret=s", b"pwd=s"),
+            *(b"s", b"?", b"a?b=s", b"a=b&c=s"),
+        ):
+            digest = hashlib.sha256(query).hexdigest()[:8]
+            line = str(PLAIN._replace(source=b"https://b.test/k?" + query))
+            self.assertEqual(f"render 200 src=https://b.test/k?{digest} 12 bytes in 34ms", line)
+        for source in (b"https://b.test/sig=s", b"local://a?token=t", b"s3://b/k?sig=s"):
+            self.assertIn(f" src={source.decode()} ", str(PLAIN._replace(source=source)))
+
+    @settings(DETERMINISTIC, max_examples=25)
+    @given(option_segments(), sources(), st.sampled_from((None, "MISS", "COALESCED", "HIT")))
+    def test_one_request_one_line(
+        self, segments: list[bytes], source: bytes, cache: str | None
+    ) -> None:
+        """No option and no source breaks the line into two lines or adds a field (D28)."""
+        options, _ = read_options(segments)
+        try:
+            canonical = read_source(b"enc", encoded(source)).canonical
+        except NotFound:
+            canonical = None
+        known = None if canonical is None else options.canonical()
+        record = PLAIN._replace(options=known, source=canonical, cache=cache)
+        self.assertIsNotNone(LINE_PATTERN.fullmatch(str(record)), record)
+
+    def test_levels(self) -> None:
+        """5xx responses are warnings, except a 503 of ``/ready``, which is a debug event.
+
+        So is a response that failed after its 200 (Request log). Other responses of health,
+        readiness and metrics are debug events, and all others info events.
+        """
+        for level, endpoint, *statuses in (
+            (LogLevel.info, "render", 200, 206, 304, 404, 429),
+            (LogLevel.warn, "render", 500, 502, 504),
+            *((LogLevel.info, "info", 200), (LogLevel.warn, "info", 504)),
+            *((LogLevel.info, "unknown", 404), (LogLevel.warn, "unknown", 500)),
+            *((LogLevel.debug, "metrics", 200), (LogLevel.warn, "metrics", 500)),
+            *((LogLevel.info, "preflight", 204), (LogLevel.debug, "health", 200)),
+            (LogLevel.debug, "ready", 200, 503),
+        ):
+            for status in statuses:
+                # Only the 503 of a node that is not ready has no error code.
+                code = "some_code" if status >= 400 and endpoint != "ready" else None
+                record = PLAIN._replace(endpoint=endpoint, status=status, error_code=code)
+                self.assertIs(level, record.level, (endpoint, status))
+        broken_off = PLAIN._replace(status=200, error_code="render_timeout")
+        self.assertIs(LogLevel.warn, broken_off.level)
+
+    def test_log(self) -> None:
+        """The log event has the level, the request id and the line as its text."""
+        log = Log()
+        self.addCleanup(log.start())
+        record = PLAIN._replace(
+            status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
+        )
+        log_request(record)
+        (event,) = log.events
+        self.assertEqual("abc", event["request_id"])
+        self.assertIs(LogLevel.warn, event["log_level"])
+        self.assertEqual(
+            "render 504 a_code opts={braces} src={0}%25s 12 bytes in 34ms",
+            event["log_format"].format(**event),
+        )

@@ -1,0 +1,228 @@
+"""Writes of the log in a thread: nothing waits for the reader."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import select
+import threading
+
+from twisted.python.logfile import LogFile
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy._twisted import write_to_log_file
+from audioproxy.observe import log_writer
+from audioproxy.observe.log_writer import LogWriter, write_lines
+from tests.support.service import PATIENCE
+
+LIMIT = log_writer._LIMIT
+
+
+def lost_line(count: int) -> str:
+    """Return the line about lost lines."""
+    return f"lost {count}\n"
+
+
+class Gate:
+    """A stream that blocks until it is opened, and may refuse writes.
+
+    :ivar written: everything that was written.
+    :ivar error: raised by writes, if set.
+    :ivar room: bytes of the next write that are not refused; None for all.
+    """
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.written = b""
+        self.error: OSError | None = None
+        self.room: int | None = None
+
+    def write(self, data: bytes) -> bytes:
+        """Write when the gate is open, and return what is refused."""
+        self.entered.release()
+        assert self.open.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        self.written += data[: self.room]
+        refused = data[self.room :] if self.room is not None else b""
+        self.room = None
+        return refused
+
+
+class LogWriterTests(SynchronousTestCase):
+    """`LogWriter`"""
+
+    def setUp(self) -> None:
+        self.gate = Gate()
+        self.addCleanup(self.gate.open.set)
+        self.writer = LogWriter(self.gate.write, "utf-8", lost_line)
+
+    def start(self) -> None:
+        """Start the thread, and let it block in the write of a first line."""
+        self.writer.start()
+        self.writer.write("first\n")
+        self.assertTrue(self.gate.entered.acquire(timeout=PATIENCE))
+
+    def finish(self) -> list[str]:
+        """Open the gate, and return all lines that were written."""
+        self.gate.open.set()
+        self.writer.drain(PATIENCE)
+        return self.gate.written.decode().splitlines()
+
+    def test_before_the_start(self) -> None:
+        """Before the start, text is written at once."""
+        self.gate.open.set()
+        self.writer.write("a\n")
+        self.writer.drain(0)
+        self.assertEqual(b"a\n", self.gate.written)
+
+    def test_order(self) -> None:
+        """A writer that blocks delays nobody; all lines are written in order."""
+        self.start()
+        for number in range(1000):
+            self.writer.write(f"{number}\n")
+        self.assertEqual(b"", self.gate.written)
+        self.assertEqual(["first", *map(str, range(1000))], self.finish())
+
+    def test_lost(self) -> None:
+        """Lines beyond the limit are lost; one line says how many, where they would have been."""
+        self.start()
+        block = "x" * 99 + "\n"
+        accepted = (LIMIT - len("first\n")) // len(block)
+        for _ in range(accepted + 7):
+            self.writer.write(block)
+        lines = self.finish()
+        self.assertEqual(["first", *[block.strip()] * accepted, "lost 7"], lines)
+        self.writer.write("after\n")
+        self.assertEqual(["lost 7", "after"], self.finish()[-2:])
+
+    def test_lost_and_more(self) -> None:
+        """Lines are accepted again when the buffer is half empty, after the line about the loss."""
+        self.start()
+        self.writer.write("x" * (LIMIT - len("first\n") - 1) + "\n")
+        self.writer.write("a\nb\n")
+        self.writer._size = LIMIT // 2 + 1
+        self.writer.write("c\n")
+        self.writer._size = LIMIT // 2
+        self.writer.write("d\n")
+        self.writer._size = LIMIT + len("lost 3\nd\n")
+        self.assertEqual(["lost 3", "d"], self.finish()[-2:])
+
+    def test_drain(self) -> None:
+        """The wait for a reader that does not come back is bounded."""
+        self.start()
+        self.writer.drain(0.01)
+        self.assertEqual(b"", self.gate.written)
+
+    def test_refused(self) -> None:
+        """Lines that the system refuses are counted, as on a full disk."""
+        self.patch(log_writer, "_PAUSE", 0)
+        self.gate.error = OSError(errno.ENOSPC, "No space left on device")
+        self.start()
+        self.gate.open.set()
+        changed = self.writer._changed
+        with changed:
+            self.assertTrue(changed.wait_for(lambda: self.writer._lost == 1, PATIENCE))
+        self.gate.error = None
+        self.writer.write("second\n")
+        self.assertEqual(["lost 1", "second"], self.finish())
+
+    def test_torn(self) -> None:
+        """What follows a line that was written in part begins on a line of its own."""
+        self.patch(log_writer, "_PAUSE", 0)
+        self.start()
+        self.writer.write("second\nthird\n")
+        self.gate.room = len("fir")
+        lines = self.finish()
+        self.assertEqual(["fir", "second", "third", "lost 1"], lines)
+        self.gate.room = 0
+        for text in ("a\n", "b\nc\n"):
+            self.writer.write(text)
+            self.writer.drain(PATIENCE)
+        self.assertEqual(["lost 1", "b", "c"], self.finish()[-3:])
+
+
+class WriteLinesTests(SynchronousTestCase):
+    """`write_lines`"""
+
+    def setUp(self) -> None:
+        self.reading, self.writing = os.pipe()
+        self.reader = io.FileIO(self.reading)
+        self.addCleanup(self.reader.close)
+
+    def write_in_thread(self, data: bytes) -> threading.Thread:
+        """Write in a thread, and close the pipe."""
+
+        def write() -> None:
+            write_lines(self.writing, data)
+            os.close(self.writing)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        return thread
+
+    def test_whole_lines(self) -> None:
+        """A pipe without a reader has whole lines at every moment, and gets all of them later."""
+        lines = [b"%d %s\n" % (number, b"x" * (number % 3000)) for number in range(500)]
+        for blocking in (True, False):
+            os.set_blocking(self.writing, blocking)
+            os.write(self.writing, b"unread\n")
+            thread = self.write_in_thread(b"".join(lines))
+            received = b""
+            while data := self.reader.read(3000):
+                received += data
+            thread.join(PATIENCE)
+            self.assertEqual(b"".join([b"unread\n", *lines]), received)
+            self.reader.close()
+            self.reading, self.writing = os.pipe()
+            self.reader = io.FileIO(self.reading)
+        os.close(self.writing)
+
+    def test_full_pipe(self) -> None:
+        """What a full pipe holds ends with a line."""
+        os.write(self.writing, b"unread\n")
+        self.write_in_thread(b"".join(b"%d\n" % number for number in range(100_000)))
+        poll = select.poll()
+        poll.register(self.writing, select.POLLOUT)
+        while poll.poll(0):
+            pass
+        held = os.read(self.reading, 1 << 20)
+        self.assertTrue(re.fullmatch(rb"unread\n(\d+\n)+", held), held[-20:])
+        while self.reader.read(1 << 20):
+            pass
+
+    def test_long_line(self) -> None:
+        """A line that is longer than PIPE_BUF is written too."""
+        os.write(self.writing, b"unread\n")
+        line = b"x" * 20_000 + b"\n"
+        self.write_in_thread(line * 2 + b"no end" * 2000)
+        received = b""
+        while data := self.reader.read(100_000):
+            received += data
+        self.assertEqual(b"unread\n" + line * 2 + b"no end" * 2000, received)
+
+    def test_refused(self) -> None:
+        """What the system refuses is returned: a reader that is gone, or a full disk."""
+        self.reader.close()
+        self.assertEqual(b"a\n", write_lines(self.writing, b"a\n"))
+        os.close(self.writing)
+        full = os.open("/dev/full", os.O_WRONLY)
+        self.addCleanup(os.close, full)
+        self.assertEqual(b"a\nb\n", write_lines(full, b"a\nb\n"))
+
+    def test_log_file(self) -> None:
+        """A log file is rotated as before, and says what it has not written."""
+        path = os.path.abspath(self.mktemp())
+        file = LogFile.fromFullPath(path, rotateLength=5)
+        for text in (b"first\n", b"second\n"):
+            self.assertEqual(b"", write_to_log_file(file, write_lines, text))
+        for name, text in ((path + ".1", "first\n"), (path, "second\n")):
+            with open(name) as written:
+                self.assertEqual(text, written.read())
+        refused = write_to_log_file(file, lambda descriptor, data: data[1:], b"x\n")
+        self.assertEqual((b"\n", 1), (refused, file.size))
+        file.close()
+        os.close(self.writing)

@@ -1,0 +1,326 @@
+"""Log lines on the output stream: one line per event, in one format."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.logger import Logger, LogLevel, LogPublisher, globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.observe.access_log import AccessLogEntry, log_request
+from audioproxy.observe.logs import LEVELS, LineObserver
+from audioproxy.server.site import ProxySite
+from audioproxy.web.metrics_resource import MetricsResource
+from tests.render.harness import RenderHarness
+from tests.support.http import Connection, ResourceHarness
+
+# 2001-09-09 01:46:40 UTC and 123 milliseconds.
+TIME = 1_000_000_000.1234
+STAMP = "2001-09-09T01:46:40.123Z"
+
+
+class LineObserverTests(SynchronousTestCase):
+    """`LineObserver`"""
+
+    def observe(self, **event: Any) -> str:
+        """Return the text that is written for an event."""
+        stream = io.StringIO()
+        LineObserver(stream, "debug")({"log_time": TIME, **event})
+        return stream.getvalue()
+
+    def test_lines(self) -> None:
+        """A line has the UTC time in milliseconds, the request id, the level and the text (D28)."""
+        record = AccessLogEntry(
+            "abc", "render", 404, "not_found", "f:mp3", b"local://a b\nc.mp3", None, 77, 5
+        )
+        request = "render 404 not_found opts=f:mp3 src=local://a%20b%0Ac.mp3 77 bytes in 5ms"
+        directives = "{0} {record} %s"
+        for event, line in (
+            ({"log_format": "{word}", "word": "hello", "log_level": LogLevel.info}, "[info] hello"),
+            (
+                {"log_format": "{x}", "x": record, "log_level": record.level, "request_id": "abc"},
+                f"request_id=abc [info] {request}",
+            ),
+            # Events of Twisted's legacy log have no level.
+            ({"log_format": "old"}, "[info] old"),
+            # Braces and percent signs in a field are not format directives.
+            ({"log_format": "{text}", "text": directives}, f"[info] {directives}"),
+        ):
+            self.assertEqual(f"{STAMP} {line}\n", self.observe(**event), event)
+
+    def test_several_lines(self) -> None:
+        """Line breaks in a text cannot forge a log line: continuation lines are indented (D28)."""
+        for end in ("\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"):
+            written = self.observe(log_format="{text}", text=f"x{end}{STAMP} [info] forged{end}")
+            self.assertEqual(f"{STAMP} [info] x\n    {STAMP} [info] forged\n", written)
+
+    def test_failure(self) -> None:
+        """A crash is logged with its traceback, as one event."""
+        try:
+            raise ZeroDivisionError("by zero")
+        except ZeroDivisionError:
+            failure = Failure()
+        written = self.observe(
+            log_level=LogLevel.critical, log_format="a request crashed", log_failure=failure
+        )
+        self.assertTrue(written.startswith(f"{STAMP} [error] a request crashed"), written)
+        self.assertIn("ZeroDivisionError: by zero", written)
+        self.assertIn("test_failure", written)
+        self.assertTrue(all(line.startswith("    ") for line in written.splitlines()[1:]))
+
+    def test_given_stream(self) -> None:
+        """Lines go to the given stream, even if twistd replaces stdout."""
+        stream = io.StringIO()
+        observer = LineObserver(stream, "info")
+        self.patch(sys, "stdout", io.StringIO())
+        Logger(observer=LogPublisher(observer)).info("to the real one")
+        self.assertTrue(stream.getvalue().endswith(" [info] to the real one\n"))
+        self.assertEqual("", sys.stdout.getvalue())  # type: ignore[attr-defined]
+
+    def test_text_that_the_stream_cannot_spell(self) -> None:
+        """Characters that the stream cannot encode are escaped; a line is flushed at once."""
+        for encoding, shown in (("ascii", "\\xe9 \\udc80"), ("utf-8", "é \\udc80")):
+            raw = io.BytesIO()
+            stream = io.TextIOWrapper(raw, encoding=encoding)
+            LineObserver(stream, "info")(
+                {"log_time": TIME, "log_format": "{text}", "text": "é \udc80"}
+            )
+            self.assertEqual(f"{STAMP} [info] {shown}\n", raw.getvalue().decode(encoding))
+            stream.detach()
+
+
+class BatchTests(SynchronousTestCase):
+    """Batches of access log lines"""
+
+    RECORD = AccessLogEntry("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
+    FAILED = RECORD._replace(status=500, error_code="render_failed")
+
+    def setUp(self) -> None:
+        self.stream = _Counted()
+        self.clock = Clock()
+
+    def observer(self, level: str = "info") -> LineObserver:
+        """Return an observer that writes in batches."""
+        return LineObserver(self.stream, level, self.clock.callLater)
+
+    def lines_written(self) -> int:
+        """Return the number of lines in the stream."""
+        return self.stream.getvalue().count("\n")
+
+    def test_events(self) -> None:
+        """An access log line is the same without a Twisted log event (Request log).
+
+        An event is written at once, after the access log lines of earlier requests.
+        """
+        observer = self.observer()
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        observer.request(self.RECORD)
+        log_request(self.RECORD)
+        observer.request(self.RECORD)
+        Logger(observer=observer).info("hello")
+        lines = [line[len(STAMP) :] for line in self.stream.getvalue().splitlines()]
+        text = "render 200 opts=f:mp3 src=local://a cache=HIT 7 bytes in 0ms"
+        self.assertEqual(lines, [f" request_id=abc [info] {text}"] * 3 + [" [info] hello"])
+
+    def test_together(self) -> None:
+        """Access log lines are written within 0.1 s, in order, with one flush for all of them."""
+        observer = self.observer()
+        for number in range(100):
+            observer.request(self.RECORD._replace(sent=number))
+        self.assertEqual((self.stream.getvalue(), len(self.clock.getDelayedCalls())), ("", 1))
+        self.clock.advance(0.1)
+        self.assertEqual(self.stream.flushed, 1)
+        sent = re.findall(r" (\d+) bytes", self.stream.getvalue())
+        self.assertEqual(sent, [str(number) for number in range(100)])
+
+    def test_bounded(self) -> None:
+        """The number of unwritten access log lines is bounded."""
+        observer = self.observer()
+        for _ in range(10_000):
+            observer.request(self.RECORD)
+        self.assertGreater(self.lines_written(), 9_000)
+        self.clock.advance(1)
+        self.assertEqual(self.lines_written(), 10_000)
+
+    def test_at_once(self) -> None:
+        """Errors of the service, and all lines once it begins to stop, are written at once."""
+        observer = self.observer()
+        written = []
+        for record in (self.RECORD, self.FAILED, self.RECORD):
+            observer.request(record)
+            written.append(self.lines_written())
+        observer.write_through()
+        written.append(self.lines_written())
+        observer.request(self.RECORD)
+        self.assertEqual([0, 2, 2, 3, 4], [*written, self.lines_written()])
+
+    def test_stream_that_fails(self) -> None:
+        """If the stream fails, lines are lost, but no request fails."""
+        for error in (OSError(28, "No space left on device"), ValueError("closed")):
+            self.stream.error = error
+            observer = LineObserver(self.stream, "info")
+            observer.request(self.RECORD)
+            observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
+        self.stream.error = None
+        observer.request(self.RECORD)
+        self.assertEqual(self.lines_written(), 1)
+
+    def test_levels(self) -> None:
+        """Access log lines below AP_LOG_LEVEL are not written."""
+        observer = self.observer("warning")
+        observer.request(self.RECORD)
+        observer.request(self.FAILED)
+        observer.write_through()
+        self.assertEqual(self.lines_written(), 1)
+
+
+class _Counted(io.StringIO):
+    """Stream that counts flushes and raises an error if a test sets one."""
+
+    flushed = 0
+    error: Exception | None = None
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+#: Each AP_LOG_LEVEL, and the lines that it shows and higher levels don't: request id and text.
+LINES = {
+    "debug": (
+        ("health", r"health 200 \d+ bytes in 0ms"),
+        ("ready", r"ready 200 \d+ bytes in 0ms"),
+        ("unready", r"ready 503 \d+ bytes in 0ms"),
+        ("scrape", r"metrics 200 \d+ bytes in 0ms"),
+        ("gone", "the client has disconnected"),
+        ("left", "the client has disconnected"),
+        ("missing", "the reason for a 404: no such route"),
+        ("", r"the render of \S+ has a slot"),
+        ("", r"the render of \S+ has ended: 3 bytes"),
+        ("", r"the render of \S+ is stored"),
+        ("", r"the render of \S+ is stopped"),
+        ("", r"the render of \S+ has failed: The source has no audio .*"),
+        ("", r"the render of \S+ has failed: The encoder could not be started\."),
+    ),
+    "info": (
+        ("hit", r"render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms"),
+        ("missing", r"unknown 404 not_found \d+ bytes in 0ms"),
+        ("unsigned", r"render 401 invalid_signature \d+ bytes in 0ms"),
+        ("preflight", "preflight 204 0 bytes in 0ms"),
+        ("gone", r"render 499 opts=\S+ src=\S+ 0 bytes in 0ms"),
+        ("left", r"render 200 opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
+        ("[0-9a-f]{32}", r"unknown 400 bad_request \d+ bytes in 0ms"),
+    ),
+    "warning": (
+        ("failed", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("late", r"render 504 render_timeout opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("broken", r"render 200 render_timeout opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
+        ("crash", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
+        ("", r"the encoder failed \(.*\): Invalid data found when processing input"),
+    ),
+    "error": (
+        ("", "the encoder cannot be started: .*No such file or directory.*"),
+        ("crash", "a request crashed"),
+    ),
+}
+
+
+class LevelTests(SynchronousTestCase):
+    """Selection of lines by AP_LOG_LEVEL"""
+
+    def lines(self, level: str) -> list[str]:
+        """Cause all kinds of events and return the log lines, without times and tracebacks."""
+        stream = io.StringIO()
+        observer = LineObserver(stream, level)
+        globalLogPublisher.addObserver(observer)
+        try:
+            self.fetch()
+            self.render()
+        finally:
+            globalLogPublisher.removeObserver(observer)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        lines = stream.getvalue().splitlines()
+        return [line.partition(" ")[2] for line in lines if not line.startswith(" ")]
+
+    def fetch(self) -> None:
+        """Send one request for each kind of access log line."""
+        harness = ResourceHarness(origin="*")
+        renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
+        paths = [harness.path(render) for render in renders]
+        harness.store_variant(renders[0], b"abc")
+        harness.fetch(b"/health", x_request_id=b"health")
+        harness.fetch(b"/ready", x_request_id=b"ready")
+        harness.readiness.depth_changed(2)
+        harness.fetch(b"/ready", x_request_id=b"unready")
+        scrapes = ProxySite(MetricsResource(harness.metrics_instrumentation), Clock())
+        Connection(scrapes).send(b"/metrics", x_request_id=b"scrape")
+        harness.fetch(paths[0], x_request_id=b"hit")
+        harness.fetch(b"/metrics", x_request_id=b"missing")
+        harness.fetch(b"/x/plain/local://a", x_request_id=b"unsigned")
+        harness.fetch(b"/", b"OPTIONS", x_request_id=b"preflight")
+        harness.connect().send_raw(b"no request\r\n\r\n")
+        gone, left, *failing = (harness.connect() for _ in range(5))
+        gone.send(paths[1], x_request_id=b"gone")
+        gone.leave()
+        left.send(paths[2], x_request_id=b"left")
+        harness.render(renders[2]).write_output(b"half")
+        left.leave()
+        for number, request_id, output, error in (
+            (3, b"broken", b"some", RenderTimeout()),
+            (4, b"failed", b"", RenderFailed()),
+            (5, b"late", b"", RenderTimeout()),
+        ):
+            failing[number - 3].send(paths[number], x_request_id=request_id)
+            if output:
+                harness.render(renders[number]).write_output(output)
+            harness.render(renders[number]).end(error)
+        harness.stored = ZeroDivisionError()
+        harness.fetch(paths[0], x_request_id=b"crash")
+
+    def render(self) -> None:
+        """Complete a render, fail one, cancel one in the queue, and fail to start one."""
+        harness = RenderHarness()
+        _, encoder = harness.render()
+        encoder.write_stdout(b"abc")
+        waiting = harness.start_client("f:opus", b"b.wav")
+        harness.answer_probe()
+        waiting.disconnect()
+        encoder.exit_and_end()
+        _, encoder = harness.render("f:wav")
+        encoder.write_stderr(b"Invalid data found when processing input")
+        encoder.exit_and_end(1)
+        harness.start_client("f:ogg")
+        harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        harness.answer_probe()
+        harness.close()
+
+    def test_each_level(self) -> None:
+        """Each level shows the contract's lines for itself and the levels above (Request log).
+
+        Every request has exactly one access log line, whatever its outcome.
+        """
+        order = ["debug", "info", "warning", "error"]
+        self.assertEqual(order, list(LEVELS))
+        for least in order:
+            lines = self.lines(least)
+            expected = [
+                (f"request_id={request_id} " if request_id else "") + rf"\[{level}\] {text}"
+                for level in order[order.index(least) :]
+                for request_id, text in LINES[level]
+            ]
+            for pattern in expected:
+                found = [line for line in lines if re.fullmatch(pattern, line)]
+                # Three renders get a slot.
+                self.assertEqual(3 if "slot" in pattern else 1, len(found), (least, pattern))
+            self.assertEqual(len(expected) + 2 * (least == "debug"), len(lines), lines)

@@ -1,0 +1,313 @@
+"""The twelve metrics: names, labels, and the outcome that each render is counted under."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY, disable_created_metrics, enable_created_metrics
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import errors
+from audioproxy.observe.metrics import Metrics
+from audioproxy.web.metrics_resource import exposition
+from tests.support.http import ResourceHarness
+from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources
+
+#: Type and labels of each metric (Metrics).
+TABLE = {
+    "audio_proxy_renders_total": ("counter", "format outcome"),
+    "audio_proxy_render_duration_seconds": ("histogram", "format outcome"),
+    "audio_proxy_renders_running": ("gauge", ""),
+    "audio_proxy_render_slots_held": ("gauge", ""),
+    "audio_proxy_render_slots_capacity": ("gauge", ""),
+    "audio_proxy_render_queue_depth": ("gauge", ""),
+    "audio_proxy_render_queue_capacity": ("gauge", ""),
+    "audio_proxy_render_queue_rejections_total": ("counter", ""),
+    "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
+    "audio_proxy_variant_store_write_failures_total": ("counter", ""),
+    "audio_proxy_connection_evictions_total": ("counter", ""),
+    "audio_proxy_http_requests_total": ("counter", "endpoint status"),
+}
+BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
+
+FORMATS = "mp3 opus ogg aac m4a flac wav peaks".split()
+#: Outcomes of a render that held a slot; a remote source is read again, and may be gone by then.
+OUTCOMES = (
+    "success cancelled not_found source_too_large undecodable_source invalid_options render_failed"
+    " upstream_unavailable render_timeout"
+).split()
+ENDPOINTS = "render info health ready metrics preflight unknown".split()
+
+#: A line of the text format; stricter than the format, since all label values are from fixed sets.
+LINE = re.compile(
+    r"audio_proxy_([a-z_]+)(?:\{([a-z]+=\"[^\"\\]*\"(?:,[a-z]+=\"[^\"\\]*\")*)\})? (\S+)"
+)
+LABEL = re.compile(r"([a-z]+)=\"([^\"]*)\"")
+
+
+def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``."""
+    found = {}
+    for line in exposition.decode("ascii").splitlines():
+        if not line.startswith("#"):
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            series = (match[1], tuple(LABEL.findall(match[2] or "")))
+            assert series not in found, f"{line} occurs twice"
+            found[series] = float(match[3])
+    return found
+
+
+def read(exposition: bytes) -> dict[str, float]:
+    """Parse the exposition into values by series; a series is spelled ``name value value``."""
+    return {
+        " ".join([name, *(value for _, value in labels)]): value
+        for (name, labels), value in parse(exposition).items()
+    }
+
+
+class Counts:
+    """Changes of metrics since this object was created."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._before = self._read()
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The change of each series that has changed, without histogram buckets."""
+        return {
+            series: round(value - self._before.get(series, 0), 9)
+            for series, value in self._read().items()
+            if value != self._before.get(series)
+        }
+
+    def of(self, *prefixes: str) -> dict[str, float]:
+        """Return the changes of the series whose names have one of the prefixes."""
+        return {name: value for name, value in self.changes.items() if name.startswith(prefixes)}
+
+    def _read(self) -> dict[str, float]:
+        series = read(exposition(self._metrics.registry))
+        return {name: value for name, value in series.items() if "_bucket " not in name}
+
+
+@dataclass
+class FakePool:
+    """Double of render slots with fixed numbers."""
+
+    capacity: int = 3
+    held: int = 2
+    queue_size: int = 7
+    depth: int = 5
+
+
+def full() -> Metrics:
+    """Return metrics with at least one series each."""
+    metrics = Metrics()
+    metrics.watch(FakePool())
+    with metrics.render("mp3", Clock().seconds):
+        pass
+    return metrics
+
+
+class ContractTests(SynchronousTestCase):
+    """Exposition of exactly the contract's table (Metrics)."""
+
+    def test_names_and_types(self) -> None:
+        """Exactly the twelve metrics are exposed, each with its type and a help sentence.
+
+        prometheus-client's parser reads the exposed values.
+        """
+        text = exposition(full().registry).decode()
+        types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+        self.assertEqual(sorted((name, kind) for name, (kind, _) in TABLE.items()), sorted(types))
+        helped = re.findall(r"^# HELP (\S+) [A-Z].*\.$", text, re.MULTILINE)
+        self.assertEqual([name for name, _ in types], helped)
+        samples = {
+            (sample.name.removeprefix("audio_proxy_"), tuple(sorted(sample.labels.items()))): (
+                sample.value
+            )
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        self.assertEqual(parse(text.encode()), samples)
+
+    def test_labels(self) -> None:
+        """Each series belongs to a metric of the table and has that metric's labels."""
+        expected = {}
+        for name, (kind, labels) in TABLE.items():
+            short, own = name.removeprefix("audio_proxy_"), set(labels.split())
+            if kind == "histogram":
+                expected |= {f"{short}_bucket": own | {"le"}, f"{short}_count": own}
+                short += "_sum"
+            expected[short] = own
+        found: dict[str, set[str]] = {}
+        for name, pairs in parse(exposition(full().registry)):
+            labels_found = {label for label, _ in pairs}
+            self.assertEqual(found.setdefault(name, labels_found), labels_found)
+        self.assertEqual(expected, found)
+
+    def test_buckets(self) -> None:
+        """A duration counts in each fixed bucket that it does not exceed (Metrics, 4)."""
+        for seconds in (0, 0.1, 0.11, 1, 299.9, 300, 300.1):
+            metrics, clock = Metrics(), Clock()
+            with metrics.render("wav", clock.seconds):
+                clock.advance(seconds)
+            buckets = {
+                dict(labels)["le"]: value
+                for (name, labels), value in parse(exposition(metrics.registry)).items()
+                if name == "render_duration_seconds_bucket"
+            }
+            self.assertEqual(BUCKETS, list(buckets))
+            self.assertEqual({le: seconds <= float(le) for le in BUCKETS}, buckets)
+
+    def test_from_the_start(self) -> None:
+        """Counters are exposed as 0 before the first event, so that ``rate()`` includes it."""
+        series = read(exposition(Metrics().registry))
+        for name, *sets in (
+            ("renders_total", FORMATS, OUTCOMES),
+            ("cache_lookups_total", FORMATS, ["hit", "miss", "coalesced"]),
+            ("http_requests_total", ENDPOINTS, ["2xx", "3xx", "4xx", "5xx"]),
+            ("render_queue_rejections_total",),
+            ("variant_store_write_failures_total",),
+            ("connection_evictions_total",),
+            ("renders_running",),
+        ):
+            expected = {" ".join([name, *values]) for values in itertools.product(*sets)}
+            found = {line for line in series if line.split(" ")[0] == name}
+            self.assertEqual(expected, found)
+        self.assertEqual({0.0}, set(series.values()))
+
+    def test_no_created_series(self) -> None:
+        """There are no ``_created`` series, whatever prometheus-client's global setting is."""
+        self.addCleanup(enable_created_metrics)
+        expositions = set()
+        for switch in (enable_created_metrics, disable_created_metrics):
+            switch()
+            expositions.add(exposition(full().registry))
+        (text,) = expositions
+        self.assertNotIn(b"_created", text)
+
+    def test_registry_of_its_own(self) -> None:
+        """Two services in one process count separately, and neither uses the global registry."""
+        one, other = full(), full()
+        counts, other_counts = Counts(one), Counts(other)
+        one.render_rejected()
+        one.write_failed()
+        one.connection_evicted()
+        one.request_ended("render", 206)
+        one.hit("mp3")
+        expected = {
+            "render_queue_rejections_total": 1,
+            "variant_store_write_failures_total": 1,
+            "connection_evictions_total": 1,
+            "http_requests_total render 2xx": 1,
+            "cache_lookups_total mp3 hit": 1,
+        }
+        self.assertEqual((expected, {}), (counts.changes, other_counts.changes))
+        names = [metric.name for metric in REGISTRY.collect()]
+        self.assertEqual([], [name for name in names if "audio_proxy" in name])
+
+    def test_slots(self) -> None:
+        """The gauges of slots and queue show the state at the time of the scrape."""
+        metrics, pool = Metrics(), FakePool()
+        metrics.watch(pool)
+        names = "slots_held slots_capacity queue_depth queue_capacity".split()
+        for held, depth in ((2, 5), (3, 0), (0, 0)):
+            pool.held, pool.depth = held, depth
+            series = read(exposition(metrics.registry))
+            self.assertEqual([held, 3, depth, 7], [series[f"render_{name}"] for name in names])
+
+
+class RenderTests(SynchronousTestCase):
+    """Outcomes of renders."""
+
+    def test_outcomes(self) -> None:
+        """The outcome is the error class; unexpected errors are render_failed (Metrics, 1).
+
+        Both render metrics count each render once, while other renders run (Metrics, 3).
+        """
+        for error, outcome in (
+            (None, "success"),
+            (CancelledError(), "cancelled"),
+            (errors.UndecodableSource(), "undecodable_source"),
+            (errors.NothingDecoded(), "undecodable_source"),
+            (errors.NotFound(), "not_found"),
+            (errors.SourceTooLarge(), "source_too_large"),
+            (errors.UpstreamUnavailable(), "upstream_unavailable"),
+            (errors.InvalidOptions("Not this."), "invalid_options"),
+            (errors.RenderFailed(), "render_failed"),
+            (errors.RenderTimeout(), "render_timeout"),
+            (ZeroDivisionError(), "render_failed"),
+            (OSError(28, "No space left on device"), "render_failed"),
+        ):
+            metrics, clock = Metrics(), Clock()
+            counts = Counts(metrics)
+            with metrics.render("mp3", clock.seconds):
+                clock.advance(1)
+                raised = None
+                try:
+                    with metrics.render("m4a", clock.seconds):
+                        self.assertEqual({"renders_running": 2}, counts.changes)
+                        clock.advance(2.5)
+                        if error is not None:
+                            raise error
+                except Exception as caught:
+                    raised = caught
+                self.assertIs(error, raised)
+                labels = f"m4a {outcome}"
+                expected = {
+                    "renders_running": 1,
+                    f"renders_total {labels}": 1,
+                    f"render_duration_seconds_count {labels}": 1,
+                    f"render_duration_seconds_sum {labels}": 2.5,
+                }
+                self.assertEqual(expected, counts.changes, error)
+            self.assertEqual(
+                {"render_duration_seconds_sum mp3 success": 3.5},
+                counts.of("render_duration_seconds_sum mp3"),
+            )
+            self.assertEqual({}, counts.of("renders_running"))
+
+
+class FixedSetTests(SynchronousTestCase):
+    """Fixed sets of label values (Metrics endpoint, 3)."""
+
+    @settings(DETERMINISTIC, max_examples=25)
+    @given(
+        st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST", b"BREW", b"get")),
+        st.one_of(
+            st.builds(
+                lambda options, source: b"/".join([b"", *options, b"enc", encoded(source)]),
+                option_segments(),
+                sources(),
+            ),
+            st.builds(lambda source: b"/info/enc/" + encoded(source), sources()),
+            # A line break would split one request into two.
+            st.lists(junk(), max_size=4).map(
+                lambda parts: b"/" + b"/".join(parts).translate(None, b"\r\n")
+            ),
+            st.sampled_from((b"/health", b"/ready", b"/metrics", b"*", b"/f:x/plain/local://a")),
+        ),
+        st.booleans(),
+    )
+    def test_whatever_is_asked(self, method: bytes, path: bytes, signed: bool) -> None:
+        """Every request changes an existing series and adds no new series."""
+        harness = ResourceHarness(origin="*")
+        before = read(exposition(harness.metrics.registry))
+        counts = Counts(harness.metrics)
+        connection = harness.connect()
+        connection.send(harness.path(path) if signed else path, method)
+        # The test does not wait for renders and probes to end.
+        connection.leave()
+        harness.spawner.kill_all()
+        self.assertEqual(before.keys(), read(exposition(harness.metrics.registry)).keys())
+        self.assertEqual([1], list(counts.of("http_requests_total").values()))
+        self.assertLessEqual(sum(counts.of("cache_lookups_total").values()), 1)

@@ -1,0 +1,302 @@
+"""The metrics of a running service, as Prometheus scrapes them and promtool checks them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+from typing import Any
+
+from twisted.trial.unittest import SkipTest
+
+from audioproxy.service import BootError, ProxyService, make_service
+from tests.observe.test_metrics import read
+from tests.support.service import (
+    PROJECT,
+    Process,
+    ServiceCase,
+    children,
+    encoders,
+    fetch,
+    is_stopped,
+    long_flac,
+    reactor,
+    send,
+    short_flac,
+    signed,
+    until,
+    until_hit,
+)
+
+SHORT = signed("/f:mp3/plain/local://short.flac")
+LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"
+
+#: Set by ``make test``, which installs promtool: a missing promtool is then a failure.
+REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
+
+#: An ffprobe that stops itself before it probes a source.
+SLOW_FFPROBE = """#!/bin/sh
+kill -STOP $$
+exec "{ffprobe}" "$@"
+"""
+
+
+def promtool() -> str:
+    """Return the path of promtool.
+
+    :raises SkipTest: if it is missing and not required.
+    """
+    found = shutil.which("promtool", path=f"{PROJECT}/build/bin:{os.environ['PATH']}")
+    if found is None:
+        reason = "promtool is not installed; `make promtool` installs it"
+        raise AssertionError(reason) if REQUIRED else SkipTest(reason)
+    return found
+
+
+async def promtool_check(exposition: bytes) -> tuple[int | None, str]:
+    """Return the exit status and output of ``promtool check metrics``."""
+    process = Process()
+    reactor.spawnProcess(process, promtool(), ("promtool", "check", "metrics"), env={})
+    process.transport.write(exposition)  # type: ignore[union-attr]
+    process.transport.closeStdin()  # type: ignore[union-attr]
+    return await process.end(), process.stdout + process.stderr
+
+
+class MetricsCase(ServiceCase):
+    """Service with two sources."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("short.flac", short_flac())
+        self.add("long.flac", long_flac())
+
+    async def scrape(self, port: int) -> dict[str, float]:
+        """Return the non-zero series of a scrape, without histogram buckets."""
+        response = await fetch(port, b"/metrics")
+        self.assertEqual((200, True), (response.status, response.complete))
+        series = read(response.body)
+        return {name: n for name, n in series.items() if n and "_bucket " not in name}
+
+    async def until_series(self, port: int, expected: dict[str, float]) -> None:
+        """Scrape until these series have these values."""
+        while True:
+            shown = await self.scrape(port)
+            if {name: shown.get(name, 0) for name in expected} == expected:
+                return
+
+    async def start_stopped_render(self, service: ProxyService) -> tuple[Any, int]:
+        """Start a render, and stop its encoder with SIGSTOP; return its client and encoder."""
+        client = await send(service.port, signed(LONG.format(0)))
+        (encoder,) = await until(encoders, "an encoder")
+        os.kill(encoder, signal.SIGSTOP)
+        return client, encoder
+
+
+class TrafficTests(MetricsCase):
+    """Counters and gauges under traffic"""
+
+    async def test_mixed_traffic(self) -> None:
+        """Hits, misses and failures are counted exactly, and promtool accepts the exposition."""
+        self.add("text.mp3", b"No sound, but words.\n" * 500)
+        service = self.start(queue_size=5, max_concurrency=2)
+        port, metrics_port = service.port, service.metrics_port
+        await fetch(port, SHORT)
+        self.assertEqual(b"HIT", (await until_hit(port, SHORT))["x-audio-proxy"])
+        joined = (await self.scrape(metrics_port)).get("cache_lookups_total mp3 coalesced", 0)
+        for status, target, method in (
+            (200, SHORT, b"HEAD"),
+            (200, signed("/info/plain/local://short.flac"), b"GET"),
+            (200, signed("/f:peaks/pts:10/plain/local://short.flac"), b"GET"),
+            (401, b"/x/f:mp3/plain/local://short.flac", b"GET"),
+            (404, b"/metrics", b"GET"),
+            (404, signed("/f:wav/plain/local://none.flac"), b"GET"),
+            (415, signed("/f:wav/plain/local://text.mp3"), b"GET"),
+            (422, signed("/q:99/plain/local://short.flac"), b"GET"),
+            (422, signed("/t:5/plain/local://short.flac"), b"GET"),
+            (200, b"/health", b"GET"),
+            (200, b"/ready", b"GET"),
+        ):
+            self.assertEqual(status, (await fetch(port, target, method)).status, target)
+        exposition = (await fetch(metrics_port, b"/metrics")).body
+        series = {name: n for name, n in read(exposition).items() if n and "_bucket " not in name}
+        durations = {name for name in series if name.startswith("render_duration_seconds_sum ")}
+        sums = {name: series.pop(name) for name in durations}
+        labels = {"mp3 success", "peaks success"}
+        self.assertEqual({f"render_duration_seconds_sum {label}" for label in labels}, durations)
+        self.assertTrue(all(0 < seconds < 30 for seconds in sums.values()), sums)
+        expected = {
+            **{f"renders_total {label}": 1 for label in labels},
+            **{f"render_duration_seconds_count {label}": 1 for label in labels},
+            "render_slots_capacity": 2,
+            "render_queue_capacity": 5,
+            "cache_lookups_total mp3 hit": 1,
+            "cache_lookups_total mp3 miss": 2,
+            "cache_lookups_total peaks miss": 1,
+            "cache_lookups_total wav miss": 2,
+            "http_requests_total render 2xx": 4 + joined,
+            "http_requests_total render 4xx": 5,
+            "http_requests_total info 2xx": 1,
+            "http_requests_total health 2xx": 1,
+            "http_requests_total ready 2xx": 1,
+            "http_requests_total metrics 2xx": 1,
+            "http_requests_total unknown 4xx": 1,
+        }
+        series.pop("cache_lookups_total mp3 coalesced", None)
+        self.assertEqual(expected, series)
+        self.assertEqual((0, ""), await promtool_check(exposition))
+
+    async def test_promtool_detects_errors(self) -> None:
+        """promtool reports bad syntax and bad metric names, so other tests can rely on it."""
+        for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
+            status, output = await promtool_check(text)
+            self.assertNotEqual((0, ""), (status, output))
+            self.assertTrue(output)
+
+    async def test_running_and_queued_renders(self) -> None:
+        """A render with two clients counts as one; a waiting render counts as queue depth.
+
+        A request that finds the queue full counts as a rejection, not as a render. A client can
+        join a running render even then.
+        """
+        service = self.start(
+            max_concurrency=1, queue_size=1, render_timeout=120, variant_store=None
+        )
+        port, metrics_port = service.port, service.metrics_port
+        first, encoder = await self.start_stopped_render(service)
+        waiting = await send(port, SHORT)
+        await self.until_series(metrics_port, {"render_queue_depth": 1})
+        refused = await fetch(port, signed(LONG.format(1)))
+        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
+        self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
+        second = await send(port, signed(LONG.format(0)))
+        await self.until_series(
+            metrics_port,
+            {
+                "renders_running": 1,
+                "render_slots_held": 1,
+                "render_queue_depth": 1,
+                "render_queue_rejections_total": 1,
+                "cache_lookups_total mp3 coalesced": 1,
+            },
+        )
+        # Without a store, the render is cancelled when all of its clients have left (D36).
+        for client in (first, second):
+            await client.leave()
+        os.kill(encoder, signal.SIGCONT)
+        self.assertEqual(200, (await waiting.end()).status)
+        await self.until_series(
+            metrics_port,
+            {
+                "renders_total mp3 cancelled": 1,
+                "renders_total mp3 success": 1,
+                "renders_running": 0,
+                "render_slots_held": 0,
+                "render_queue_depth": 0,
+                "render_queue_rejections_total": 1,
+                "variant_store_write_failures_total": 0,
+            },
+        )
+        shown = await self.scrape(metrics_port)
+        self.assertEqual(2, sum(n for name, n in shown.items() if name.startswith("renders_total")))
+
+    async def test_probes_busy(self) -> None:
+        """A 429 because all probe slots are taken does not count as a render queue rejection."""
+        folder = self.root / "bin"
+        folder.mkdir()
+        script = folder / "ffprobe"
+        script.write_text(SLOW_FFPROBE.format(ffprobe=shutil.which("ffprobe")))
+        script.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+        service = self.start(max_probe_concurrency=1)
+        first = await send(service.port, SHORT)
+
+        (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
+        for target in (LONG.format(0), "/info/plain/local://long.flac"):
+            response = await fetch(service.port, signed(target))
+            self.assertEqual((429, "queue_full"), (response.status, response.error))
+        os.kill(probe, signal.SIGCONT)
+        self.assertEqual(200, (await first.end()).status)
+        shown = await self.scrape(service.metrics_port)
+        self.assertNotIn("render_queue_rejections_total", shown)
+        self.assertEqual(1, shown["http_requests_total info 4xx"])
+        self.assertEqual(1, shown["http_requests_total render 4xx"])
+
+    async def test_deleted_store(self) -> None:
+        """If the store is deleted, requests succeed and write failures are counted (Metrics, 5)."""
+        service = self.start()
+        shutil.rmtree(self.store)
+        for count, form in enumerate(("mp3", "flac"), 1):
+            target = signed(f"/f:{form}/plain/local://short.flac")
+            response = await fetch(service.port, target)
+            self.assertEqual((200, True), (response.status, response.complete))
+            await self.until_series(
+                service.metrics_port,
+                {"variant_store_write_failures_total": count, f"renders_total {form} success": 1},
+            )
+
+
+class ListenerTests(MetricsCase):
+    """Address and lifetime of the metrics listener"""
+
+    async def test_until_the_last_render(self) -> None:
+        """A stopping service serves its metrics until the last render has ended.
+
+        By default, the metrics are served on 127.0.0.1 only.
+        """
+        service = self.start()
+        for port, listens in ((service.metrics_port, False), (service.port, True)):
+            self.assertEqual(listens, _listens(port, "127.0.0.2"))
+        client, encoder = await self.start_stopped_render(service)
+        stopping = service.stopService()
+        await until(lambda: not _listens(service.port), "the main listener to close")
+        self.assertEqual(1, (await self.scrape(service.metrics_port))["renders_running"])
+        os.kill(encoder, signal.SIGCONT)
+        self.assertTrue((await client.end()).complete)
+        await stopping
+        self.assertFalse(_listens(service.metrics_port))
+
+    async def test_metrics_listener_refused(self) -> None:
+        """If the metrics listener cannot open, the start fails before the main port opens.
+
+        The error names AP_METRICS_PORT, or AP_METRICS_BIND if the address is not local.
+        """
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        port = taken.getsockname()[1]
+        for settings, variable, named in (
+            ({"metrics_port": port}, "PORT", rf"\b127\.0\.0\.1 port {port}\b"),
+            ({"metrics_bind": "192.0.2.1"}, "BIND", "192.0.2.1"),
+            ({"metrics_bind": "2001:db8::1"}, "BIND", "2001:db8::1"),
+        ):
+            service, error = self.fail_to_start(**settings)
+            self.assertRegex(error, rf"\AAP_METRICS_{variable}: .*{named}")
+            self.assertEqual(0, service.port)
+
+    async def test_port_taken(self) -> None:
+        """If the main port is taken, the start fails, and the metrics port is closed again."""
+        with socket.create_server(("", 0)) as taken:
+            port = taken.getsockname()[1]
+            service, error = self.fail_to_start(port=port)
+        self.assertRegex(error, rf"\AAP_PORT: .*\bport {port}\b")
+        self.assertNotIn("AP_METRICS", error)
+        self.assertNotEqual(0, service.metrics_port)
+        await until(lambda: not _listens(service.metrics_port), "the metrics listener to close")
+
+    def fail_to_start(self, **settings: Any) -> tuple[ProxyService, str]:
+        """Start a service, which must fail; return the service and the error message."""
+        service = make_service(self.config(**settings), reactor)
+        error = self.failureResultOf(service.startService(), BootError).value
+        self.addCleanup(service.stopService)
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
+        self.assertNotIn("\n", str(error))
+        return service, str(error)
+
+
+def _listens(port: int, address: str = "127.0.0.1") -> bool:
+    with socket.socket() as client:
+        refusal = client.connect_ex((address, port))
+    assert refusal in (0, errno.ECONNREFUSED), os.strerror(refusal)
+    return refusal == 0
