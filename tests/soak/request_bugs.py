@@ -10,7 +10,7 @@ from typing import Any
 from twisted.python.failure import Failure
 
 from audioproxy.files.streams import FileProducer
-from audioproxy.media import filters
+from audioproxy.media.command import filters
 from audioproxy.observe.metrics import Metrics
 from audioproxy.render.deadline import Deadline
 from audioproxy.render.output import RenderOutput

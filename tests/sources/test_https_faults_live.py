@@ -14,7 +14,7 @@ from twisted.logger import eventAsText
 
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
-from audioproxy.media import inputs
+from audioproxy.media.command import inputs
 from audioproxy.service import ProxyService
 from tests.sources.test_https_hosts_live import FakeResolver
 from tests.sources.test_https_live import (
