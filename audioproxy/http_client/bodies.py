@@ -14,7 +14,7 @@ from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
 from audioproxy._twisted import abort_response
-from audioproxy.concurrency.timeouts import ProgressTimeout
+from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.files.streams import ConsumerGone, FileProducer, Readable
 from audioproxy.http_client.errors import TransportError, translate_error
 

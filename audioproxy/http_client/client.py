@@ -19,7 +19,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
-from audioproxy.concurrency.timeouts import ProgressTimeout
+from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.http_client.agent import ExactUrlAgent
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,

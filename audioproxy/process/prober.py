@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from audioproxy.concurrency.shared_result import SharedCalls
-from audioproxy.concurrency.timeouts import with_timeout
+from audioproxy.concurrency.deadlines import with_timeout
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.concurrency.timeouts import with_timeout
+from audioproxy.concurrency.deadlines import with_timeout
 from audioproxy.errors import RenderTimeout
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.concurrency.timeouts import with_timeout
+from audioproxy.concurrency.deadlines import with_timeout
 from audioproxy.errors import (
     Refusal,
     RenderFailed,

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.concurrency.timeouts import with_timeout
+from audioproxy.concurrency.deadlines import with_timeout
 from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.client import HttpClient, Response

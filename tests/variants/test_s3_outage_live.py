@@ -9,7 +9,7 @@ from collections.abc import Callable
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
-from audioproxy.concurrency.timeouts import ProgressTimeout
+from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.render import registry as registry_module

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.threads import await_uncancelled
-from audioproxy.concurrency.timeouts import ProgressTimeout, with_timeout
+from audioproxy.concurrency.deadlines import ProgressTimeout, with_timeout
 
 
 class ProgressTimeoutTests(SynchronousTestCase):
