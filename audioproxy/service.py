@@ -41,17 +41,17 @@ from audioproxy.media.loudness import Measurement
 from audioproxy.observe.access_log import AccessLog, log_request
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.encoder import Encoder
-from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.prober import Prober
+from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, find_limits, find_parent_death_prefix
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import RenderLimits
+from audioproxy.render.job import Commands, Preparer, find_commands
 from audioproxy.render.loudness import RenderLoudnessMeter
 from audioproxy.render.output_encoder import OutputEncoder
-from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.server.fast_path import FastPath

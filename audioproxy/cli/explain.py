@@ -37,7 +37,7 @@ from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remo
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.render.preparation import Commands, assume_commands
+from audioproxy.render.job import Commands, assume_commands
 from audioproxy.service import make_resource
 from audioproxy.variants.files import variant_path
 

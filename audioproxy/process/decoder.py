@@ -13,7 +13,7 @@ from typing import TypeVar
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.process.encoder import Encoder, open_pipe
+from audioproxy.process.ffmpeg import Encoder, open_pipe
 
 # Milliseconds without a byte after which a reader checks whether the child has ended.
 _POLL_TIMEOUT = 500

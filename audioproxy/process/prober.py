@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.concurrency.deadlines import with_timeout
+from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from audioproxy.process.slots import Slots
 from audioproxy.render.deadline import RenderLimits
+from audioproxy.render.job import Preparer
 from audioproxy.render.output_encoder import OutputEncoder
-from audioproxy.render.preparation import Preparer
 from audioproxy.render.write_back import RenderStorage
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.process.decoder import Decoder, DecoderPipe
 from audioproxy.process.slots import Slots
 from audioproxy.render.deadline import Deadline, RenderLimits
-from audioproxy.render.preparation import Preparation, Preparer
+from audioproxy.render.job import Preparation, Preparer
 
 # Bytes of a report in one read: half a minute of audio.
 _CHUNK = 64 * 1024

@@ -13,11 +13,11 @@ from audioproxy.media.command.encoding import ENCODERS
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.pcm import UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.deadline import Deadline
+from audioproxy.render.job import Preparation
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.preparation import Preparation
 
 
 @dataclass(frozen=True, slots=True)

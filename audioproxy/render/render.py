@@ -22,8 +22,8 @@ from audioproxy.media.command.encoding import ENCODERS, StatedLength
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import Deadline
+from audioproxy.render.job import Preparation
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.preparation import Preparation
 from audioproxy.render.write_back import WriteBack
 
 _log = Logger()

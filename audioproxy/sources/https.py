@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 
-from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.concurrency.deadlines import with_timeout
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import (
     Refusal,
     RenderFailed,

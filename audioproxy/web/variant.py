@@ -10,7 +10,7 @@ from audioproxy.errors import RangeNotSatisfiable, UpstreamUnavailable
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
-from audioproxy.render.preparation import Preparer
+from audioproxy.render.job import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.variants.interfaces import StoredVariant, VariantChanged, VariantStore
 from audioproxy.web.exchange import Exchange

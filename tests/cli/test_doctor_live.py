@@ -19,7 +19,7 @@ from audioproxy import __version__
 from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
-from audioproxy.process.ffmpeg_capabilities import LISTS
+from audioproxy.process.programs import LISTS
 from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
 from tests.support.checks import run_checks, single_result

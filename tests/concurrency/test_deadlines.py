@@ -9,8 +9,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.concurrency.threads import await_uncancelled
 from audioproxy.concurrency.deadlines import ProgressTimeout, with_timeout
+from audioproxy.concurrency.threads import await_uncancelled
 
 
 class ProgressTimeoutTests(SynchronousTestCase):

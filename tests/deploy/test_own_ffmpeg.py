@@ -21,7 +21,7 @@ from audioproxy.media.command.encoding import ENCODERS
 from audioproxy.media.command.inputs import local_input, remote_input
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.process.ffmpeg_capabilities import LISTS
+from audioproxy.process.programs import LISTS
 from tests.support.audio import (
     convert,
     convert_all,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process.ffmpeg_capabilities import LISTS, list_arguments, missing_from
+from audioproxy.process.programs import LISTS, list_arguments, missing_from
 from tests.support.audio import run
 
 

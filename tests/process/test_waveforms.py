@@ -33,7 +33,7 @@ from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors

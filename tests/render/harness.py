@@ -13,16 +13,16 @@ from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import RenderLimits
+from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.output_encoder import OutputEncoder
-from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.headers import VariantHeaders

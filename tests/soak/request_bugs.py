@@ -13,8 +13,8 @@ from audioproxy.files.streams import FileProducer
 from audioproxy.media.command import filters
 from audioproxy.observe.metrics import Metrics
 from audioproxy.render.deadline import Deadline
+from audioproxy.render.job import Preparation
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.preparation import Preparation
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import Render, State
 from audioproxy.render.write_back import WriteBack

@@ -9,7 +9,7 @@ from typing import Any
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
 from audioproxy.cli.doctor import check_all
-from audioproxy.process.ffmpeg_capabilities import Programs
+from audioproxy.process.programs import Programs
 from tests.support.service import reactor
 
 

@@ -39,12 +39,12 @@ from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.metrics import Metrics
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
+from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.preparation import Preparer
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
 from audioproxy.variants.headers import VariantHeaders

@@ -23,7 +23,7 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
-from audioproxy.process.ffmpeg_capabilities import ProgramsMonitor
+from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy, ProxyService, make_service
 from tests.support.http import KEY, SALT, Response, ResponseReader
 from tests.support.programs import FFMPEG
@@ -50,7 +50,7 @@ if os.getuid():
 
 #: Python code before `TWISTD` that disables the service's check of ffmpeg.
 WITHOUT_FFMPEG_CHECK = """\
-from audioproxy.process.ffmpeg_capabilities import ProgramsMonitor
+from audioproxy.process.programs import ProgramsMonitor
 ProgramsMonitor.start = lambda self: None
 """
 

@@ -19,7 +19,7 @@ from audioproxy.media.command.inputs import local_input
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.process.ffmpeg_capabilities import (
+from audioproxy.process.programs import (
     LISTS,
     Programs,
     ProgramsMonitor,

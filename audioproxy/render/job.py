@@ -50,7 +50,7 @@ from audioproxy.media.lengths.find import find_length
 from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.observe.log_context import Logger
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.render.deadline import Deadline, RenderLimits
 from audioproxy.sources.interfaces import OpenSource, SourceStore

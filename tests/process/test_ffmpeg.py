@@ -24,7 +24,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.process.encoder import Encoder
+from audioproxy.process.ffmpeg import Encoder
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
 from tests.support.http import Log

@@ -18,7 +18,7 @@ from audioproxy.errors import (
 from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.render.deadline import RenderLimits
-from audioproxy.render.preparation import Commands, find_commands
+from audioproxy.render.job import Commands, find_commands
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
