@@ -28,15 +28,16 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from audioproxy._twisted import monotonic_clock
-from audioproxy.backends import Backends, BootError
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import BucketStore, Config
+from audioproxy.engine import Backends, BootError
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.http_client.ca_bundles import ClientsByBundle
+from audioproxy.loudness.measure import RenderLoudnessMeter
 from audioproxy.media.loudness import Measurement
 from audioproxy.observe.access_log import AccessLog, log_request
 from audioproxy.observe.metrics import Metrics
@@ -50,7 +51,6 @@ from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext
 from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.job import Commands, Preparer, find_commands
-from audioproxy.render.loudness import RenderLoudnessMeter
 from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage

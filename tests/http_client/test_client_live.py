@@ -156,9 +156,9 @@ class ImportTests(SynchronousTestCase):
     """Imports that a service needs only for remote sources and stores"""
 
     def test_lazy_imports(self) -> None:
-        """Importing `audioproxy.backends` imports neither OpenSSL nor Twisted's HTTP client."""
+        """Importing `audioproxy.engine` imports neither OpenSSL nor Twisted's HTTP client."""
         code = (
-            "import sys, audioproxy.backends, audioproxy._twisted;"
+            "import sys, audioproxy.engine, audioproxy._twisted;"
             "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
         )
         # Import this working tree: an installed package could belong to another working tree.

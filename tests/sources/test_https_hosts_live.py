@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IHostnameResolver
 from twisted.protocols.portforward import ProxyFactory
 from zope.interface import implementer
 
-from audioproxy.backends import BootError
+from audioproxy.engine import BootError
 from audioproxy.service import make_service
 from audioproxy.sources import https
 from tests.sources.test_https_live import (
