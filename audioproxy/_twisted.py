@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twisted.web.iweb import IBodyProducer, IResponse
 
 
-def request_with_target(  # noqa: PLR0913 - those of Agent.request, and the target
+def request_with_target(
     agent: Agent,
     endpoint: IStreamClientEndpoint,
     method: bytes,

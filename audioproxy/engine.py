@@ -1,29 +1,58 @@
-"""Construction of the sources and the variant store from the configuration."""
+"""Everything below HTTP: sources, the variant store, ffmpeg, slots and renders."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.concurrency.threads import ThreadRunner, bounded
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.threads import bounded, thread_per_call
 from audioproxy.config import BucketStore, Config, S3Config
-from audioproxy.files.scratch_files import ScratchSpace
-from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
+from audioproxy.errors import RenderTimeout
+from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
+from audioproxy.grammar.cache_key import source_identity
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
+from audioproxy.media.command.inputs import Input
+from audioproxy.media.probe import Probe
+from audioproxy.observe.metrics import Metrics
+from audioproxy.process.decoder import Decoder
+from audioproxy.process.ffmpeg import Ffmpeg
+from audioproxy.process.prober import Prober
+from audioproxy.process.programs import Programs, ProgramsMonitor
+from audioproxy.process.readiness import Readiness
+from audioproxy.process.slots import Slots
+from audioproxy.process.spawn import Launcher, find_limits, find_parent_death_prefix
+from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.job import Job, Preparer
+from audioproxy.render.registry import RenderRegistry
+from audioproxy.render.render import RenderContext
+from audioproxy.render.write_back import RenderStorage
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.dispatcher import SourceDispatcher
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.interfaces import VariantStore
+from audioproxy.variants.interfaces import Unwritable, VariantStore
 
 if TYPE_CHECKING:
     from audioproxy.http_client.client import HttpClient
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 
+# Seconds that a stop waits for renders and responses (D39).
+_DRAIN = 30.0
+# Minimum number of seconds that a stop waits for the store's disk.
+_MIN_CLOSE_TIMEOUT = 1.0
+# The longest wait for a probe slot, in seconds. The probe pool has no queue, so this only
+# determines Retry-After: a probe is short (D21).
+_PROBE_LONGEST_WAIT = 1.0
 # Lookups in a file store that run at a time, and lookups that run or wait for a thread.
 _MOST_READ_THREADS = 32
 _MOST_READS = 512
@@ -35,44 +64,168 @@ class BootError(Exception):
     """The service cannot start; the text names the variable to change."""
 
 
-class Backends:
-    """The sources and the variant store of one service.
+class Engine:
+    """The objects that read sources, render and store, and their common start and end.
 
+    Nothing is opened by the constructor. Jobs can be made, and loudness measured, before `open`.
+
+    :ivar clock: monotonic.
     :ivar sources: opens a source of any kind.
-    :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
+    :ivar store: the variant store, or None.
+    :ivar programs: ffmpeg and ffprobe.
+    :ivar readiness: whether the node should receive new work.
+    :ivar drain_timeout: seconds that a stop waits for renders and responses.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        clock: IReactorTime,
-        run_in_thread: ThreadRunner,
-        blocking_calls: BlockingCalls,
-        space: ScratchSpace,
-        clients: ClientsByBundle,
-    ) -> None:
-        """Construct everything; nothing is opened yet.
+    def __init__(self, config: Config, reactor: Any) -> None:
+        """Construct everything.
 
+        :param reactor: provides processes, time and threads.
         :raises BootError: for settings that contradict each other, or a CA bundle that cannot be
             read.
         """
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._space = space
-        self._clients = clients
-        self.store = self._make_store(config, blocking_calls)
+        self.clock = clock = monotonic_clock(reactor)
+        self.drain_timeout = min(_DRAIN, config.render_timeout)
+        self.metrics = metrics = Metrics()
+        self.readiness = Readiness(config.ready_queue_threshold)
+        self._render_timeout = config.render_timeout
+        self._folder = temporary_folder(os.environ)
+        self._threads = threads = thread_per_call(reactor)
+        self._blocking_calls = BlockingCalls(clock, threads)
+        self._space = AnonymousSpace(self._blocking_calls.run_detached, self._folder)
+        self._clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
+
+        self.store = self._make_store(config)
         self.bucket_sources: S3Sources | None = None
+        self.sources = self._make_sources(config)
+
+        launcher = Launcher(
+            reactor,
+            clock,
+            _child_environment(),
+            find_parent_death_prefix(),
+            find_limits(config.max_child_memory),
+        )
+        program = shutil.which("ffmpeg") or "ffmpeg"
+        ffprobe = shutil.which("ffprobe") or "ffprobe"
+        self.programs = Programs(launcher, program, ffprobe)
+        self._monitor = ProgramsMonitor(self.programs, self.readiness.programs_checked)
+        # A check of the programs must not trigger another check when it finds them missing.
+        reporting = replace(launcher, on_spawn_failure=self._monitor.check)
+        self.slots = Slots(
+            clock,
+            config.max_concurrency,
+            config.queue_size,
+            config.render_timeout,
+            self.readiness.depth_changed,
+            metrics.render_rejected,
+        )
+        metrics.watch(self.slots)
+        probe_slots = Slots(clock, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
+        self.prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
+        ffmpeg = Ffmpeg(reporting)
+        self.decoder = Decoder(ffmpeg, threads)
+        self.preparer = Preparer(
+            self.sources,
+            self.prober,
+            ffmpeg,
+            program,
+            self.programs.find_resampler,
+            config.max_src_bytes,
+        )
+        self.renders = RenderRegistry(
+            RenderContext(
+                clock,
+                self.preparer,
+                self.slots,
+                ffmpeg,
+                Waveforms(self.decoder, threads, self._folder),
+                RenderStorage(self.store, self._space, clock),
+                metrics,
+                config.render_timeout,
+                config.max_variant_bytes,
+            )
+        )
+
+    async def open(self) -> None:
+        """Prove that the store and TMPDIR are writable, admit renders, and start checking ffmpeg.
+
+        With a file store, this does not wait.
+
+        :raises BootError: where one of them is not writable.
+        """
+        self._clients.open()
+        try:
+            check_folder(self._folder)
+        except OSError as error:
+            raise BootError(
+                f"TMPDIR: no file can be created in {self._folder} ({error.strerror}); set TMPDIR"
+                " to a writable directory"
+            ) from error
+        if self.store is not None:
+            try:
+                await self.store.open()
+            except Unwritable as error:
+                raise BootError(f"AP_VARIANT_STORE: {error}") from error
+        self.renders.open()
+        self._monitor.start()
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of a render that gets its slot now."""
+        return Deadline(self.clock, self._render_timeout, RenderTimeout)
+
+    async def find_job(self, request: VariantRequest) -> Job:
+        """Return the job that a render would run; its source is closed.
+
+        :raises Refusal: where the render would be refused before its encoder starts.
+        """
+        source = await self.preparer.prepare(request)
+        try:
+            return await self.preparer.resolve(source, self.deadline())
+        finally:
+            source.close()
+
+    async def find_probe(self, source: Source) -> tuple[Probe, Input]:
+        """Return the probe of a source, and how ffprobe opens it; the source is closed.
+
+        :raises Refusal: where the source cannot be probed.
+        """
+        opened = await self.sources.open(source)
+        try:
+            identity = source_identity(source.canonical, opened.validator)
+            probe = await self.prober.probe(identity, opened)
+            return probe, await opened.inspect(self.deadline(), _same)
+        finally:
+            opened.close()
+
+    async def drain(self, deadline: Deadline) -> None:
+        """Admit no more renders, and let those that run end and be stored, until a deadline."""
+        await self._monitor.stop()
+        await self.renders.drain(deadline)
+
+    async def close(self, deadline: Deadline) -> None:
+        """Remove temporary files, and close all outbound connections."""
+        if self.store is not None:
+            await self.store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
+        await self._clients.close()
+
+    def close_now(self) -> None:
+        """Remove everything from the store that a failed start left there."""
+        if self.store is not None:
+            self.store.close_now()
+
+    def _make_sources(self, config: Config) -> SourceDispatcher:
         allowlist = Allowlist(config.source_allowlist)
         backends: dict[type, Any] = {}
         if config.local_root is not None:
-            backends[LocalSource] = LocalSources(config.local_root, run_in_thread)
+            backends[LocalSource] = LocalSources(config.local_root, self._threads)
         if config.source_s3.configured:
             from audioproxy.sources.s3 import S3Sources
 
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
-            ca_file = settings.ca_bundle or clients.ca_file
+            ca_file = settings.ca_bundle or self._clients.ca_file
             self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
             backends[S3Source] = self.bucket_sources
         # Without an allowlist no host is admitted.
@@ -82,28 +235,20 @@ class Backends:
             from audioproxy.sources.origin import OriginClient
 
             backends[HttpsSource] = HttpsSources(
-                OriginClient(self._client(), allowlist, clock),
-                Downloads(space, run_in_thread, config.max_src_bytes),
-                clients.ca_file,
+                OriginClient(self._client(), allowlist, self.clock),
+                Downloads(self._space, self._threads, config.max_src_bytes),
+                self._clients.ca_file,
             )
-        self.sources = SourceDispatcher(allowlist, backends)
+        return SourceDispatcher(allowlist, backends)
 
-    def open(self) -> None:
-        """Allow outbound requests, also after `close`."""
-        self._clients.open()
-
-    async def close(self) -> None:
-        """Close all outbound connections."""
-        await self._clients.close()
-
-    def _make_store(self, config: Config, blocking_calls: BlockingCalls) -> VariantStore | None:
+    def _make_store(self, config: Config) -> VariantStore | None:
         where = config.variant_store
         if where is None:
             return None
         if not isinstance(where, BucketStore):
-            threads = bounded(self._run_in_thread, _MOST_READ_THREADS)
-            reads = BlockingCalls(self._clock, threads, _MOST_READS)
-            return FileVariantStore(where.path, blocking_calls, reads)
+            threads = bounded(self._threads, _MOST_READ_THREADS)
+            reads = BlockingCalls(self.clock, threads, _MOST_READS)
+            return FileVariantStore(where.path, self._blocking_calls, reads)
         if not config.variant_s3.configured:
             raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
         from audioproxy.s3.objects import StoreError
@@ -121,9 +266,7 @@ class Backends:
                 endpoint=store.name,
             )
         try:
-            return S3VariantStore(
-                store, where.bucket, self._space, self._clock, self._run_in_thread
-            )
+            return S3VariantStore(store, where.bucket, self._space, self.clock, self._threads)
         except StoreError as error:
             raise BootError(
                 f"AP_VARIANT_STORE: {error}; set {endpoint_prefix}_ADDRESSING to path"
@@ -153,6 +296,15 @@ class Backends:
             return self._clients.client(bundle, variable)
         except UnusableBundle as error:
             raise BootError(str(error)) from error
+
+
+async def _same(opened: Input) -> Input:
+    return opened
+
+
+def _child_environment() -> dict[str, str]:
+    """Return the environment of ffmpeg and ffprobe: only PATH and the locale (D45)."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
 def _is_public(endpoint: str) -> bool:

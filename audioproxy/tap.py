@@ -37,7 +37,7 @@ from audioproxy.config.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.log_writer import LogWriter, write_lines
 from audioproxy.observe.logs import LineObserver, lost_lines
-from audioproxy.service import BootError, ProxyService
+from audioproxy.service import AudioProxy, BootError
 
 # More descriptors are of no use: with so many connections, a process reaches other limits first.
 _MAX_DESCRIPTORS = 16_384
@@ -84,7 +84,7 @@ class Options(UsageOptions):
             self.listening = find_socket(environ, os.getpid())
 
 
-class _TwistdService(ProxyService):
+class _TwistdService(AudioProxy):
     """The service in a process of its own: with twistd's log, signal handlers and limits."""
 
     def __init__(self, options: Options) -> None:
@@ -104,7 +104,9 @@ class _TwistdService(ProxyService):
         if self._lines is not None:
             access_log = self._lines.request
             skip_log_prefixes()
-        super().__init__(options.config, reactor, options.listening, access_log)
+        super().__init__(
+            options.config, reactor, access_log, listens=True, listening=options.listening
+        )
 
     def setServiceParent(self, parent: Any) -> None:
         """Add the service to the application, and set the application's log format."""
@@ -173,7 +175,7 @@ class _TwistdService(ProxyService):
             self._reactor.stop()
 
 
-def makeService(options: Options) -> ProxyService:
+def makeService(options: Options) -> AudioProxy:
     """Return the service for the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)

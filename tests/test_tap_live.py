@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from audioproxy.media.command.conversion import SWRESAMPLE
-from audioproxy.process import programs as ffmpeg_capabilities as ffmpeg_capabilities_module
-from audioproxy.web.health import Readiness
+from audioproxy.process import programs as ffmpeg_capabilities_module
+from audioproxy.process.readiness import Readiness
 from tests.support.audio import render_all
 from tests.support.http import KEY, SALT
 from tests.support.programs import write_ffmpeg_without_soxr

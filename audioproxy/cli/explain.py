@@ -19,7 +19,9 @@ from audioproxy.cli.option_help import describe_defaults, describe_options
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
+from audioproxy.engine import Engine
 from audioproxy.errors import Refusal
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
@@ -33,12 +35,12 @@ from audioproxy.grammar.request import (
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.sources import HttpsSource, LocalSource, Source
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.probe import Probe
-from audioproxy.render.job import Commands, assume_commands
-from audioproxy.service import make_resource
+from audioproxy.media.pcm import PcmSamples
+from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.variants.files import variant_path
 
 _DESCRIPTION = """\
@@ -67,6 +69,23 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="do not read the source; show the commands for a stereo file of 44.1 kHz",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The command lines of one render, in the order in which they run.
+
+    :ivar probe: what is known about the source when all commands are known.
+    :ivar measure: the decode pass that measures the source, where one is needed.
+    :ivar ffmpeg: None for an info document, and where the render needs no decoder.
+    :ivar samples: those that a waveform needs no decoder for.
+    """
+
+    probe: Probe
+    ffprobe: list[str]
+    measure: list[str] | None = None
+    ffmpeg: list[str] | None = None
+    samples: PcmSamples | None = None
 
 
 @dataclass(slots=True)
@@ -229,11 +248,17 @@ def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
 
 def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:
     async def find(reactor: Any) -> Commands:
-        proxy = make_resource(config, reactor)
+        engine = Engine(config, reactor)
         try:
-            return await proxy.find_commands(request)
+            if isinstance(request, InfoRequest):
+                probe, opened = await engine.find_probe(request.source)
+                return Commands(probe, probe_arguments(engine.programs.ffprobe, opened))
+            job = await engine.find_job(request)
+            ffprobe = probe_arguments(engine.programs.ffprobe, job.input)
+            ffmpeg = None if job.samples else job.pipeline.encoder
+            return Commands(job.source.probe, ffprobe, job.measure, ffmpeg, job.samples)
         finally:
-            await proxy.stopService()
+            await engine.close(Deadline(engine.clock, engine.drain_timeout))
 
     return run(find)
 
@@ -246,7 +271,8 @@ def _commands_of_assumed_source(options: VariantOptions | None, source: Source) 
     else:
         url = source.url if isinstance(source, HttpsSource) else "https://PRESIGNED-URL"
         opened = remote_input(url, "audioproxy")
-    return assume_commands(opened, options, probe)
+    render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
+    return Commands(probe, probe_arguments("ffprobe", opened), None, render)
 
 
 def _display(canonical: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Timeouts for the progress of a transfer, and for a coroutine as a whole."""
+"""Limits of time: a deadline for work of several steps, and a timeout for lack of progress."""
 
 from __future__ import annotations
 
@@ -10,6 +10,53 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
+
+
+class Deadline:
+    """The time by which work has to be over, and the error that is raised past it."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        seconds: float,
+        error: Callable[[], BaseException] = TimeoutError,
+    ) -> None:
+        """Begin a number of seconds.
+
+        :param error: returns what is raised past the deadline.
+        """
+        self._clock = clock
+        self._end = clock.seconds() + seconds
+        self._error = error
+
+    @property
+    def remaining(self) -> float:
+        """The remaining seconds, or 0."""
+        return max(0.0, self._end - self._clock.seconds())
+
+    def left(self) -> float:
+        """Return the remaining seconds.
+
+        :raises BaseException: the error of the deadline, where none remain.
+        """
+        if not self.remaining:
+            raise self._error()
+        return self.remaining
+
+    async def limit(self, work: Coroutine[Any, Any, T] | Deferred[T]) -> T:
+        """Return the result of work; at the deadline, cancel it and wait for its cleanup.
+
+        :raises BaseException: the error of the deadline.
+        """
+        running = work if isinstance(work, Deferred) else Deferred.fromCoroutine(work)
+        return await running.addTimeout(self.remaining, self._clock, self._replace_cancellation)
+
+    def _replace_cancellation(self, outcome: T | Failure, _seconds: float) -> T:
+        # Work that handles its cancellation may still have a result or an error of its own.
+        if not isinstance(outcome, Failure):
+            return outcome
+        outcome.trap(CancelledError)
+        raise self._error() from None
 
 
 class ProgressTimeout:
@@ -41,24 +88,3 @@ class ProgressTimeout:
     def _expire(self) -> None:
         self.expired = True
         self._on_timeout()
-
-
-async def with_timeout(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; on timeout, cancel it and wait for its cleanup.
-
-    :raises TimeoutError: on timeout.
-    """
-    running = Deferred.fromCoroutine(work)
-    running.addTimeout(max(0.0, seconds), clock, lambda outcome, _: _as_timeout(outcome, seconds))
-    return await running
-
-
-def _as_timeout(outcome: T | Failure, seconds: float) -> T:
-    """Return the result of a coroutine that its timeout has cancelled, or raise ``TimeoutError``.
-
-    Twisted's default raises ``twisted.internet.defer.TimeoutError``, which is not an OSError.
-    """
-    if not isinstance(outcome, Failure):
-        return outcome
-    outcome.trap(CancelledError)
-    raise TimeoutError(f"{seconds:g} seconds have passed") from None

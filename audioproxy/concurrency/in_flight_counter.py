@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IReactorTime
+from contextlib import suppress
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
 
 
@@ -28,8 +29,8 @@ class InFlightCounter:
             idle, self._idle = self._idle, SharedResult()
             idle.fire(None)
 
-    async def wait_until_idle(self, clock: IReactorTime, seconds: float) -> None:
-        """Wait until nothing is in flight, for ``seconds`` at most."""
+    async def wait_until_idle(self, deadline: Deadline) -> None:
+        """Wait until nothing is in flight, or until a deadline."""
         if self.count:
-            idle = self._idle.wait()
-            await idle.addTimeout(max(0.0, seconds), clock, lambda _outcome, _seconds: None)
+            with suppress(TimeoutError):
+                await deadline.limit(self._idle.wait())

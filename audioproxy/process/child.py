@@ -90,10 +90,12 @@ class Child:
     def __init__(
         self,
         clock: IReactorTime,
+        timeout: float,
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
         on_spawn_failure: Callable[[], object] = lambda: None,
     ) -> None:
+        self._timeout = timeout
         self._on_spawn_failure = on_spawn_failure
         self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
@@ -104,16 +106,15 @@ class Child:
         # request that started the child (D54).
         self._context = copy_context()
 
-    async def wait(self, timeout: float) -> Exit:
+    async def wait(self) -> Exit:
         """Return how the child ended, once it is dead and its pipes are closed.
 
-        If the caller is cancelled, the child is stopped. The call still ends only when the child is
-        dead.
+        After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
+        only when the child is dead.
 
-        :param timeout: seconds; past them the child is stopped.
         :raises ChildTimeout: after the timeout, once the child is dead.
         """
-        deadline = self._clock.callLater(timeout, self.stop)
+        deadline = self._clock.callLater(self._timeout, self.stop)
         try:
             ended = await self._reaped.wait()
         except CancelledError:

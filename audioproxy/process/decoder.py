@@ -10,10 +10,11 @@ from io import RawIOBase
 from threading import Event
 from typing import TypeVar
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.process.ffmpeg import Encoder, open_pipe
+from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 
 # Milliseconds without a byte after which a reader checks whether the child has ended.
 _POLL_TIMEOUT = 500
@@ -48,29 +49,27 @@ class DecoderPipe:
 class Decoder:
     """Runs ffmpeg with a pipe as its stdout, and a function that reads the pipe in a thread."""
 
-    def __init__(self, encoder: Encoder, in_thread: ThreadRunner) -> None:
+    def __init__(self, ffmpeg: Ffmpeg, in_thread: ThreadRunner) -> None:
         """Create a decoder.
 
-        :param encoder: runs ffmpeg.
         :param in_thread: each run takes one thread for as long as its child runs.
         """
-        self._encoder = encoder
+        self._ffmpeg = ffmpeg
         self._in_thread = in_thread
 
     async def decode(
         self,
         pipeline: Pipeline,
         descriptors: Mapping[int, int],
-        timeout: float,
+        deadline: Deadline,
         read: Callable[[DecoderPipe], T],
     ) -> T:
         """Run ffmpeg, and return the result of ``read`` when both have succeeded.
 
-        :param timeout: seconds.
         :param read: called in a thread. If it raises, its exception is raised here: ffmpeg reports
             it only as a broken pipe.
         :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
-            `Encoder.encode`.
+            `Encoding.wait`.
         """
         readable, writable = open_pipe()
         ended, failed = Event(), Event()
@@ -82,7 +81,7 @@ class Decoder:
             raise
         refusal: Refusal | None = None
         try:
-            await self._encoder.run_to_pipe(pipeline, descriptors, writable, timeout, failed.is_set)
+            await self._ffmpeg.run_to_pipe(pipeline, descriptors, writable, deadline, failed.is_set)
         except Refusal as error:
             refusal = error
         finally:

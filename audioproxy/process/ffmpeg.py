@@ -9,8 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
@@ -42,11 +41,6 @@ from audioproxy.process.child import (
 )
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
-# Seconds between two checks of the output's size. Until the first audio, checks are frequent, since
-# clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
-_INTERVAL_BEFORE_AUDIO = 0.001
-_INTERVAL_AFTER_AUDIO = 0.03
-
 # Bytes that `-progress` may print in one decode pass. ffmpeg prints a dozen short lines at a time,
 # by default twice a second, and here once an hour (`measure_arguments`).
 _PROGRESS_LIMIT = 8 * 1024 * 1024
@@ -71,104 +65,115 @@ def open_pipe() -> tuple[int, int]:
     return readable, writable
 
 
-class Encoder:
+class Encoding:
+    """A running encoder, whose stdout is a file."""
+
+    def __init__(self, child: Child, pipeline: Pipeline) -> None:
+        self._child = child
+        self._pipeline = pipeline
+        self._refusal: Refusal | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether readers may see its output: no reader sees what precedes the first audio.
+
+        :raises IrregularSource: where the source needs a decoder of its own.
+        """
+        if self._pipeline.is_irregular(self._child.stderr):
+            raise IrregularSource
+        return self._pipeline.has_checked(self._child.stderr)
+
+    def stop(self, refusal: Refusal) -> None:
+        """Stop the encoder; `wait` raises the refusal."""
+        self._refusal = refusal
+        self._child.stop()
+
+    async def wait(self) -> bytes:
+        """Return the end of its stderr when it has succeeded.
+
+        :raises IrregularSource: where the source needs a decoder of its own.
+        :raises OutputTooLarge: where the kernel has stopped it at the limit of its output.
+        :raises RenderTimeout: at the deadline.
+        :raises UndecodableSource: where the source is at fault.
+        :raises RenderFailed: for every other failure.
+        """
+        try:
+            ended = await self._child.wait()
+        except ChildTimeout:
+            # A child that was stopped for a refusal may die only after the deadline.
+            raise self._refusal or _stopped(RenderTimeout()) from None
+        if self._refusal is not None:
+            raise self._refusal
+        _check(ended, self._pipeline)
+        return ended.stderr
+
+
+class Ffmpeg:
     """Runs ffmpeg, and maps each of its possible ends to a return value or a refusal."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
+    @asynccontextmanager
     async def encode(
         self,
         pipeline: Pipeline,
         descriptors: Mapping[int, int],
         output: int,
-        timeout: float,
-        check_output: Callable[[], bool],
         limit: int,
-    ) -> bytes:
-        """Run an encoder, and return the end of its stderr when it has succeeded.
+        deadline: Deadline,
+    ) -> AsyncIterator[Encoding]:
+        """Run an encoder for the length of a block, which waits for its end.
 
         The child's stdout is the output file itself. No byte passes through this process on its way
         to the disk, and no slow client can slow the encoder (D38).
 
         :param output: the descriptor that becomes the child's stdout.
-        :param timeout: seconds.
-        :param check_output: called repeatedly while the child runs, and once after its end. It
-            returns whether the output has audio yet. If it raises a `Refusal`, the child is
-            stopped.
         :param limit: bytes; the kernel stops a child that writes more (D52).
-        :raises IrregularSource: where the source needs a decoder of its own.
-        :raises OutputTooLarge: past ``limit``.
-        :raises RenderTimeout: past ``timeout``.
-        :raises UndecodableSource: where the source is at fault.
-        :raises RenderFailed: for every other failure.
+        :raises RenderFailed: where the child cannot be started.
+        :raises Refusal: where the decoder of an irregular source fails.
         """
-        async with self._decoder(pipeline, descriptors, timeout) as opened:
+        async with self._decoder(pipeline, descriptors, deadline) as opened:
             child = self._launch(
-                pipeline.encoder, {**opened, 1: output}, timeout, output_limit=limit
+                pipeline.encoder, {**opened, 1: output}, deadline, output_limit=limit
             )
-
-            def check() -> bool:
-                if pipeline.is_irregular(child.stderr):
-                    raise IrregularSource
-                # No reader sees output that precedes the first sample that is audio.
-                return pipeline.has_checked(child.stderr) and check_output()
-
-            watch = _Watch(self._launcher.clock, child, check)
-            try:
-                ended = await child.wait(timeout)
-            except ChildTimeout:
-                # A child that was stopped for a refusal may die only after the timeout.
-                raise _stopped(watch.refusal or RenderTimeout()) from None
-            finally:
-                watch.stop()
-            if isinstance(watch.refusal, IrregularSource):
-                raise watch.refusal
-            if watch.refusal is not None:
-                raise _stopped(watch.refusal)
-            _check(ended, pipeline)
-        try:
-            check_output()
-        except Refusal as refusal:
-            raise _stopped(refusal) from None
-        return ended.stderr
+            yield Encoding(child, pipeline)
 
     async def run_to_pipe(
         self,
         pipeline: Pipeline,
         descriptors: Mapping[int, int],
         pipe: int,
-        timeout: float,
+        deadline: Deadline,
         has_reader_failed: Callable[[], bool],
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
         :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
             when the child has ended.
-        :param timeout: seconds.
         :param has_reader_failed: called when the child has ended. A child that has lost its reader
             reports only a broken pipe, so its failure is neither logged nor raised.
-        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
+        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as `Encoding.wait`.
         """
         with ExitStack() as held:
             held.callback(os.close, pipe)
-            async with self._decoder(pipeline, descriptors, timeout) as opened:
-                child = self._launch(pipeline.encoder, {**opened, 1: pipe}, timeout)
+            async with self._decoder(pipeline, descriptors, deadline) as opened:
+                child = self._launch(pipeline.encoder, {**opened, 1: pipe}, deadline)
                 held.close()
-                ended = await self._wait(child, timeout)
+                ended = await _wait(child)
                 if not has_reader_failed():
                     _check(ended, pipeline)
 
     async def measure(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: Deadline
     ) -> int:
         """Run a decode pass and return how many samples it decoded.
 
         :param arguments: a command that writes one byte for each sample, and reports with
             ``-progress`` on its stdout.
         """
-        child = self._launch(arguments, descriptors, timeout, stdout_limit=_PROGRESS_LIMIT)
-        ended = await self._wait(child, timeout)
+        child = self._launch(arguments, descriptors, deadline, stdout_limit=_PROGRESS_LIMIT)
+        ended = await _wait(child)
         _check(ended)
         sizes = _TOTAL_SIZE.findall(ended.stdout)
         if not sizes:
@@ -177,7 +182,7 @@ class Encoder:
 
     @asynccontextmanager
     async def _decoder(
-        self, pipeline: Pipeline, descriptors: Mapping[int, int], timeout: float
+        self, pipeline: Pipeline, descriptors: Mapping[int, int], deadline: Deadline
     ) -> AsyncIterator[Mapping[int, int]]:
         """Run the decoder of an irregular source, and yield the descriptors of its encoder.
 
@@ -191,7 +196,7 @@ class Encoder:
             readable, writable = open_pipe()
             held.callback(os.close, readable)
             try:
-                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable}, timeout)
+                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable}, deadline)
             finally:
                 os.close(writable)
             try:
@@ -201,7 +206,7 @@ class Encoder:
                 is_needless = decoder.is_running
                 held.close()
                 decoder.stop()
-                ended = await self._wait(decoder, timeout)
+                ended = await _wait(decoder)
                 if not is_needless and not lost_reader(ended.stderr):
                     _check(ended)
 
@@ -209,7 +214,7 @@ class Encoder:
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
-        timeout: float,
+        deadline: Deadline,
         *,
         stdout_limit: int = 0,
         output_limit: int | None = None,
@@ -218,7 +223,7 @@ class Encoder:
             return self._launcher.launch(
                 arguments,
                 descriptors,
-                timeout,
+                deadline.left(),
                 stdout_limit=stdout_limit,
                 keep_pattern=KEPT_LINES,
                 output_limit=output_limit,
@@ -227,11 +232,12 @@ class Encoder:
             _log.error("the encoder cannot be started: {error}", error=error)
             raise RenderFailed("The encoder could not be started.") from error
 
-    async def _wait(self, child: Child, timeout: float) -> Exit:
-        try:
-            return await child.wait(timeout)
-        except ChildTimeout:
-            raise _stopped(RenderTimeout()) from None
+
+async def _wait(child: Child) -> Exit:
+    try:
+        return await child.wait()
+    except ChildTimeout:
+        raise _stopped(RenderTimeout()) from None
 
 
 def _stopped(refusal: Refusal) -> Refusal:
@@ -272,34 +278,3 @@ def _refusal(ended: Exit) -> Refusal:
     log = _log.error if ended.never_ran else _log.warn
     log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
     return (refusal_type or RenderFailed)()
-
-
-class _Watch:
-    """Checks a growing file repeatedly until it is stopped."""
-
-    def __init__(self, clock: IReactorTime, child: Child, check_output: Callable[[], bool]) -> None:
-        self.refusal: Refusal | None = None
-        self._clock = clock
-        self._child = child
-        self._check_output = check_output
-        self._next: IDelayedCall | None = clock.callLater(_INTERVAL_BEFORE_AUDIO, self._check_once)
-
-    def stop(self) -> None:
-        """Stop checking."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-
-    def _check_once(self) -> None:
-        self._next = None
-        try:
-            has_audio = self._check_output()
-        except Exception as error:
-            if not isinstance(error, Refusal):
-                _log.failure("the check of an output failed")
-            self.refusal = error if isinstance(error, Refusal) else RenderFailed()
-            self._child.stop()
-        else:
-            self._next = self._clock.callLater(
-                _INTERVAL_AFTER_AUDIO if has_audio else _INTERVAL_BEFORE_AUDIO, self._check_once
-            )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from threading import Event
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.errors import RenderFailed
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform import SAMPLE
@@ -21,10 +21,11 @@ _OVERFLOW = 2.0**31
 class PcmReader:
     """Reads the samples of an open file, in the place of a decoder's pipe."""
 
-    def __init__(self, samples: PcmSamples, descriptor: int, timeout: float, stop: Event) -> None:
+    def __init__(
+        self, samples: PcmSamples, descriptor: int, deadline: Deadline, stop: Event
+    ) -> None:
         """Begin at the first sample.
 
-        :param timeout: seconds until reads fail.
         :param stop: set when the samples are no longer needed.
         """
         self._codec = samples.codec
@@ -32,21 +33,20 @@ class PcmReader:
         self._descriptor = descriptor
         self._offset = samples.offset
         self._left = samples.frames * samples.channels
-        self._deadline = time.monotonic() + timeout
+        self._deadline = deadline
         self._stop = stop
 
     def readinto(self, room: memoryview) -> int:
         """Read samples of 16 bits into ``room``, and return the number of bytes; 0 at the end.
 
         :param room: a whole number of samples.
-        :raises RenderTimeout: after the timeout.
+        :raises RenderTimeout: past the deadline.
         :raises UnusualSamples: for samples that ffmpeg must convert.
         :raises RenderFailed: where the file cannot be read.
         """
         if self._stop.is_set():
             return 0
-        if time.monotonic() > self._deadline:
-            raise RenderTimeout
+        self._deadline.left()
         wanted = min(self._left, len(room) // SAMPLE.itemsize)
         if not wanted:
             return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from audioproxy.concurrency.deadlines import with_timeout
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import (
     EncryptedSource,
@@ -68,9 +69,9 @@ class ProbeSource(Protocol):
     def size(self) -> int | None: ...  # noqa: D102
 
     async def inspect(  # noqa: D102
-        self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
     ) -> T: ...
-    async def input(self, seconds: float) -> Input: ...  # noqa: D102
+    async def input(self, deadline: Deadline) -> Input: ...  # noqa: D102
     async def read(self, offset: int, count: int) -> bytes: ...  # noqa: D102
     def fingerprint(self) -> bytes: ...  # noqa: D102
 
@@ -106,13 +107,9 @@ class Prober:
             probe = await self._refuse_encrypted(identity, source, probe)
         if not probe.may_be_padded:
             return probe
-        try:
-            await source.input(self._timeout)
+        with _failures_of_probe():
+            await source.input(self._deadline())
             return await find_padding(source.read, source.size or 0, probe)
-        except RenderFailed as error:
-            raise ProbeFailed(error.message) from error
-        except TimeoutError:
-            raise ProbeTimeout from None
 
     async def _probe_once(self, identity: bytes, source: ProbeSource) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
@@ -130,17 +127,12 @@ class Prober:
 
         Each request reads its own source: the one that was probed may be closed.
         """
-        deadline = self._launcher.clock.seconds() + self._timeout
-        try:
-            is_seekable = await source.inspect(self._timeout, _is_seekable)
+        deadline = self._deadline()
+        with _failures_of_probe():
+            is_seekable = await source.inspect(deadline, _is_seekable)
             if source.size is None or not is_seekable:
                 return probe
-            reading = is_encrypted(source.read, source.size)
-            encrypted = await with_timeout(self._launcher.clock, self._left(deadline), reading)
-        except RenderFailed as error:
-            raise ProbeFailed(error.message) from error
-        except TimeoutError:
-            raise ProbeTimeout from None
+            encrypted = await deadline.limit(is_encrypted(source.read, source.size))
         if encrypted:
             raise EncryptedSource
         clear = replace(probe, may_be_encrypted=False)
@@ -153,10 +145,6 @@ class Prober:
         """Forget the probes of a source that has changed while it was read."""
         for key in [key for key in self._cache if key[0] == identity]:
             del self._cache[key]
-
-    async def arguments(self, opened: Input) -> list[str]:
-        """Return the command line that probes an opened source."""
-        return probe_arguments(self._ffprobe, opened)
 
     async def _probe_and_cache(
         self, identity: bytes, fingerprint: bytes, source: ProbeSource
@@ -172,26 +160,25 @@ class Prober:
             self._cache[identity, fingerprint] = probe
         return probe
 
-    def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - self._launcher.clock.seconds())
+    def _deadline(self) -> Deadline:
+        return Deadline(self._launcher.clock, self._timeout, ProbeTimeout)
 
     async def _run(
-        self, opened: Input, source: ProbeSource, deadline: float, *, stream_tags: bool = True
+        self, opened: Input, source: ProbeSource, deadline: Deadline, *, stream_tags: bool = True
     ) -> Exit:
-        timeout = self._left(deadline)
         child = self._launcher.launch(
             probe_arguments(self._ffprobe, opened, stream_tags=stream_tags),
             source.descriptors,
-            timeout,
+            deadline.left(),
             stdout_limit=_OUTPUT_LIMIT,
             keep_pattern=NOTICES,
             parent_death_signal=False,
         )
-        return await child.wait(timeout)
+        return await child.wait()
 
     async def _probe(self, source: ProbeSource) -> Probe:
         async with self._slots.hold():
-            deadline = self._launcher.clock.seconds() + self._timeout
+            deadline = self._deadline()
 
             async def look(opened: Input) -> tuple[Input, Exit, bytes]:
                 ended = await self._run(opened, source, deadline)
@@ -201,17 +188,14 @@ class Prober:
                 return opened, again, ended.stdout
 
             try:
-                opened, ended, tagged = await source.inspect(self._timeout, look)
-            except RenderFailed as error:
-                raise ProbeFailed(error.message) from error
+                with _failures_of_probe():
+                    opened, ended, tagged = await source.inspect(deadline, look)
             except SpawnFailed as error:
                 _log.error("the probe cannot be started: {error}", error=error)
                 raise ProbeFailed from error
             except ChildTimeout as error:
                 if error.cpu_seconds > self._timeout / 2:
                     raise _Expensive from None
-                raise ProbeTimeout from None
-            except TimeoutError:
                 raise ProbeTimeout from None
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
@@ -248,6 +232,15 @@ class Prober:
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
+
+
+@contextmanager
+def _failures_of_probe() -> Iterator[None]:
+    """Translate failures to read a source, which are those of a render."""
+    try:
+        yield
+    except RenderFailed as error:
+        raise ProbeFailed(error.message) from error
 
 
 async def _is_seekable(opened: Input) -> bool:

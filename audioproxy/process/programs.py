@@ -120,7 +120,7 @@ class Programs:
         program = arguments[0]
         try:
             child = self.launcher.launch(arguments, {}, _RUN_TIMEOUT, stdout_limit=_LISTING_LIMIT)
-            ended = await child.wait(_RUN_TIMEOUT)
+            ended = await child.wait()
         except SpawnFailed as error:
             return _Run(failure=f"{program} cannot be run ({error})")
         except ChildTimeout:

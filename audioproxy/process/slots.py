@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.defer import TimeoutError as DeferredTimeout
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import QueueFull
 
 # Weight of the newest hold in the running mean of hold times.
@@ -81,21 +81,15 @@ class Slots:
         self._queue[waiter] = None
         self._depth_changed(self.depth)
         try:
-            await waiter.addTimeout(self._longest_wait, self._clock)
-        except DeferredTimeout:
-            self._leave(waiter)
-            raise self._reject() from None
-        except CancelledError:
-            self._leave(waiter)
+            await Deadline(self._clock, self._longest_wait, self._reject).limit(waiter)
+        except BaseException:
+            del self._queue[waiter]
+            self._depth_changed(self.depth)
             raise
 
     def _reject(self) -> QueueFull:
         self._rejected()
         return QueueFull(self.retry_after())
-
-    def _leave(self, waiter: Deferred[None]) -> None:
-        del self._queue[waiter]
-        self._depth_changed(self.depth)
 
     def _release(self) -> None:
         self._pending_releases += 1

@@ -129,7 +129,7 @@ class Launcher:
     limits: ChildLimits | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
 
-    def launch(  # noqa: PLR0913 - most callers name one or two of the options
+    def launch(
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
@@ -144,7 +144,7 @@ class Launcher:
 
         :param descriptors: the child's descriptor numbers, each with the descriptor of this process
             that it inherits. The caller closes its own descriptors.
-        :param timeout: seconds for which the caller will wait at most. The kernel ends a child that
+        :param timeout: seconds for which `Child.wait` waits at most. The kernel ends a child that
             has used that much time of every CPU.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
         :param keep_pattern: matching lines of stderr are kept, up to 2 KiB, however much output
@@ -155,7 +155,7 @@ class Launcher:
             program.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, stdout_limit, keep_pattern, self.on_spawn_failure)
+        child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)
         limits = () if self.limits is None else self.limits.prefix(timeout, output_limit)
         prefix = self.parent_death_prefix if parent_death_signal else ()
         command = [*limits, *prefix, *arguments]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
 from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.pcm import PcmSamples
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
@@ -45,57 +48,46 @@ class Waveforms:
         self._in_thread = in_thread
         self._folder = folder
 
-    async def decode_waveform(
+    async def write(
         self,
         pipeline: Pipeline,
+        samples: PcmSamples | None,
         descriptors: Mapping[int, int],
-        output: int,
-        timeout: float,
         spec: WaveformSpec,
+        output: int,
         limit: int,
+        deadline: Deadline,
     ) -> None:
-        """Decode a source once, and write the document of its waveform.
+        """Reduce a source once, and then write the document of its waveform.
 
-        :param pipeline: outputs raw 16-bit samples.
-        :param output: the descriptor that the document is written to after decoding.
-        :param timeout: seconds.
+        :param pipeline: decodes the source to raw 16-bit samples.
+        :param samples: those that need no decoder, in the source's own descriptor.
+        :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
         :raises OutputTooLarge: for a larger document.
-        :raises NothingDecoded: where no sample is decoded.
+        :raises NothingDecoded: where there is no sample.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
-            `Encoder.encode`.
+            `Encoding.wait`.
         """
+        if samples is not None:
+            # ffmpeg converts unusual samples. Nothing is written of them.
+            with suppress(UnusualSamples):
+                source = descriptors[SOURCE_DESCRIPTOR]
+                stop = Event()
 
-        def decode(spool: IO[bytes]) -> Awaitable[WaveformReader]:
+                def read_file(spool: IO[bytes]) -> Awaitable[WaveformReader]:
+                    work = partial(_read_samples, samples, source, deadline, stop, spec, spool)
+                    return await_uncancelled(self._in_thread(work), stop.set)
+
+                await self._write(read_file, output, limit)
+                return
+
+        def read_pipe(spool: IO[bytes]) -> Awaitable[WaveformReader]:
             read = partial(_reduce, spec, spool, None)
-            return self._decoder.decode(pipeline, descriptors, timeout, read)
+            return self._decoder.decode(pipeline, descriptors, deadline, read)
 
-        await self._write(decode, output, limit)
-
-    async def read_waveform(
-        self,
-        samples: PcmSamples,
-        descriptor: int,
-        output: int,
-        timeout: float,
-        spec: WaveformSpec,
-        limit: int,
-    ) -> None:
-        """Read uncompressed samples, and write the document of their waveform.
-
-        :param descriptor: of the file that has the samples.
-        :raises UnusualSamples: for samples that ffmpeg must convert; nothing is written then.
-        :raises RenderTimeout, RenderFailed: where the samples cannot be read.
-        :raises OutputTooLarge, InvalidOptions: as `decode_waveform`.
-        """
-        stop = Event()
-
-        def read(spool: IO[bytes]) -> Awaitable[WaveformReader]:
-            work = partial(_read_samples, samples, descriptor, timeout, stop, spec, spool)
-            return await_uncancelled(self._in_thread(work), stop.set)
-
-        await self._write(read, output, limit)
+        await self._write(read_pipe, output, limit)
 
     async def _write(
         self,
@@ -145,12 +137,12 @@ def _reduce(
 def _read_samples(
     samples: PcmSamples,
     descriptor: int,
-    timeout: float,
+    deadline: Deadline,
     stop: Event,
     spec: WaveformSpec,
     spool: IO[bytes],
 ) -> WaveformReader:
     from audioproxy.process.pcm_reader import PcmReader
 
-    stream = PcmReader(samples, descriptor, timeout, stop)
+    stream = PcmReader(samples, descriptor, deadline, stop)
     return _reduce(spec, spool, samples.frames, stream)

@@ -6,10 +6,18 @@ import errno
 import os
 from collections.abc import Callable
 
-from audioproxy.errors import DiskFull, Refusal, RenderFailed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from audioproxy.errors import DiskFull, OutputTooLarge, Refusal, RenderFailed
 from audioproxy.files.scratch_files import ScratchFile
 from audioproxy.media.command.encoding import StatedLength
 from audioproxy.observe.log_context import Logger
+from audioproxy.process.ffmpeg import Encoding
+
+# Seconds between two checks of the file's size. Until the first audio, checks are frequent, since
+# clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
+_INTERVAL_BEFORE_AUDIO = 0.001
+_INTERVAL_AFTER_AUDIO = 0.03
 
 _log = Logger()
 
@@ -33,12 +41,14 @@ class RenderOutput:
         limit: int,
         header_bytes: int = 0,
         stated_length: StatedLength | None = None,
+        on_change: Callable[[], object] = lambda: None,
     ) -> None:
         """Prepare an empty file for the encoder.
 
         :param header_bytes: the most bytes of headers that the encoder writes before any audio.
         :param stated_length: the length that is written into the headers, before a reader sees
             them.
+        :param on_change: called on every change, ahead of the followers.
         :raises RenderFailed: where the file cannot be written.
         """
         self.size = 0
@@ -50,6 +60,7 @@ class RenderOutput:
         self._prefix = b""
         self._header_bytes = header_bytes
         self._scratch = scratch
+        self._on_change = on_change
         self._holders = 1
         self._followers: dict[object, Callable[[], None]] = {}
         if stated_length is not None:
@@ -75,27 +86,66 @@ class RenderOutput:
         """Whether readers can read more than headers."""
         return self.size > self._header_bytes
 
-    def update_size(self) -> int:
-        """Check the file's size, notify the followers of new bytes, and return the size.
+    async def watch(self, encoding: Encoding, clock: IReactorTime) -> bytes:
+        """Let readers follow the encoder, and return the end of its stderr when it has succeeded.
+
+        :raises OutputTooLarge: past the limit.
+        :raises Refusal: as `Encoding.wait`.
+        """
+        checking: IDelayedCall
+
+        def check() -> None:
+            nonlocal checking
+            try:
+                if encoding.is_readable:
+                    self.update_size()
+            except Refusal as refusal:
+                encoding.stop(refusal)
+            except Exception:
+                _log.failure("the check of an output failed")
+                encoding.stop(RenderFailed())
+            else:
+                interval = _INTERVAL_AFTER_AUDIO if self.has_audio else _INTERVAL_BEFORE_AUDIO
+                checking = clock.callLater(interval, check)
+
+        checking = clock.callLater(_INTERVAL_BEFORE_AUDIO, check)
+        try:
+            return await encoding.wait()
+        finally:
+            if checking.active():
+                checking.cancel()
+
+    def update_size(self) -> None:
+        """Check the file's size, and notify the followers of new bytes.
 
         Headers that have to be changed become readable when audio follows them, and so they are
         complete.
+
+        :raises OutputTooLarge: past the limit. The followers learn of it at once: the encoder may
+            take some time to die.
         """
         size = os.fstat(self._scratch.descriptor).st_size
         if not self._patched:
             if size <= self._header_bytes:
-                return size
+                return
             self._patch()
         readable = min(size, self.limit)
-        if readable > self.size:
+        has_grown = readable > self.size
+        if has_grown:
             self.size = readable
             self._scratch.grown(readable)
+        if size > self.limit:
+            refusal = OutputTooLarge()
+            _log.warn("the encoder was stopped: {why}", why=refusal.message)
+            self.end(refusal)
+            raise refusal
+        if has_grown:
             self._notify()
-        return size
 
     def complete(self) -> None:
         """Complete the file of an encoder that has ended without an error.
 
+        :raises OutputTooLarge: past the limit.
         :raises RenderFailed: where the file cannot be written.
         """
         stated = self._stated_length
@@ -166,6 +216,7 @@ class RenderOutput:
             raise RenderFailed("The output could not be written to the disk.") from error
 
     def _notify(self) -> None:
+        self._on_change()
         # A notified follower may add or remove others.
         for token, follower in list(self._followers.items()):
             if token in self._followers:

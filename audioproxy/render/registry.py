@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import QueueFull
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.render.context import RenderContext
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.render import Render
+from audioproxy.render.render import Render, RenderContext
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
@@ -98,18 +98,17 @@ class RenderRegistry:
         """Admit requests again after a drain."""
         self._draining = SharedResult()
 
-    async def drain(self, seconds: float) -> None:
+    async def drain(self, deadline: Deadline) -> None:
         """Admit no more requests, and wait until every render has ended and is stored (D39).
 
-        Renders that still run after ``seconds`` are cancelled. The wait ends a few seconds later,
+        Renders that still run at the deadline are cancelled. The wait ends a few seconds later,
         even if some of them have not ended.
         """
-        clock = self._context.limits.clock
         self._draining.fire(None)
-        await self._in_flight.wait_until_idle(clock, seconds)
+        await self._in_flight.wait_until_idle(deadline)
         for render in list(self._alive):
             render.cancel()
-        await self._in_flight.wait_until_idle(clock, _CANCEL_TIMEOUT)
+        await self._in_flight.wait_until_idle(Deadline(self._context.clock, _CANCEL_TIMEOUT))
 
     async def _run(self, key: str, render: Render) -> None:
         try:
@@ -127,8 +126,8 @@ class RenderRegistry:
         A request may look the variant up just before the write-back ends, and join just after it. A
         render that is not stored is not kept: each later request starts a new one (D37).
         """
-        clock = self._context.limits.clock
-        await self._draining.wait().addTimeout(_LINGER, clock, lambda _outcome, _seconds: None)
+        with suppress(TimeoutError):
+            await Deadline(self._context.clock, _LINGER).limit(self._draining.wait())
 
     def _unregister(self, key: str, render: Render) -> None:
         if self._joinable.get(key) is render:

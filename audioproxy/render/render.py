@@ -1,30 +1,40 @@
-"""One render as a state machine, from its request to the stored variant."""
+"""One render, from its request to the stored variant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import (
     DiskFull,
-    OutputTooLarge,
+    IrregularSource,
+    NothingDecoded,
     Refusal,
     RenderFailed,
     RenderTimeout,
 )
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.encoding import ENCODERS, StatedLength
+from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.observe.log_context import Logger
-from audioproxy.render.context import RenderContext
-from audioproxy.render.deadline import Deadline
-from audioproxy.render.job import Preparation
+from audioproxy.process.ffmpeg import Ffmpeg
+from audioproxy.process.slots import Slots
+from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.job import Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.write_back import WriteBack
+from audioproxy.render.write_back import RenderStorage, WriteBack
+
+if TYPE_CHECKING:
+    from audioproxy.observe.metrics import Metrics
 
 _log = Logger()
 
@@ -54,6 +64,25 @@ TRANSITIONS = {
 
 _ENDED = (State.FINISHED, State.STORED, State.FAILED)
 _HAS_SLOT = (State.ENCODING, State.STREAMING)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """What all renders share.
+
+    :ivar timeout: seconds that a render may hold its slot.
+    :ivar max_variant: bytes; a render that outputs more is stopped.
+    """
+
+    clock: IReactorTime
+    preparer: Preparer
+    slots: Slots
+    ffmpeg: Ffmpeg
+    waveforms: Waveforms
+    storage: RenderStorage
+    metrics: Metrics
+    timeout: float
+    max_variant: int
 
 
 class Render:
@@ -106,12 +135,9 @@ class Render:
         A render that has its slot and can be stored continues.
         """
         self._subscribers -= 1
-        if not self._subscribers and self.state not in _ENDED and not self._continues:
+        continues = self.state in _HAS_SLOT and self._write_back.possible
+        if not self._subscribers and self.state not in _ENDED and not continues:
             self.cancel()
-
-    @property
-    def _continues(self) -> bool:
-        return self.state in _HAS_SLOT and self._write_back.possible
 
     def cancel(self) -> None:
         """Stop the render and discard its output; a finished output is stored all the same."""
@@ -127,7 +153,7 @@ class Render:
     async def _run(self) -> bool:
         key = self._request.key
         try:
-            await self._render()
+            output = await self._render()
         except CancelledError:
             _log.debug("the render of {key} is stopped", key=key)
             self._fail(RenderFailed("The render was stopped."))
@@ -138,76 +164,107 @@ class Render:
             _log.failure("a render crashed")
             self._fail(RenderFailed())
         else:
-            return await self._store()
+            return await self._store(output)
         return False
 
-    async def _render(self) -> None:
+    async def _render(self) -> RenderOutput:
+        """Open, probe, wait for a slot, encode, and check that the source is unchanged."""
         context, request = self._context, self._request
-        preparation = await context.preparer.prepare(request)
+        source = await context.preparer.prepare(request)
         try:
             self._enter(State.QUEUED)
             async with context.slots.hold():
                 self._enter(State.ENCODING)
                 _log.debug("the render of {key} has a slot", key=request.key)
-                with context.metrics.render(request.options.f, context.limits.clock.seconds):
-                    await self._encode_in_time(preparation)
-                size = self._output.size if self._output else 0
+                with (
+                    context.metrics.render(request.options.f, context.clock.seconds),
+                    self._deadline() as deadline,
+                ):
+                    async with context.preparer.refuse_changed(source):
+                        output = await self._encode(source, deadline)
+                    if self.state is State.FAILED:
+                        raise RenderTimeout
+                    # The state changes first: the last subscriber may leave as soon as the output
+                    # ends.
+                    self._enter(State.FINISHED)
+                    output.end()
+                    self._readable.fire(output)
+                size = output.size
                 _log.debug(
                     "the render of {key} has ended: {size} bytes", key=request.key, size=size
                 )
         finally:
-            preparation.close()
+            source.close()
+        return output
 
-    async def _encode_in_time(self, preparation: Preparation) -> None:
-        """Encode before the deadline.
+    @contextmanager
+    def _deadline(self) -> Iterator[Deadline]:
+        """Limit the time of a block.
 
         At the deadline, all subscribers get the refusal at once. The render keeps its slot until
         the child is dead and the disk has responded.
         """
-        limits = self._context.limits
-        deadline = Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))
+        clock, timeout = self._context.clock, self._context.timeout
+        timer = clock.callLater(timeout, lambda: self._fail(RenderTimeout()))
         try:
-            await self._encode(preparation, deadline)
+            yield Deadline(clock, timeout, RenderTimeout)
         except Refusal as refusal:
-            if deadline.expired:
+            if not timer.active():
                 raise RenderTimeout from refusal
             raise
         finally:
-            deadline.cancel()
+            if timer.active():
+                timer.cancel()
 
-    async def _encode(self, preparation: Preparation, deadline: Deadline) -> None:
-        output = await preparation.run(
-            deadline,
-            lambda pipeline: self._run_encoder(pipeline, preparation, deadline),
-            lambda: self.state is not State.STREAMING,
-        )
-        if self.state is State.FAILED:
-            raise RenderTimeout
-        # The state changes first: the last subscriber may leave as soon as the output ends.
-        self._enter(State.FINISHED)
-        output.end()
-        self._readable.fire(output)
+    async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
+        """Return the whole output, after a second attempt where the first one was in vain."""
+        preparer = self._context.preparer
+        job = await preparer.resolve(source, deadline)
+        while True:
+            try:
+                return await self._run_job(job, deadline)
+            except IrregularSource:
+                if self.state is State.STREAMING:
+                    preparer.remember_irregular(job.source)
+                    _log.warn(
+                        "the source of {key} is irregular, as was found after its output had"
+                        " begun; its next render decodes it in a process of its own",
+                        key=self._request.key,
+                    )
+                    raise
+                job = await preparer.resolve_irregular(job, deadline)
+            except NothingDecoded as refusal:
+                if self.state is State.STREAMING:
+                    raise
+                job = await preparer.resolve_short(job, refusal, deadline)
+            except DiskFull:
+                # Once more outside the store, while no client has a byte.
+                if not self._write_back.disk_filled():
+                    raise
+                self._context.metrics.write_failed()
+                if self.state is not State.ENCODING:
+                    raise
 
-    async def _run_encoder(
-        self, pipeline: Pipeline, preparation: Preparation, deadline: Deadline
-    ) -> RenderOutput:
-        """Encode into a new output and return it.
+    async def _run_job(self, job: Job, deadline: Deadline) -> RenderOutput:
+        """Run the child processes of a job, and return the whole output.
 
         :raises NothingDecoded: where the output holds no audio.
+        :raises Refusal: for every other failure.
         """
-        try:
-            # The start of the header is written at once.
-            output = await self._create_output(preparation.stated_length, deadline)
-            await self._context.encoder.encode(
-                self._request.options, preparation, pipeline, output, deadline, self._check_output
-            )
-        except DiskFull:
-            if not self._write_back.disk_filled():
-                raise
-            self._context.metrics.write_failed()
-            if self.state is not State.ENCODING:
-                raise
-            return await self._run_encoder(pipeline, preparation, deadline)
+        context, options = self._context, job.source.options
+        output = await self._create_output(job.stated_length, deadline)
+        target = output.descriptor, output.limit, deadline
+        stderr = b""
+        if options.f == "peaks":
+            spec = WaveformSpec.of(options, job.source.probe)
+            await context.waveforms.write(job.pipeline, job.samples, job.descriptors, spec, *target)
+        else:
+            async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
+                stderr = await output.watch(encoding, context.clock)
+        output.complete()
+        if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
+            raise NothingDecoded
+        job.check_length(stderr)
         return output
 
     async def _create_output(
@@ -224,36 +281,42 @@ class Render:
                 raise CancelledError
             scratch = await self._write_back.create_outside_store(deadline.left())
         header_bytes = ENCODERS[self._request.options.f].header_bytes
-        limit = self._context.limits.max_variant
         try:
-            self._output = RenderOutput(scratch, limit, header_bytes, stated_length)
+            # The start of the header is written at once.
+            self._output = RenderOutput(
+                scratch,
+                self._context.max_variant,
+                header_bytes,
+                stated_length,
+                self._follow_output,
+            )
         except BaseException:
             scratch.close()
             raise
         return self._output
 
-    def _check_output(self) -> bool:
-        """Check the output, and return whether it has audio or the render has ended."""
+    def _follow_output(self) -> None:
+        """Let subscribers read an output that has audio, and refuse them one that has failed.
+
+        A waveform is written at its end, so subscribers get it when the source is checked.
+        """
         output = self._output
-        assert output is not None
-        size = output.update_size()
-        if size > output.limit:
-            refusal = OutputTooLarge()
-            # The refusal does not wait for the child, which may take some time to die.
-            self._fail(refusal)
-            raise refusal
-        if self.state is State.ENCODING and output.has_audio:
+        if output is None:
+            return
+        if output.failure is not None:
+            self._fail(output.failure)
+        elif (
+            self.state is State.ENCODING and output.has_audio and self._request.options.f != "peaks"
+        ):
             self._enter(State.STREAMING)
             self._readable.fire(output)
-        return self.state is not State.ENCODING
 
-    async def _store(self) -> bool:
+    async def _store(self, output: RenderOutput) -> bool:
         """Write the finished output back, and return whether the store has it."""
         context = self._context
         if context.storage.store is None:
             return False
-        assert self._output is not None
-        stored = await self._write_back.commit(self._request, self._output)
+        stored = await self._write_back.commit(self._request, output)
         if stored:
             self._enter(State.STORED)
         else:

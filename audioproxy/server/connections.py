@@ -10,6 +10,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
 
 # Seconds between two checks for connections past their time limit.
@@ -218,13 +219,13 @@ class Connections:
         for connection in list(self._waiting):
             connection.loseConnection()
 
-    async def wait_until_closed(self, seconds: float) -> None:
-        """Wait until every connection is closed, for ``seconds`` at most.
+    async def wait_until_closed(self, deadline: Deadline) -> None:
+        """Wait until every connection is closed, or until a deadline.
 
         A response counts as finished when its last bytes are handed to Twisted. They may be sent
         long after that.
         """
-        await self._in_flight.wait_until_idle(self._clock, seconds)
+        await self._in_flight.wait_until_idle(deadline)
 
     def _find_evictable(self) -> Iterator[Connection]:
         """Yield some connections that can be evicted: idle ones, and then stalled ones."""

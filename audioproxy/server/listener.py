@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from audioproxy._twisted import limit_accepts
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.server.site import ProxySite
 
 # Clients that may wait to be accepted. The system allows as many as ``net.core.somaxconn``, 4096 by
@@ -63,9 +64,9 @@ class Listener:
                 await stopping
         self._site.finish()
 
-    async def wait_until_closed(self, seconds: float) -> None:
-        """Wait until all responses are sent, for ``seconds`` at most."""
-        await self._site.connections.wait_until_closed(seconds)
+    async def wait_until_closed(self, deadline: Deadline) -> None:
+        """Wait until all responses are sent, or until a deadline."""
+        await self._site.connections.wait_until_closed(deadline)
 
     def close_now(self) -> None:
         """Close the port at once, after a boot that failed."""

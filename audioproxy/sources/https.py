@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 
-from audioproxy.concurrency.deadlines import with_timeout
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import (
     Refusal,
@@ -125,27 +125,27 @@ class OpenHttpsSource:
         """The descriptor of the copy, where there is one."""
         return self._form.descriptors
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
         """Let a child look at the source: at the origin, or at a copy.
 
         The origin is tested meanwhile. If it fails, the child looks again, at a copy.
 
         :raises Refusal: where the source cannot be read.
         """
-        clock = self._sources.origins.clock
-        deadline = clock.seconds() + seconds
         self._looking += 1
         try:
             if isinstance(self._form, RangedSource):
-                seen = await self._look_while_testing(self._form, seconds, look)
+                seen = await self._look_while_testing(self._form, deadline, look)
                 if seen is not None:
                     return seen[0]
                 self._distrust()
             # A source that is too large or too slow to be downloaded for a probe is probed at the
             # origin. The download continues: a render needs it.
-            left = deadline - clock.seconds()
+            half = Deadline(self._sources.origins.clock, deadline.left() / 2)
             try:
-                await with_timeout(clock, left / 2, self._copy())
+                await half.limit(self._copy())
             except (SourceTooLarge, TimeoutError):
                 return await look(self._remote_input(self._form.state, ranges=False))
             return await look(local_input())
@@ -153,13 +153,12 @@ class OpenHttpsSource:
             self._looking -= 1
             self._release_if_closed()
 
-    async def input(self, seconds: float) -> Input:
+    async def input(self, deadline: Deadline) -> Input:
         """Return the URL as the input, or a copy where that is safer.
 
-        :raises Refusal: where the source cannot be read.
-        :raises TimeoutError: where it cannot be read in time.
+        :raises Refusal: where the source cannot be read, or not before the deadline.
         """
-        await with_timeout(self._sources.origins.clock, seconds, self._settle())
+        await deadline.limit(self._settle())
         form = self._form
         if isinstance(form, RangedSource):
             return self._remote_input(form.state, ranges=True)
@@ -216,7 +215,7 @@ class OpenHttpsSource:
     async def _look_while_testing(
         self,
         form: RangedSource,
-        seconds: float,
+        deadline: Deadline,
         look: Callable[[Input], Coroutine[Any, Any, T]],
     ) -> tuple[T] | None:
         """Return what a child sees at the origin; None if the origin fails the test."""
@@ -227,9 +226,7 @@ class OpenHttpsSource:
 
         async def test() -> None:
             nonlocal rejected
-            rejected = not await with_timeout(
-                self._sources.origins.clock, seconds, self._test(form)
-            )
+            rejected = not await deadline.limit(self._test(form))
             if rejected:
                 # The child may wait for bytes in vain.
                 looking.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.grammar.sources import Source
 from audioproxy.media.command.inputs import Input
 
@@ -31,26 +32,24 @@ class OpenSource(Protocol):
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
         """Let a child look at the source, and return what it sees.
 
-        :param seconds: the time that is left.
         :param look: given the input for ffprobe. It is cancelled and called again where the source
             turns out to be unreadable in this way.
-        :raises Refusal: where the source cannot be read.
-        :raises TimeoutError: where it cannot be read in time.
+        :raises Refusal: where the source cannot be read, or not before the deadline.
         """
         ...
 
-    async def input(self, seconds: float) -> Input:
+    async def input(self, deadline: Deadline) -> Input:
         """Return the input for ffmpeg, which reads the whole source.
 
         A source that cannot be read safely at its origin is downloaded first.
 
-        :param seconds: the time that is left. It limits a download, and the lifetime of a render's
-            presigned URL.
-        :raises Refusal: where the source cannot be read.
-        :raises TimeoutError: where it cannot be read in time.
+        :param deadline: of a download. A render's presigned URL expires then.
+        :raises Refusal: where the source cannot be read, or not before the deadline.
         """
         ...
 

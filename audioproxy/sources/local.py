@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from cachetools import TTLCache
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
@@ -78,11 +79,13 @@ class OpenLocalSource:
         """The descriptor of the file, which a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
         """Let a child look at the inherited descriptor."""
         return await look(local_input())
 
-    async def input(self, seconds: float) -> Input:
+    async def input(self, deadline: Deadline) -> Input:
         """Return the inherited descriptor as the input."""
         return local_input()
 

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.concurrency.deadlines import with_timeout
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.client import HttpClient, Response
@@ -148,9 +148,9 @@ class OriginClient:
         :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
             busy, or redirects without end (D48).
         """
-        looking = self._follow_redirects(source, byte_range)
+        deadline = Deadline(self.clock, _LOOKUP_TIMEOUT)
         try:
-            return await with_timeout(self.clock, _LOOKUP_TIMEOUT, looking)
+            return await deadline.limit(self._follow_redirects(source, byte_range))
         except TimeoutError as error:
             _log.warn("the origin {host} does not respond in time", host=source.host)
             raise UpstreamUnavailable("The origin did not respond in time.") from error

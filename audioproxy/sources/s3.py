@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.bodies import BodyTooLarge
@@ -54,7 +55,9 @@ class OpenS3Source:
         """Nothing: ffmpeg opens the URL."""
         return {}
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
         """Let a child look at a presigned URL.
 
         It is valid for as long as a render may take: the store's clock may be some seconds ahead of
@@ -62,13 +65,16 @@ class OpenS3Source:
 
         :raises UndecodableSource: as `input` does.
         """
-        return await look(await self.input(self.lifetime))
+        return await look(self._presigned_input(self.lifetime))
 
-    async def input(self, seconds: float) -> Input:
-        """Return the input for a presigned URL that is valid for ``seconds``.
+    async def input(self, deadline: Deadline) -> Input:
+        """Return the input for a presigned URL that is valid until the deadline.
 
         :raises UndecodableSource: for an object that is empty, and so has no range, or encoded.
         """
+        return self._presigned_input(deadline.remaining)
+
+    def _presigned_input(self, seconds: float) -> Input:
         if self.size == 0:
             raise UndecodableSource
         if self.is_encoded:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from audioproxy.errors import Expired, NotFound
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
 from audioproxy.grammar.segments import is_info, split_signature
+from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.health import Readiness, respond_health, respond_ready
+from audioproxy.web.health import respond_health, respond_ready
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.variant import VariantHandler

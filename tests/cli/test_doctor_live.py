@@ -20,13 +20,13 @@ from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.process.programs import LISTS
-from audioproxy.service import BootError, make_service
+from audioproxy.service import BootError
 from tests.support.authority import Authority
 from tests.support.checks import run_checks, single_result
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
 from tests.support.servers import free_port
-from tests.support.service import ServiceCase, reactor
+from tests.support.service import ServiceCase, make_service, reactor
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 

@@ -6,6 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
 
 
@@ -18,7 +19,7 @@ class InFlightCounterTests(SynchronousTestCase):
 
     def wait(self, seconds: float = 30) -> Deferred[None]:
         """Wait until the counter is idle."""
-        return Deferred.fromCoroutine(self.counter.wait_until_idle(self.clock, seconds))
+        return Deferred.fromCoroutine(self.counter.wait_until_idle(Deadline(self.clock, seconds)))
 
     def test_nothing(self) -> None:
         """A wait on an idle counter ends at once."""

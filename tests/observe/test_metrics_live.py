@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
-from audioproxy.service import BootError, ProxyService, make_service
+from audioproxy.service import AudioProxy, BootError
 from tests.observe.test_metrics import read
 from tests.support.service import (
     PROJECT,
@@ -22,6 +22,7 @@ from tests.support.service import (
     fetch,
     is_stopped,
     long_flac,
+    make_service,
     reactor,
     send,
     short_flac,
@@ -86,7 +87,7 @@ class MetricsCase(ServiceCase):
             if {name: shown.get(name, 0) for name in expected} == expected:
                 return
 
-    async def start_stopped_render(self, service: ProxyService) -> tuple[Any, int]:
+    async def start_stopped_render(self, service: AudioProxy) -> tuple[Any, int]:
         """Start a render, and stop its encoder with SIGSTOP; return its client and encoder."""
         client = await send(service.port, signed(LONG.format(0)))
         (encoder,) = await until(encoders, "an encoder")
@@ -285,7 +286,7 @@ class ListenerTests(MetricsCase):
         self.assertNotEqual(0, service.metrics_port)
         await until(lambda: not _listens(service.metrics_port), "the metrics listener to close")
 
-    def fail_to_start(self, **settings: Any) -> tuple[ProxyService, str]:
+    def fail_to_start(self, **settings: Any) -> tuple[AudioProxy, str]:
         """Start a service, which must fail; return the service and the error message."""
         service = make_service(self.config(**settings), reactor)
         error = self.failureResultOf(service.startService(), BootError).value

@@ -32,15 +32,16 @@ class ChildCase(SynchronousTestCase):
         prefix: tuple[str, ...] = (),
         stdout_limit: int = 10,
         keep_pattern: re.Pattern[bytes] | None = None,
+        timeout: float = 5,
     ) -> Child:
         """Start a child."""
         return Launcher(self.spawner, self.clock, {"A": "b"}, prefix).launch(
-            ["ffmpeg", "-x"], {}, 5, stdout_limit=stdout_limit, keep_pattern=keep_pattern
+            ["ffmpeg", "-x"], {}, timeout, stdout_limit=stdout_limit, keep_pattern=keep_pattern
         )
 
-    def wait(self, child: Child, timeout: float = 5) -> Deferred[Exit]:
+    def wait(self, child: Child) -> Deferred[Exit]:
         """Wait for the end of a child."""
-        return Deferred.fromCoroutine(child.wait(timeout))
+        return Deferred.fromCoroutine(child.wait())
 
     @property
     def signals(self) -> list[str]:
@@ -184,7 +185,7 @@ class StopTests(ChildCase):
 
         async def request() -> None:
             set_request_id("abc")
-            Deferred.fromCoroutine(self.start().wait(1)).addErrback(lambda _: None)
+            Deferred.fromCoroutine(self.start(timeout=1).wait()).addErrback(lambda _: None)
 
         Deferred.fromCoroutine(request())
         self.clock.pump([1, 2, 5])
@@ -219,8 +220,8 @@ class StopTests(ChildCase):
     def test_killed_in_time(self) -> None:
         """A kill is sent at once, and only once; one that works leaves no error and no timer."""
         for stopped in (False, True):
-            child = self.start()
-            waiting = self.wait(child, timeout=60)
+            child = self.start(timeout=60)
+            waiting = self.wait(child)
             if stopped:
                 child.stop()
             child.kill()

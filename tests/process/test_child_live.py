@@ -33,17 +33,20 @@ class RealCase(TestCase):
         arguments: Sequence[str],
         descriptors: Mapping[int, int] | None = None,
         stdout_limit: int = 65536,
+        timeout: float = 15,
     ) -> Child:
         """Start a program."""
-        return self.launcher.launch(arguments, descriptors or {}, 15, stdout_limit=stdout_limit)
+        return self.launcher.launch(
+            arguments, descriptors or {}, timeout, stdout_limit=stdout_limit
+        )
 
     async def run_python(self, source: str, descriptors: Mapping[int, int] | None = None) -> Exit:
         """Run a Python program to its end."""
-        return await self.start([sys.executable, "-c", source], descriptors).wait(15)
+        return await self.start([sys.executable, "-c", source], descriptors).wait()
 
     async def run_shell(self, source: str, stdout_limit: int = 65536) -> Exit:
         """Run a shell program to its end."""
-        return await self.start(["/bin/sh", "-c", source], {}, stdout_limit).wait(15)
+        return await self.start(["/bin/sh", "-c", source], {}, stdout_limit).wait()
 
 
 class EndTests(RealCase):
@@ -63,7 +66,7 @@ class EndTests(RealCase):
         self.assertEqual((ended.stdout, ended.overflowed), (b"1234567\n" * 2, True))
         self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
         with self.assertRaises(ChildTimeout):
-            await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40).wait(0.01)
+            await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(open_descriptors(), before)
 
 
@@ -73,9 +76,9 @@ class StopTests(RealCase):
     async def test_dead_at_return(self) -> None:
         """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
         for error, timeout in ((ChildTimeout, 0.05), (CancelledError, 15)):
-            child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
+            child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=timeout)
             pid = child.protocol.transport.pid
-            waiting = Deferred.fromCoroutine(child.wait(timeout))
+            waiting = Deferred.fromCoroutine(child.wait())
             if error is CancelledError:
                 waiting.cancel()
                 self.assertNoResult(waiting)
@@ -92,13 +95,13 @@ class InheritanceTests(RealCase):
         """A child has exactly the given environment, without keys and credentials (D45)."""
         secrets = {"AP_KEY": "00" * 32, "AP_SALT": "ff", "AWS_SECRET_ACCESS_KEY": "s"}
         with patch.dict(os.environ, secrets):
-            ended = await self.start([shutil.which("env") or "env"]).wait(15)
+            ended = await self.start([shutil.which("env") or "env"]).wait()
         seen = dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
         self.assertEqual(seen, ENVIRONMENT)
 
     async def test_stdin(self) -> None:
         """A child that reads its stdin gets EOF."""
-        self.assertEqual(await self.start(["/bin/cat"]).wait(15), Exit(0))
+        self.assertEqual(await self.start(["/bin/cat"]).wait(), Exit(0))
 
     async def test_descriptors(self) -> None:
         """A child has each file under the requested descriptor, even if two numbers are swapped."""

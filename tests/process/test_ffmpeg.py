@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
@@ -24,7 +25,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.process.ffmpeg import Encoder
+from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
 from tests.support.http import Log
@@ -73,38 +74,37 @@ class EncoderCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
-        self.encoder = Encoder(Launcher(self.spawner, self.clock, {}))
+        self.ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
         self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, self.output)
         self.addCleanup(self.spawner.kill_all)
-        self.checks: list[tuple[float, int]] = []
 
-    def check_output(self) -> int:
-        """Record the size of the output; refuse it past 1000 bytes."""
-        size = os.fstat(self.output).st_size
-        self.checks.append((self.clock.seconds(), size))
-        if size > 1000:
-            raise RenderFailed("too much")
-        return size
+    def deadline(self, seconds: float = 100) -> Deadline:
+        """Return the deadline of a render."""
+        return Deadline(self.clock, seconds, RenderTimeout)
 
-    def encode(self, timeout: float = 100, pipeline: Pipeline = COMMAND) -> Deferred[None]:
+    def encode(self, pipeline: Pipeline = COMMAND) -> Deferred[bytes]:
         """Start an encoder."""
         os.truncate(self.output, 0)
         os.lseek(self.output, 0, os.SEEK_SET)
-        return Deferred.fromCoroutine(
-            self.encoder.encode(pipeline, {}, self.output, timeout, self.check_output, 1000)
-        )
+
+        async def encode() -> bytes:
+            running = self.ffmpeg.encode(pipeline, {}, self.output, 1000, self.deadline())
+            async with running as self.encoding:
+                return await self.encoding.wait()
+
+        return Deferred.fromCoroutine(encode())
 
     def run_to_pipe(self, pipe: int | None = None, pipeline: Pipeline = COMMAND) -> Deferred[None]:
         """Start a run that writes to a pipe."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
         return Deferred.fromCoroutine(
-            self.encoder.run_to_pipe(pipeline, {}, pipe, 100, lambda: False)
+            self.ffmpeg.run_to_pipe(pipeline, {}, pipe, self.deadline(), lambda: False)
         )
 
     def measure(self) -> Deferred[int]:
         """Start a decode pass."""
-        return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, 100))
+        return Deferred.fromCoroutine(self.ffmpeg.measure(["ffmpeg"], {}, self.deadline()))
 
     def refused(self, running: Deferred[Any], refusal: type[Exception], row: object = "") -> Any:
         """Return the refusal, and assert that no timer is left."""
@@ -180,64 +180,35 @@ class EndTests(EncoderCase):
 
 
 class EncodeTests(EncoderCase):
-    """`Encoder.encode`"""
+    """`Ffmpeg.encode`"""
 
     def test_success(self) -> None:
-        """When a run succeeds, the final size of its output has been checked.
-
-        The child writes to the disk, without passing bytes through the service (D38).
-        """
+        """The child writes to the disk, without passing bytes through the service (D38)."""
         encoding = self.encode()
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.write_stdout(b"abc")
         self.assertEqual(os.pread(self.output, 9, 0), b"abc")
-        self.spawner.last.exit_and_end()
-        self.successResultOf(encoding)
-        self.assertEqual(self.checks, [(0, 3)])
+        self.spawner.last.exit_and_end(stderr=b"some words")
+        self.assertEqual(b"some words", self.successResultOf(encoding))
 
-    def test_cadence(self) -> None:
-        """The file is checked often until it has a first byte, and less often afterwards."""
-        encoding = self.encode()
-        self.clock.pump([0.0005] * 9)
-        self.assertEqual(len(self.checks), 4)
-        self.spawner.last.write_stdout(b"a")
-        self.clock.advance(0.0005)
-        self.assertEqual((len(self.checks), self.checks[-1][1]), (5, 1))
-        self.clock.pump([0.001] * 90)
-        self.assertEqual(len(self.checks), 8)
-        self.spawner.last.exit_and_end()
-        self.successResultOf(encoding)
-        self.clock.advance(60)
-        self.assertEqual(len(self.checks), 9)
-
-    def test_refusal_by_the_check(self) -> None:
-        """A refusal by the check stops the child, and is raised however the child then ends."""
+    def test_stopped(self) -> None:
+        """The refusal for which a child was stopped is raised, however the child then ends."""
         for code, stderr in ((255, b"Invalid data found when processing input"), (0, b"")):
-            self.checks.clear()
             encoding = self.encode()
-            self.spawner.last.write_stdout(b"x" * 1001)
-            self.clock.advance(0.01)
+            self.encoding.stop(RenderFailed("too much"))
             self.assertEqual(self.spawner.last.signals, ["TERM"])
             self.assertNoResult(encoding)
             self.spawner.last.exit_and_end(code, stderr=stderr)
             self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
-            self.assertEqual(len(self.checks), 1)
 
-    def test_refusal_and_the_deadline(self) -> None:
-        """A refusal by the check is raised even if the child then exceeds its deadline."""
-        encoding = self.encode(timeout=1)
-        self.clock.advance(0.9)
-        self.spawner.last.write_stdout(b"x" * 1001)
-        self.clock.advance(0.05)
+    def test_stopped_at_the_deadline(self) -> None:
+        """It is raised even if the child then exceeds its deadline."""
+        encoding = self.encode()
+        self.clock.advance(99)
+        self.encoding.stop(RenderFailed("too much"))
         self.clock.advance(10)
         self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
         self.spawner.last.exit_and_end(signal=9)
-        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
-
-    def test_refusal_by_the_last_check(self) -> None:
-        """The output of a child that ends before the first check is checked too."""
-        encoding = self.encode()
-        self.spawner.last.exit_and_end(stdout=b"x" * 1001)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
 
@@ -256,19 +227,6 @@ class IrregularTests(EncoderCase):
                 running: Deferred[Any] = start()
                 self.spawner.last.exit_and_end(code, number, stderr=stderr)
                 self.refused(running, IrregularSource, stderr)
-
-    def test_stopped(self) -> None:
-        """An encoder is stopped at a sample that is no audio, before its output is checked."""
-        running = self.encode()
-        self.clock.advance(1)
-        self.assertEqual(self.spawner.last.signals, [])
-        checks = len(self.checks)
-        self.spawner.last.write_stderr(b"lavfi.silence_end=7\n")
-        self.clock.advance(1)
-        self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.assertEqual(len(self.checks), checks)
-        self.spawner.last.exit_and_end(255)
-        self.refused(running, IrregularSource)
 
 
 class DecoderTests(EncoderCase):
@@ -365,7 +323,7 @@ class DecoderTests(EncoderCase):
 
 
 class RunToPipeTests(EncoderCase):
-    """`Encoder.run_to_pipe`"""
+    """`Ffmpeg.run_to_pipe`"""
 
     def test_success(self) -> None:
         """The child's stdout is the pipe; both the pipe and the run end with the child."""
@@ -384,7 +342,7 @@ class RunToPipeTests(EncoderCase):
         pipe = os.open(os.devnull, os.O_WRONLY)
         with capturedLogs() as events:
             running = Deferred.fromCoroutine(
-                self.encoder.run_to_pipe(COMMAND, {}, pipe, 100, lambda: True)
+                self.ffmpeg.run_to_pipe(COMMAND, {}, pipe, self.deadline(), lambda: True)
             )
             self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
         self.successResultOf(running)
@@ -392,7 +350,7 @@ class RunToPipeTests(EncoderCase):
 
 
 class MeasureTests(EncoderCase):
-    """`Encoder.measure`"""
+    """`Ffmpeg.measure`"""
 
     def test_last_report(self) -> None:
         """The length of the source is ffmpeg's last report, one byte for each sample."""

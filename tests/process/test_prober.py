@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
@@ -81,8 +82,10 @@ class FakeSource:
     def fingerprint(self) -> bytes:
         return self.state
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
-        self.input_calls.append((seconds, False))
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
+        self.input_calls.append((deadline.remaining, False))
         if self.refusal is not None:
             raise self.refusal
         looking = Deferred.fromCoroutine(look(self.opened))
@@ -93,8 +96,8 @@ class FakeSource:
             assert self.replacement is not None
             return await look(self.replacement)
 
-    async def input(self, seconds: float) -> Input:
-        self.input_calls.append((seconds, True))
+    async def input(self, deadline: Deadline) -> Input:
+        self.input_calls.append((deadline.remaining, True))
         if self.refusal is not None:
             raise self.refusal
         return self.opened
@@ -387,7 +390,7 @@ class PaddedTests(ProberCase):
     def test_failures(self) -> None:
         """If the header cannot be read, the request is refused as one whose probe failed."""
         for error, refusal in (
-            *((RenderFailed(), ProbeFailed), (TimeoutError(), ProbeTimeout)),
+            *((RenderFailed(), ProbeFailed), (ProbeTimeout(), ProbeTimeout)),
             (UpstreamUnavailable(), UpstreamUnavailable),
         ):
             source = FakeSource(b"1")
@@ -510,7 +513,7 @@ class EncryptedTests(ProberCase):
         for refusal, expected in (
             (UpstreamUnavailable(), UpstreamUnavailable),
             (RenderFailed("The source changed while it was read."), ProbeFailed),
-            (TimeoutError(), ProbeTimeout),
+            (ProbeTimeout(), ProbeTimeout),
         ):
             source = FakeSource(data=self.ENCRYPTED)
             probing = self.fetch(b"a", source)

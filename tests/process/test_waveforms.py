@@ -16,6 +16,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     DiskFull,
     InvalidOptions,
@@ -28,12 +29,13 @@ from audioproxy.errors import (
 )
 from audioproxy.media import waveform as waveform_module
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.pcm import PcmSamples, UnusualSamples
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.ffmpeg import Encoder
+from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors
@@ -63,7 +65,7 @@ class WaveformCase(SynchronousTestCase):
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.threads = FakeThreads()
-        self.encoder = Encoder(Launcher(self.spawner, self.clock, {}))
+        self.ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
         self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
         self.addCleanup(lambda: os.close(self.output))
         self.before = open_descriptors()
@@ -85,13 +87,14 @@ class WaveformCase(SynchronousTestCase):
     ) -> Deferred[None]:
         """Start to render a waveform."""
         in_thread = in_thread or self.threads.in_thread
-        rendering = Waveforms(Decoder(self.encoder, in_thread), in_thread).decode_waveform(
+        rendering = Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
             Pipeline(["ffmpeg"]),
+            None,
             {},
-            self.output if output is None else output,
-            timeout,
             spec,
+            self.output if output is None else output,
             limit,
+            Deadline(self.clock, timeout, RenderTimeout),
         )
         return Deferred.fromCoroutine(rendering)
 
@@ -339,7 +342,7 @@ class BadEndTests(WaveformCase):
 
 
 class ReadTests(WaveformCase):
-    """`Waveforms.read_waveform`"""
+    """`Waveforms.write`, of samples that need no decoder"""
 
     def read(
         self,
@@ -354,8 +357,14 @@ class ReadTests(WaveformCase):
         file.write(data)
         file.flush()
         in_thread = self.threads.in_thread
-        reading = Waveforms(Decoder(self.encoder, in_thread), in_thread).read_waveform(
-            PcmSamples(codec, 0, 2, 2), file.fileno(), self.output, timeout, spec, 1000
+        reading = Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
+            Pipeline(["ffmpeg"]),
+            PcmSamples(codec, 0, 2, 2),
+            {SOURCE_DESCRIPTOR: file.fileno()},
+            spec,
+            self.output,
+            1000,
+            Deadline(self.clock, timeout, RenderTimeout),
         )
         return Deferred.fromCoroutine(reading)
 
@@ -377,11 +386,12 @@ class ReadTests(WaveformCase):
         self.assertLessEqual(len(self.written()), 1000)
 
     def test_unusual(self) -> None:
-        """Nothing is written for samples that ffmpeg must convert."""
+        """ffmpeg decodes samples that it must convert."""
         reading = self.read(struct.pack("<4f", 0, 0, 0, float("nan")), "pcm_f32le")
-        self.threads.run()
-        self.failureResultOf(reading, UnusualSamples)
+        self.threads.run_next()
         self.assertEqual(self.written(), b"")
+        self.end(stdout=samples(1, -2))
+        self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 0, 0, 0, 0])
 
     def test_cancelled(self) -> None:
         """Cancelling stops the reader, and waits for it before the files are closed."""

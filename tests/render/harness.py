@@ -13,17 +13,15 @@ from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.ffmpeg import Encoder
+from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import RenderContext
-from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.render.render import RenderContext
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
@@ -96,19 +94,21 @@ class RenderHarness:
         self.probe_slots = Slots(self.clock, 4, 0, 1)
         launcher = Launcher(self.spawner, self.clock, {})
         self.threads = FakeThreads()
-        encoder = Encoder(launcher)
+        ffmpeg = Ffmpeg(launcher)
         self.clients: list[Client] = []
         prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
-        self.preparer = Preparer(self.sources, prober, encoder, "ffmpeg", find_soxr, 100_000)
+        self.preparer = Preparer(self.sources, prober, ffmpeg, "ffmpeg", find_soxr, 100_000)
+        in_thread = self.threads.in_thread
         self.context = RenderContext(
+            self.clock,
             self.preparer,
             self.slots,
-            RenderLimits(self.clock, timeout, max_variant),
+            ffmpeg,
+            Waveforms(Decoder(ffmpeg, in_thread), in_thread),
             RenderStorage(self.store if stored else None, self.fallback_scratch_space, self.clock),
-            OutputEncoder(
-                encoder, Waveforms(Decoder(encoder, self.threads.in_thread), self.threads.in_thread)
-            ),
             self.metrics,
+            timeout,
+            max_variant,
         )
         self.renders = RenderRegistry(self.context)
 

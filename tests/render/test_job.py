@@ -1,4 +1,4 @@
-"""Preparation of a render, up to the command lines that it would run."""
+"""The job of a render: what it would run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     EncryptedSource,
     InvalidOptions,
@@ -15,10 +16,8 @@ from audioproxy.errors import (
     RenderTimeout,
     SourceTooLarge,
 )
-from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.render.deadline import RenderLimits
-from audioproxy.render.job import Commands, find_commands
+from audioproxy.render.job import Job
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
@@ -26,27 +25,31 @@ from tests.render.test_render import RenderCase
 from tests.support.audio import silence, write_wav
 
 
-class FindCommandsTests(RenderCase):
-    """`find_commands`"""
+class PreparerTests(RenderCase):
+    """`Preparer`"""
 
-    def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Commands]:
-        """Start to find the commands for a source; ``options`` None means the info document."""
-        source = LocalSource(path)
-        request: VariantRequest | InfoRequest = InfoRequest(source)
-        if options is not None:
-            request = replace(self.harness.request(options), source=source)
-        limits = RenderLimits(self.harness.clock, 100, 1)
-        return Deferred.fromCoroutine(find_commands(self.harness.preparer, request, limits))
+    def begin(self, options: str = "", path: bytes = b"a.wav") -> Deferred[Job]:
+        """Start to find the job for a source, and then close it."""
+        request = replace(self.harness.request(options), source=LocalSource(path))
+        preparer = self.harness.preparer
+
+        async def find() -> Job:
+            source = await preparer.prepare(request)
+            try:
+                deadline = Deadline(self.harness.clock, 100, RenderTimeout)
+                return await preparer.resolve(source, deadline)
+            finally:
+                source.close()
+
+        return Deferred.fromCoroutine(find())
 
     def test_commands(self) -> None:
-        """The returned commands are those that a render runs; only the probe has been run."""
+        """The job has the command that a render runs; only the probe has been run."""
         begun = self.begin("f:opus/t:1:2")
         self.harness.answer_probe()
-        plan = self.successResultOf(begun)
+        job = self.successResultOf(begun)
         _, encoder = self.harness.render("f:opus/t:1:2")
-        probes = [child for child in self.harness.spawner.children if child is not encoder]
-        self.assertEqual([plan.ffprobe] * 2, [child.arguments for child in probes])
-        self.assertEqual((plan.ffmpeg, None), (encoder.arguments, plan.measure))
+        self.assertEqual((job.pipeline.encoder, None), (encoder.arguments, job.measure))
 
     def test_measured(self) -> None:
         """If the filters need a length that the probe does not report, the source is measured."""
@@ -54,10 +57,10 @@ class FindCommandsTests(RenderCase):
         self.harness.answer_probe(duration=None)
         self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")
         self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
-        plan = self.successResultOf(begun)
-        self.assertEqual(Decimal(4), plan.probe.duration)
-        self.assertEqual(self.harness.spawner.children[-1].arguments, plan.measure)
-        self.assertIn("ss=132300", " ".join(plan.ffmpeg or []))
+        job = self.successResultOf(begun)
+        self.assertEqual(Decimal(4), job.source.probe.duration)
+        self.assertEqual(self.harness.spawner.children[-1].arguments, job.measure)
+        self.assertIn("ss=132300", " ".join(job.pipeline.encoder))
 
     def test_decoder(self) -> None:
         """The command of a source with padded samples names the decoder that reads them."""
@@ -65,7 +68,7 @@ class FindCommandsTests(RenderCase):
         self.harness.sources.content = wav(form, data)
         begun = self.begin("f:mp3")
         self.harness.answer_probe(codec="pcm_f24le")
-        command = self.successResultOf(begun).ffmpeg or []
+        command = self.successResultOf(begun).pipeline.encoder
         decoder = command.index("-c:a")
         self.assertLess(decoder, command.index("-i"))
         self.assertEqual(command[decoder + 1], "pcm_s32le")
@@ -80,14 +83,7 @@ class FindCommandsTests(RenderCase):
             if refused:
                 self.failureResultOf(begun, EncryptedSource)
             else:
-                self.assertIsNotNone(self.successResultOf(begun).ffmpeg)
-
-    def test_info(self) -> None:
-        """An info document needs only a probe, for a source of any size (Info endpoint, 4)."""
-        begun = self.begin(None, b"huge.wav")
-        self.harness.answer_probe()
-        plan = self.successResultOf(begun)
-        self.assertEqual((None, None), (plan.ffmpeg, plan.measure))
+                self.successResultOf(begun)
 
     def test_refusals(self) -> None:
         """Preparation fails with the same errors as a render, and then closes the source."""
@@ -107,5 +103,5 @@ class FindCommandsTests(RenderCase):
         self.harness.answer_probe()
         fetching = self.harness.sources.opened[-1].fetching
         assert fetching is not None
-        fetching.errback(TimeoutError())
+        fetching.errback(RenderTimeout())
         self.failureResultOf(begun, RenderTimeout)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.errors import IrregularSource, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
 from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
+from audioproxy.process.ffmpeg import Ffmpeg
+from audioproxy.process.spawn import Launcher
 from audioproxy.render.output import RenderOutput
-from tests.support.processes import open_descriptors
+from tests.support.processes import FakeSpawner, open_descriptors
+
+COMMAND = Pipeline(["ffmpeg"])
 
 
 class RenderOutputTests(SynchronousTestCase):
@@ -32,16 +40,17 @@ class RenderOutputTests(SynchronousTestCase):
         return self.output.follow(lambda: self.told.append(name))
 
     def put(self, data: bytes) -> int:
-        """Write bytes as an encoder does, then update the known size."""
+        """Write bytes as an encoder does, check the size of the file, and return it."""
         os.write(self.output.descriptor, data)
-        return self.output.update_size()
+        self.output.update_size()
+        return os.fstat(self.output.descriptor).st_size
 
     def test_growth(self) -> None:
         """Followers are notified when the file has grown, and only then."""
         leave = self.follow()
-        self.assertEqual((self.output.update_size(), self.told), (0, []))
+        self.assertEqual((self.put(b""), self.told), (0, []))
         self.assertEqual((self.put(b"abc"), self.told), (3, ["a"]))
-        self.assertEqual((self.output.update_size(), self.told), (3, ["a"]))
+        self.assertEqual((self.put(b""), self.told), (3, ["a"]))
         self.assertEqual((self.put(b"de"), self.output.size, self.told), (5, 5, ["a", "a"]))
         leave()
         self.output.release()
@@ -62,10 +71,11 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_limit(self) -> None:
-        """Readers receive no byte past the limit, however large the file is (D52)."""
+        """Readers receive no byte past the limit, and learn of it at once (D52)."""
         limited = RenderOutput(AnonymousFile(), 5)
         os.write(limited.descriptor, b"0123456789")
-        self.assertEqual((limited.update_size(), limited.size), (10, 5))
+        refusal = self.assertRaises(OutputTooLarge, limited.update_size)
+        self.assertEqual((5, refusal), (limited.size, limited.failure))
         self.assertEqual(limited.read(0, 99), b"01234")
         self.assertEqual(limited.read(5, 99), b"")
         limited.release()
@@ -216,3 +226,82 @@ class RenderOutputTests(SynchronousTestCase):
         two()
         self.output.release()
         self.assertTrue(self.is_closed())
+
+
+class WatchTests(SynchronousTestCase):
+    """`RenderOutput.watch`, of an output of at most 1000 bytes"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.addCleanup(self.spawner.kill_all)
+        self.output = RenderOutput(AnonymousFile(), 1000, on_change=self.record)
+        self.addCleanup(self.output.release)
+        self.told: list[tuple[float, int]] = []
+
+    def record(self) -> None:
+        """Record the time and the size of a change."""
+        self.told.append((self.clock.seconds(), self.output.size))
+
+    def watch(self, pipeline: Pipeline = COMMAND) -> Deferred[bytes]:
+        """Start an encoder, and follow it."""
+        ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
+
+        async def encode() -> bytes:
+            deadline = Deadline(self.clock, 100, RenderTimeout)
+            output = self.output.descriptor
+            async with ffmpeg.encode(pipeline, {}, output, 1000, deadline) as encoding:
+                return await self.output.watch(encoding, self.clock)
+
+        return Deferred.fromCoroutine(encode())
+
+    def refused(self, watching: Deferred[bytes], kind: type[Refusal]) -> None:
+        """Assert that the encoder was refused, and that no timer is left."""
+        self.assertIs(kind, type(self.failureResultOf(watching).value))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_cadence(self) -> None:
+        """The file is checked often until it has a first byte, and less often afterwards."""
+        watching = self.watch()
+        self.clock.pump([0.0005] * 9)
+        self.spawner.last.write_stdout(b"a")
+        self.clock.advance(0.0005)
+        self.assertEqual([1], [size for _, size in self.told])
+        for _ in range(90):
+            self.spawner.last.write_stdout(b"b")
+            self.clock.advance(0.001)
+        self.assertEqual([1, 30, 60, 90], [size // 30 * 30 or 1 for _, size in self.told])
+        self.spawner.last.exit_and_end(stderr=b"some words")
+        self.assertEqual(b"some words", self.successResultOf(watching))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_too_large(self) -> None:
+        """The encoder is stopped at the limit; readers do not wait for its end."""
+        watching = self.watch()
+        self.spawner.last.write_stdout(b"x" * 1001)
+        self.clock.advance(0.01)
+        self.assertEqual(["TERM"], self.spawner.last.signals)
+        self.assertNoResult(watching)
+        self.assertIsInstance(self.output.failure, OutputTooLarge)
+        self.spawner.last.exit_and_end()
+        self.refused(watching, OutputTooLarge)
+
+    def test_irregular(self) -> None:
+        """An encoder is stopped at a sample that is no audio, before its output is checked."""
+        watching = self.watch()
+        self.clock.advance(1)
+        self.spawner.last.write_stdout(b"x")
+        self.spawner.last.write_stderr(b"lavfi.silence_end=7\n")
+        self.clock.advance(1)
+        self.assertEqual((["TERM"], []), (self.spawner.last.signals, self.told))
+        self.spawner.last.exit_and_end(255)
+        self.refused(watching, IrregularSource)
+
+    def test_crash(self) -> None:
+        """If the check itself fails, the encoder is stopped, and the failure is logged."""
+        watching = self.watch()
+        self.patch(self.output, "update_size", lambda: 1 / 0)
+        self.clock.advance(1)
+        self.spawner.last.exit_and_end(255)
+        self.refused(watching, RenderFailed)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))

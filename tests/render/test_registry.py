@@ -6,6 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import QueueFull, RenderFailed
 from tests.render.harness import NOTHING_UNRELEASED
 from tests.render.test_render import RenderCase
@@ -16,7 +17,9 @@ class DrainTests(RenderCase):
 
     def drain(self, seconds: float = 30) -> Deferred[Any]:
         """Start the shutdown."""
-        return Deferred.fromCoroutine(self.harness.renders.drain(seconds))
+        return Deferred.fromCoroutine(
+            self.harness.renders.drain(Deadline(self.harness.clock, seconds))
+        )
 
     def test_finishes(self) -> None:
         """A shutdown ends only after a running render is complete and stored (D39)."""

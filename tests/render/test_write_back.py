@@ -14,10 +14,11 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import DiskFull, RenderFailed
 from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
-from audioproxy.render import preparation
+from audioproxy.render import job as job_module
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
@@ -312,7 +313,9 @@ class WriteBackTests(StoreCase):
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
         client = self.harness.start_probed()
-        draining = Deferred.fromCoroutine(self.harness.renders.drain(5))
+        draining = Deferred.fromCoroutine(
+            self.harness.renders.drain(Deadline(self.harness.clock, 5))
+        )
         self.harness.clock.advance(5)
         self.successResultOf(draining)
         self.assertIsInstance(client.outcome, RenderFailed)
@@ -352,7 +355,7 @@ class FullDiskTests(StoreCase):
 
         self.patch(os, "pwrite", fail_once)
         stated = StatedLength(OutputForm(44_100, 44_100, 2), LENGTH_HEADERS["mp3"])
-        self.patch(preparation, "stated_length", lambda *_: stated)
+        self.patch(job_module, "stated_length", lambda *_: stated)
         client, _ = self.harness.render()
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])

@@ -12,7 +12,7 @@ from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import BucketStore, load
 from audioproxy.s3 import objects
-from audioproxy.service import BootError, ProxyService, make_service
+from audioproxy.service import AudioProxy, BootError
 from audioproxy.variants import s3 as s3_module
 from tests.support.authority import Authority
 from tests.support.buckets import s3_server
@@ -25,7 +25,7 @@ from tests.support.remote import (
     listening_addresses,
 )
 from tests.support.servers import free_port
-from tests.support.service import fetch, reactor, short_flac, until
+from tests.support.service import fetch, make_service, reactor, short_flac, until
 
 _USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
 
@@ -180,7 +180,7 @@ class IdentityTests(RemoteCase):
         await super().setUp()
         self.put("a.flac", short_flac())
 
-    async def boot_from_environment(self, **variables: str) -> ProxyService:
+    async def boot_from_environment(self, **variables: str) -> AudioProxy:
         """Start a service in this process, configured by environment variables."""
         config, _ = load(self.environment(**variables))
         settings = {
@@ -196,7 +196,7 @@ class IdentityTests(RemoteCase):
         ]
         return {match[1] for text in signed if (match := _USER.search(text))}
 
-    async def assert_stored_and_hit(self, service: ProxyService, options: str) -> None:
+    async def assert_stored_and_hit(self, service: AudioProxy, options: str) -> None:
         """Render a variant, wait until it is stored, and require a hit with the same bytes."""
         path = self.url("a.flac", options)
         miss = await fetch(service.port, path)

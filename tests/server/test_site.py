@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.deadlines import Deadline
 from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
 from tests.support.http import Connection, read_response
 
@@ -338,7 +339,11 @@ class ShutdownTests(ConnectionCase):
             connection.send_raw(HEALTH)
             self.harness.site.finish()
             self.assertFalse(connection.closed)
-            emptied = Deferred.fromCoroutine(self.harness.site.connections.wait_until_closed(30))
+            emptied = Deferred.fromCoroutine(
+                self.harness.site.connections.wait_until_closed(
+                    Deadline(self.harness.connection_clock, 30)
+                )
+            )
             self.elapse(29)
             self.assertNoResult(emptied)
             if reads:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.errors import RenderTimeout
 from audioproxy.files.streams import FileProducer
 from audioproxy.media.command import filters
 from audioproxy.observe.metrics import Metrics
-from audioproxy.render.deadline import Deadline
-from audioproxy.render.job import Preparation
+from audioproxy.render.job import Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import Render, State
@@ -139,26 +140,28 @@ def drop_deadline() -> Patch:
 def wait_for_child_at_deadline() -> Patch:
     """Clients wait for a child that does not die."""
 
-    def create(original: Callable[..., None], self: Deadline, *words: Any) -> None:
-        original(self, *words[:2])
+    @contextmanager
+    def limit(self: Any) -> Iterator[Deadline]:
+        yield Deadline(self._context.clock, self._context.timeout, RenderTimeout)
 
-    return wrap(Deadline, "__init__", create)
+    return Render, "_deadline", limit
 
 
 @detected_by("responses")
 def ignore_changed_source() -> Patch:
     """A changed source is not noticed."""
 
-    async def check_unchanged(self: Preparation) -> None:
-        pass
+    @asynccontextmanager
+    async def refuse_changed(self: Preparer, source: ProbedSource) -> AsyncIterator[None]:
+        yield
 
-    return Preparation, "check_unchanged", check_unchanged
+    return Preparer, "refuse_changed", refuse_changed
 
 
 @detected_by("leaks")
 def leak_source() -> Patch:
     """The source stays open."""
-    return Preparation, "close", lambda self: None
+    return ProbedSource, "close", lambda self: None
 
 
 @detected_by("leaks")

@@ -169,7 +169,7 @@ class OriginCase(ClientCase):
     def fetch(self, found: OpenHttpsSource, *responses: Any, seconds: float = 60) -> Deferred[Any]:
         """Start to fetch the whole source."""
         self.network.scripts += responses
-        return self.begin(found.input(seconds))
+        return self.begin(found.input(self.deadline(seconds)))
 
 
 class OpenTests(OriginCase):
@@ -272,15 +272,15 @@ class OpenTests(OriginCase):
         ):
             found = self.opened(*responses)
             requests = len(self.recorded_requests)
-            self.error_of(found.inspect(60, look), UndecodableSource)
-            self.error_of(found.input(60), UndecodableSource)
+            self.error_of(found.inspect(self.deadline(60), look), UndecodableSource)
+            self.error_of(found.input(self.deadline(60)), UndecodableSource)
             self.assertEqual(requests, len(self.recorded_requests))
             found.close()
         for coding in ("identity", "Identity", "aws-chunked", "none", "utf-8", "identity, binary"):
             self.origins.reliable.clear()
             found = self.opened(ranged(0, 65_535, {**TAGGED, "Content-Encoding": coding}))
             self.network.scripts.append(TESTED)
-            self.assertTrue(self.result_of(found.inspect(60, look)).seekable)
+            self.assertTrue(self.result_of(found.inspect(self.deadline(60), look)).seekable)
             found.close()
 
     def test_unreachable(self) -> None:
@@ -438,7 +438,7 @@ class OriginStateTests(OriginCase):
         for response in (ranged(0, 65_535, {}), WHOLE):
             found = self.opened(response)
             self.network.scripts += [reply(200, LONG)] * (response is not WHOLE)
-            self.result_of(found.input(9))
+            self.result_of(found.input(self.deadline(9)))
             self.network.requests.clear()
             self.assertTrue(self.result_of(found.unchanged()))
             self.assertEqual([], self.recorded_requests)
@@ -451,7 +451,7 @@ class InputTests(OriginCase):
     def see(self, found: OpenHttpsSource, *responses: Any, seconds: float = 60) -> Deferred[Input]:
         """Start to look at a source."""
         self.network.scripts += responses
-        return self.begin(found.inspect(seconds, look))
+        return self.begin(found.inspect(self.deadline(seconds), look))
 
     def assert_in_place(self, opened: Input) -> None:
         """Assert that ffmpeg reads the source at the origin."""
@@ -465,7 +465,7 @@ class InputTests(OriginCase):
         for responses in ((TESTED,), ()):
             found = self.ranged()
             self.assert_in_place(self.successResultOf(self.see(found, *responses)))
-            self.assert_in_place(self.result_of(found.input(10)))
+            self.assert_in_place(self.result_of(found.input(self.deadline(10))))
             found.close()
         requests = [f"GET /a/b?c bytes={each}" for each in (START, "0-", START)]
         self.assertEqual(requests, self.recorded_requests)
@@ -500,7 +500,7 @@ class InputTests(OriginCase):
             self.network.requests.clear()
             whole = [] if len(first) > 1 else [reply(200, LONG, TAGGED)]
             self.assertEqual(local_input(), self.successResultOf(self.see(found, *whole)), first)
-            self.assertEqual(local_input(), self.result_of(found.input(10)))
+            self.assertEqual(local_input(), self.result_of(found.input(self.deadline(10))))
             self.assertEqual(["GET /a/b?c"] * len(whole), self.recorded_requests)
             self.assertEqual(LONG if whole else b"x", self.content(found))
             found.close()
@@ -537,9 +537,9 @@ class InputTests(OriginCase):
             self.network.scripts += [response, reply(200, LONG, TAGGED)]
             if response is reset_connection:
                 self.network.scripts.insert(0, reset_connection)
-            seen = self.result_of(found.inspect(60, look_forever))
+            seen = self.result_of(found.inspect(self.deadline(60), look_forever))
             self.assertEqual((local_input(), 2), (seen, len(looked)), response)
-            self.assertEqual(local_input(), self.result_of(found.input(10)))
+            self.assertEqual(local_input(), self.result_of(found.input(self.deadline(10))))
             self.assertEqual(b'"1" 200000', found.fingerprint())
             found.close()
             found = self.ranged()
@@ -561,7 +561,7 @@ class InputTests(OriginCase):
 
         for response, passes in ((TESTED, True), (ranged(0, 100_000), False)):
             found = self.ranged()
-            looking = self.begin(found.inspect(60, fail))
+            looking = self.begin(found.inspect(self.deadline(60), fail))
             self.assertNoResult(looking)
             self.network.scripts.append(reply(200, LONG, TAGGED))
             self.network.peers[-1].send(response)
@@ -581,7 +581,7 @@ class InputTests(OriginCase):
         async def look_forever(opened: Input) -> None:
             await Deferred()
 
-        looking = self.begin(found.inspect(60, look_forever))
+        looking = self.begin(found.inspect(self.deadline(60), look_forever))
         looking.cancel()
         self.exactly(looking, CancelledError)
         self.network.run()
@@ -604,7 +604,7 @@ class InputTests(OriginCase):
                     deaths.append(Deferred())
                     await deaths[-1]
 
-            looking = self.begin(found.inspect(60, look_and_die))
+            looking = self.begin(found.inspect(self.deadline(60), look_and_die))
             steps = [lambda: self.network.peers[-1].send(reply(404)), looking.cancel]
             for step in steps if rejected_first else steps[::-1]:
                 step()
@@ -622,7 +622,7 @@ class InputTests(OriginCase):
         """A look that other requests share goes on when the source is closed."""
         for first, later in ((FIRST, TESTED), (COMING, b"0123456")):
             found = self.opened(first)
-            looking = self.begin(found.inspect(60, look))
+            looking = self.begin(found.inspect(self.deadline(60), look))
             found.close()
             self.network.peers[-1].send(later)
             self.network.run()
@@ -673,7 +673,7 @@ class InputTests(OriginCase):
                 self.assertEqual((SOURCE.url, False), (seen.url, seen.seekable))
                 self.assertEqual("0", seen.options[seen.options.index("-seekable") + 1])
             self.assertEqual((0, b""), (self.space.held, found.fingerprint()))
-            self.error_of(found.input(10), SourceTooLarge)
+            self.error_of(found.input(self.deadline(10)), SourceTooLarge)
             self.assertTrue(self.network.peers[-1].aborted)
             found.close()
         self.assertEqual(2, len(self.recorded_requests))
@@ -760,8 +760,8 @@ class CopyTests(OriginCase):
             peer.close()
 
         found = self.opened(speak)
-        self.error_of(found.inspect(60, look), UpstreamUnavailable)
-        self.error_of(found.input(60), UpstreamUnavailable)
+        self.error_of(found.inspect(self.deadline(60), look), UpstreamUnavailable)
+        self.error_of(found.input(self.deadline(60)), UpstreamUnavailable)
         self.assertEqual(1, len(self.recorded_requests))
         found.close()
 
@@ -949,7 +949,7 @@ class ReadTests(OriginCase):
                 reading = self.begin(found.read(70_000, 10))
                 if refusal is None:
                     self.assertEqual(LONG[70_000:70_010], self.successResultOf(reading))
-                    self.assertEqual(local_input(), self.result_of(found.input(9)))
+                    self.assertEqual(local_input(), self.result_of(found.input(self.deadline(9))))
                 else:
                     self.exactly(reading, refusal)
                 self.assertIn(SOURCE.canonical, self.origins.unreliable)
@@ -1002,8 +1002,8 @@ class DeadlineTests(OriginCase):
         """
         for seconds in (5, -1):
             for begin in (
-                lambda found, given: found.inspect(given, look),
-                lambda found, given: found.input(given),
+                lambda found, given: found.inspect(self.deadline(given), look),
+                lambda found, given: found.input(self.deadline(given)),
             ):
                 found = self.ranged()
                 asking = self.begin(begin(found, seconds))

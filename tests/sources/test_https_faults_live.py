@@ -15,7 +15,7 @@ from twisted.logger import eventAsText
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.media.command import inputs
-from audioproxy.service import ProxyService
+from audioproxy.service import AudioProxy
 from tests.sources.test_https_hosts_live import FakeResolver
 from tests.sources.test_https_live import (
     CHUNKED,
@@ -125,7 +125,7 @@ class TroubleCase(HttpsCase):
     """Service with faulty origins."""
 
     async def assert_refused(
-        self, service: ProxyService, rows: Sequence[tuple[str, int]], options: str = "f:wav"
+        self, service: AudioProxy, rows: Sequence[tuple[str, int]], options: str = "f:wav"
     ) -> list[Response]:
         """Send all requests at once; require the given statuses, and that nothing is stored.
 
@@ -335,7 +335,7 @@ class BrokenTests(TroubleCase):
         await self.assert_refused(service, self.put_all(cuts, 502))
         self.assertEqual(expected, await self.renders(service, before))
 
-    async def renders(self, service: ProxyService, before: dict[str, float]) -> dict[str, float]:
+    async def renders(self, service: AudioProxy, before: dict[str, float]) -> dict[str, float]:
         """Return the increases of the counters of renders."""
         counted = counter_increases(before, await scrape(service.metrics_port))
         return {name: n for name, n in counted.items() if name.startswith("renders_total")}

@@ -15,7 +15,6 @@ from twisted.protocols.portforward import ProxyFactory
 from zope.interface import implementer
 
 from audioproxy.engine import BootError
-from audioproxy.service import make_service
 from audioproxy.sources import https
 from tests.sources.test_https_live import (
     HttpsCase,
@@ -26,7 +25,7 @@ from tests.sources.test_https_live import (
     sound,
 )
 from tests.support.origins import Origin, PendingResponse, Redirect, Status, open_origin
-from tests.support.service import fetch, reactor, send, short_flac
+from tests.support.service import fetch, make_service, reactor, send, short_flac
 
 
 @implementer(IHostnameResolver)

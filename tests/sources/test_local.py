@@ -19,6 +19,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, eventAsText
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input
@@ -193,7 +194,10 @@ class ServedTests(LocalCase):
         async def look(opened: Input) -> Input:
             return opened
 
-        for opening in (opened.inspect(1, look), opened.input(1)):
+        for opening in (
+            opened.inspect(Deadline(Clock(), 1), look),
+            opened.input(Deadline(Clock(), 1)),
+        ):
             source = self.successResultOf(Deferred.fromCoroutine(opening))
             self.assertEqual((source.url, source.protocols), ("file:/dev/fd/3", ("file",)))
         self.assertEqual(list(opened.descriptors), [3])

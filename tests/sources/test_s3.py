@@ -70,7 +70,11 @@ class SourceCase(ClientCase):
 
     def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return the input for ffmpeg, or for ffprobe."""
-        return self.result_of(opened.input(seconds) if whole else opened.inspect(seconds, look))
+        return self.result_of(
+            opened.input(self.deadline(seconds))
+            if whole
+            else opened.inspect(self.deadline(seconds), look)
+        )
 
 
 class RequestBucketListTests(SourceCase):
@@ -282,7 +286,7 @@ class InputTests(SourceCase):
             response = reply(200, length=5, headers={**TAGGED, "Content-Encoding": coding})
             opened = self.open(response)
             if refused:
-                self.error_of(opened.inspect(60, look), UndecodableSource)
+                self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
             else:
                 self.assertTrue(self.input_of(opened).seekable, coding)
 
@@ -290,8 +294,8 @@ class InputTests(SourceCase):
         """An empty object is a 415, since it has no audio and no range."""
         opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
         self.assertEqual(opened.size, 0)
-        self.error_of(opened.input(60), UndecodableSource)
-        self.error_of(opened.inspect(60, look), UndecodableSource)
+        self.error_of(opened.input(self.deadline(60)), UndecodableSource)
+        self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
 
 
 class LogTests(SourceCase):

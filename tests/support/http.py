@@ -39,8 +39,9 @@ from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.metrics import Metrics
-from audioproxy.process.ffmpeg import Encoder
+from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
+from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.job import Preparer
@@ -49,7 +50,6 @@ from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.cors import Cors
-from audioproxy.web.health import Readiness
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.root import AudioProxyResource
@@ -610,7 +610,7 @@ class ResourceHarness:
         variants = VariantHandler(
             self.metrics,
             self,
-            Preparer(self, prober, Encoder(launcher), "ffmpeg", find_soxr, 1_000_000),
+            Preparer(self, prober, Ffmpeg(launcher), "ffmpeg", find_soxr, 1_000_000),
             self if with_store else None,
             lambda: self.now,
             presign_ttl,

@@ -20,12 +20,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest
 
 from audioproxy.config import BucketStore, Config, S3Config
-from audioproxy.service import ProxyService, make_service
+from audioproxy.service import AudioProxy
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity
-from tests.support.service import Process, ServiceCase, fetch, reactor, signed, until
+from tests.support.service import Process, ServiceCase, fetch, make_service, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -289,7 +289,7 @@ class RemoteCase(ServiceCase):
             }
         )
 
-    async def boot(self, **settings: Any) -> ProxyService:
+    async def boot(self, **settings: Any) -> AudioProxy:
         """Start a service in this process; it stops at the end of the test at the latest."""
         service = make_service(self.config(**settings), reactor)
         self.addCleanup(lambda: service.stopService() if service.running else None)

@@ -24,7 +24,7 @@ from twisted.trial.unittest import TestCase
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.process.programs import ProgramsMonitor
-from audioproxy.service import AudioProxy, ProxyService, make_service
+from audioproxy.service import AudioProxy
 from tests.support.http import KEY, SALT, Response, ResponseReader
 from tests.support.programs import FFMPEG
 from tests.support.servers import RUNNING
@@ -363,7 +363,12 @@ async def scrape(port: int) -> dict[str, float]:
 # Base classes of tests
 
 
-def begin(service: ProxyService | AudioProxy) -> None:
+def make_service(config: Config, reactor: Any) -> AudioProxy:
+    """Return a service with its own listeners."""
+    return AudioProxy(config, reactor, listens=True)
+
+
+def begin(service: AudioProxy) -> None:
     """Start a service whose boot checks complete at once, as with a store in a folder.
 
     :raises BootError: if one of the checks fails.
@@ -423,7 +428,7 @@ class ServiceCase(TestCase):
             }
         )
 
-    def start(self, **settings: Any) -> ProxyService:
+    def start(self, **settings: Any) -> AudioProxy:
         """Start a service in this process; it stops at the end of the test at the latest."""
         service = make_service(self.config(**settings), reactor)
 

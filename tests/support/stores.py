@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.files.streams import FileProducer
@@ -46,14 +47,16 @@ class FakeSource:
         assert not self.closed, "the source is closed"
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
+    async def inspect(
+        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
+    ) -> T:
         assert not self.closed, "the source is closed"
-        self.input_calls.append((seconds, False))
+        self.input_calls.append((deadline.remaining, False))
         return await look(local_input())
 
-    async def input(self, seconds: float) -> Input:
+    async def input(self, deadline: Deadline) -> Input:
         assert not self.closed, "the source is closed"
-        self.input_calls.append((seconds, True))
+        self.input_calls.append((deadline.remaining, True))
         if self.fetching is not None:
             await self.fetching
         if self.refusal is not None:

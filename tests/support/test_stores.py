@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, S3Source
 from audioproxy.media.command.inputs import Input, local_input
@@ -46,9 +48,11 @@ class FakeSourcesTests(SynchronousTestCase):
         async def look(opened: Input) -> Input:
             return opened
 
-        seen = self.successResultOf(Deferred.fromCoroutine(source.inspect(5, look)))
+        seen = self.successResultOf(
+            Deferred.fromCoroutine(source.inspect(Deadline(Clock(), 5), look))
+        )
         self.assertEqual(local_input(), seen)
-        fetching = Deferred.fromCoroutine(source.input(4))
+        fetching = Deferred.fromCoroutine(source.input(Deadline(Clock(), 4)))
         self.assertNoResult(fetching)
         source.refusal = OSError()
         source.fetching.callback(None)

@@ -33,5 +33,9 @@ class FakeThreads:
     def run(self) -> None:
         """Run all queued calls, including those that they queue."""
         while self._work:
-            done, work = self._work.pop(0)
-            execute(work).chainDeferred(done)
+            self.run_next()
+
+    def run_next(self) -> None:
+        """Run the call that was queued first."""
+        done, work = self._work.pop(0)
+        execute(work).chainDeferred(done)

@@ -42,6 +42,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.http_client.client import HttpClient, Response
 
 T = TypeVar("T")
@@ -579,6 +580,10 @@ class ClientCase(SynchronousTestCase):
         self.successResultOf(closing)
         self.assertEqual([peer for peer in self.network.peers if not peer.closed], [], "not closed")
         self.assertEqual(self.network.getDelayedCalls(), [], "delayed calls")
+
+    def deadline(self, seconds: float) -> Deadline:
+        """Return a deadline on the network's clock."""
+        return Deadline(self.network, seconds)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
         """Start a coroutine and run the network until nothing moves."""

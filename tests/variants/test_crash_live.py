@@ -25,7 +25,7 @@ from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
 from audioproxy.render.output import RenderOutput
-from audioproxy.service import ProxyService
+from audioproxy.service import AudioProxy
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
@@ -313,7 +313,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.log = Log()
         self.addCleanup(self.log.start())
 
-    def start(self, **settings: Any) -> ProxyService:
+    def start(self, **settings: Any) -> AudioProxy:
         """Start a service in this process; it stops even if the disk still hangs."""
         service = super().start(**settings)
         self.addCleanup(self.exceed_commit_timeout)

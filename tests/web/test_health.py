@@ -8,8 +8,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.web.health import Readiness
 
 
 class ReadinessTests(SynchronousTestCase):

@@ -43,19 +43,19 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
-    elif missing := await proxy.programs.find_missing():
+    elif missing := await proxy.engine.programs.find_missing():
         yield bad("ffmpeg", f"renders will fail: {', '.join(missing)}; {_FFMPEG}")
     else:
-        versions = await proxy.programs.find_versions()
+        versions = await proxy.engine.programs.find_versions()
         if len(set(versions.values())) > 1:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with everything that renders need")
-        if shortcoming := await proxy.programs.find_shortcoming():
+        if shortcoming := await proxy.engine.programs.find_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
     # The parent-death signal kills encoders when this process ends for any reason (D40).
-    if proxy.programs.launcher.parent_death_prefix:
+    if proxy.engine.programs.launcher.parent_death_prefix:
         yield good("setpriv", "encoders end with the service, even if it is killed")
     else:
         yield note(
@@ -63,7 +63,7 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
             "not found, so encoders may outlive a service that is killed; the setpriv of"
             " util-linux is required: apt-get install util-linux",
         )
-    if (limits := proxy.programs.launcher.limits) is not None:
+    if (limits := proxy.engine.programs.launcher.limits) is not None:
         text = f"ffmpeg and ffprobe may each take {limits.memory >> 20} MiB of memory"
         yield good("prlimit", f"{text} (AP_MAX_CHILD_MEMORY)")
     else:

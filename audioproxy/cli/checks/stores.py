@@ -41,18 +41,18 @@ async def check_stores(
     config = settings.config
     if "AP_VARIANT_STORE" in settings.refused:
         yield note("variant store", "not checked, since AP_VARIANT_STORE is refused")
-    elif proxy.store is None:
+    elif proxy.engine.store is None:
         yield note(
             "variant store",
             "none, so every request renders; set AP_VARIANT_STORE to store variants",
         )
     elif isinstance(config.variant_store, FileStore):
-        yield await check_folder(config, config.variant_store.path, proxy.store)
-    elif isinstance(proxy.store, S3VariantStore):
-        async for result in check_bucket(reactor, config, proxy.store):
+        yield await check_folder(config, config.variant_store.path, proxy.engine.store)
+    elif isinstance(proxy.engine.store, S3VariantStore):
+        async for result in check_bucket(reactor, config, proxy.engine.store):
             yield result
-    if not _is_shared(config) and proxy.bucket_sources is not None:
-        async for result in check_bucket_sources(config, proxy.bucket_sources):
+    if not _is_shared(config) and proxy.engine.bucket_sources is not None:
+        async for result in check_bucket_sources(config, proxy.engine.bucket_sources):
             yield result
     ahead = _clock_ahead(proxy)
     if ahead is not None:
@@ -189,7 +189,7 @@ def _clock_ahead(proxy: AudioProxy) -> int | None:
 
     The clock of the variant store is preferred to that of the bucket sources.
     """
-    owners = (proxy.store, proxy.bucket_sources)
+    owners = (proxy.engine.store, proxy.engine.bucket_sources)
     stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
     known = [store.clock_ahead for store in stores if store.clock_ahead is not None]
     return known[0] if known else None

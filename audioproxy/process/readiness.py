@@ -1,0 +1,34 @@
+"""Readiness of a node for new work: the queue is short, and ffmpeg runs."""
+
+from __future__ import annotations
+
+
+class Readiness:
+    """Whether the node should receive new work.
+
+    The node is ready until the render queue reaches ``threshold``, and ready again once the queue
+    has fallen to half of that. In between, the state does not change. The node is also not ready
+    while ffmpeg or ffprobe cannot run (D34). With a threshold of 0, it is always ready. Every
+    change of the depth is reported here, so the state does not depend on how often clients ask.
+    """
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold = threshold
+        self._queue_is_short = True
+        self._programs_run = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work should be routed to the node."""
+        return not self.threshold or (self._queue_is_short and self._programs_run)
+
+    def programs_checked(self, run: bool) -> None:
+        """Record whether ffmpeg and ffprobe can run."""
+        self._programs_run = run
+
+    def depth_changed(self, depth: int) -> None:
+        """Record the number of renders that wait for a slot."""
+        if depth >= self.threshold:
+            self._queue_is_short = False
+        elif depth <= self.threshold // 2:
+            self._queue_is_short = True
