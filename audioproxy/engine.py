@@ -7,8 +7,6 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twisted.logger import Logger
-
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
@@ -22,6 +20,7 @@ from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Sourc
 from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.probe import Probe
+from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
@@ -29,7 +28,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import Launcher, find_limits, find_parent_death_prefix
+from audioproxy.process.spawn import Launcher, probe_limits, probe_parent_death_prefix
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
@@ -104,8 +103,8 @@ class Engine:
             reactor,
             clock,
             _child_environment(),
-            find_parent_death_prefix(),
-            find_limits(config.max_child_memory),
+            probe_parent_death_prefix(),
+            probe_limits(config.max_child_memory),
         )
         program = shutil.which("ffmpeg") or "ffmpeg"
         ffprobe = shutil.which("ffprobe") or "ffprobe"
@@ -131,7 +130,7 @@ class Engine:
             self.prober,
             ffmpeg,
             program,
-            self.programs.find_resampler,
+            self.programs.probe_resampler,
             config.max_src_bytes,
         )
         self.renders = RenderRegistry(
@@ -175,7 +174,7 @@ class Engine:
         """Return the deadline of a render that gets its slot now."""
         return Deadline(self.clock, self._render_timeout, RenderTimeout)
 
-    async def find_job(self, request: VariantRequest) -> Job:
+    async def prepare_job(self, request: VariantRequest) -> Job:
         """Return the job that a render would run; its source is closed.
 
         :raises Refusal: where the render would be refused before its encoder starts.
@@ -186,7 +185,7 @@ class Engine:
         finally:
             source.close()
 
-    async def find_probe(self, source: Source) -> tuple[Probe, Input]:
+    async def probe(self, source: Source) -> tuple[Probe, Input]:
         """Return the probe of a source, and how ffprobe opens it; the source is closed.
 
         :raises Refusal: where the source cannot be probed.

@@ -21,13 +21,13 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import BucketStore, Config
 from audioproxy.engine import BootError, Engine
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.observe.access_log import AccessLog, log_request
+from audioproxy.observe.log_context import Logger
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite

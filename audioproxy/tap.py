@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
-from twisted.logger import ILogObserver, Logger
+from twisted.logger import ILogObserver
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
@@ -35,6 +35,7 @@ from audioproxy._twisted import (
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.config.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.observe.access_log import log_request
+from audioproxy.observe.log_context import Logger
 from audioproxy.observe.log_writer import LogWriter, write_lines
 from audioproxy.observe.logs import LineObserver, lost_lines
 from audioproxy.service import AudioProxy, BootError

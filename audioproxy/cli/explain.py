@@ -251,9 +251,9 @@ def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -
         engine = Engine(config, reactor)
         try:
             if isinstance(request, InfoRequest):
-                probe, opened = await engine.find_probe(request.source)
+                probe, opened = await engine.probe(request.source)
                 return Commands(probe, probe_arguments(engine.programs.ffprobe, opened))
-            job = await engine.find_job(request)
+            job = await engine.prepare_job(request)
             ffprobe = probe_arguments(engine.programs.ffprobe, job.input)
             ffmpeg = None if job.samples else job.pipeline.encoder
             return Commands(job.source.probe, ffprobe, job.measure, ffmpeg, job.samples)

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorFromThreads
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.observe.log_context import Logger
 
 _log = Logger()
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from twisted.logger import Logger, LogLevel
+from twisted.logger import LogLevel
 
 from audioproxy.grammar.sources import log_name
+from audioproxy.observe.log_context import Logger
 
 _QUIET_ENDPOINTS = {"health", "ready", "metrics"}
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
 
 from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import redact
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
@@ -58,16 +58,16 @@ class Programs:
     # The ffmpeg that was examined last, and its resampler.
     _examined: tuple[_FileIdentity | None, tuple[str, ...]] | None = field(default=None, init=False)
 
-    async def find_missing(self) -> list[str]:
+    async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
-        return await self.find_unusable() or await self.find_missing_features()
+        return await self.probe_unusable() or await self.probe_missing_features()
 
-    async def find_unusable(self) -> list[str]:
+    async def probe_unusable(self) -> list[str]:
         """Return why programs cannot be run, as text; an empty list if both can."""
         runs = [await self._run_for_version(program) for program in (self.ffmpeg, self.ffprobe)]
         return [run.failure for run in runs if run.failure]
 
-    async def find_missing_features(self) -> list[str]:
+    async def probe_missing_features(self) -> list[str]:
         """Return which encoders and filters ffmpeg lacks, as text."""
         missing = []
         for flag, kind, needed in LISTS:
@@ -79,7 +79,7 @@ class Programs:
                 missing += [f"{self.ffmpeg} lacks the {kind} {name}" for name in lacking]
         return missing
 
-    async def find_versions(self) -> dict[str, str]:
+    async def probe_versions(self) -> dict[str, str]:
         """Return the version that each program reports, by path; empty where it reports none."""
         versions = {}
         for program in (self.ffmpeg, self.ffprobe):
@@ -87,7 +87,7 @@ class Programs:
             versions[program] = match[1].decode("ascii") if match else ""
         return versions
 
-    async def find_resampler(self) -> tuple[str, ...]:
+    async def probe_resampler(self) -> tuple[str, ...]:
         """Return the arguments that select the best resampler of ffmpeg (D60).
 
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
@@ -100,9 +100,9 @@ class Programs:
         assert self._examined is not None
         return self._examined[1]
 
-    async def find_shortcoming(self) -> str | None:
+    async def probe_shortcoming(self) -> str | None:
         """Return which library ffmpeg lacks that has a replacement, as text."""
-        if await self.find_resampler() == SOXR:
+        if await self.probe_resampler() == SOXR:
             return None
         return (
             f"{self.ffmpeg} lacks libsoxr, so sample rates are converted by libswresample, and"
@@ -203,16 +203,16 @@ class ProgramsMonitor:
     async def _check_until_usable(self) -> None:
         """Check until both programs can be run, and log once what is missing."""
         logged = False
-        while unusable := await self._programs.find_unusable():
+        while unusable := await self._programs.probe_unusable():
             self._report(False)
             if not logged:
                 _log_missing(unusable)
                 logged = True
             await self._pause()
         self._report(True)
-        if lacking := await self._programs.find_missing_features():
+        if lacking := await self._programs.probe_missing_features():
             _log_missing(lacking)
-        elif shortcoming := await self._programs.find_shortcoming():
+        elif shortcoming := await self._programs.probe_shortcoming():
             _log.warn("{shortcoming}; Debian's ffmpeg has it", shortcoming=shortcoming)
 
     async def _pause(self) -> None:

@@ -20,9 +20,9 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
-from twisted.logger import Logger
 
 from audioproxy._twisted import own_process_group
+from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import Child
 
 # Seconds within which a program of the prefix has to show that it supports its options.
@@ -181,7 +181,7 @@ class Launcher:
         return child
 
 
-def find_parent_death_prefix() -> tuple[str, ...]:
+def probe_parent_death_prefix() -> tuple[str, ...]:
     """Return the prefix that makes the kernel kill a child when this process dies (D40).
 
     The kernel does so for every cause of death. A broken pipe would not end an encoder, since it
@@ -195,7 +195,7 @@ def find_parent_death_prefix() -> tuple[str, ...]:
     return ()
 
 
-def find_limits(memory: int) -> ChildLimits | None:
+def probe_limits(memory: int) -> ChildLimits | None:
     """Return the limits of children; None without util-linux.
 
     :param memory: bytes of RLIMIT_DATA.

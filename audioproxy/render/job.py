@@ -133,7 +133,7 @@ class Preparer:
 
     :ivar ffmpeg: measures sources whose headers do not state their exact length.
     :ivar program: path of ffmpeg, for command lines.
-    :ivar find_resampler: returns the arguments that select ffmpeg's resampler.
+    :ivar probe_resampler: returns the arguments that select ffmpeg's resampler.
     :ivar max_source: bytes; larger sources are refused.
     :ivar irregular: identities of sources that need a decoder of their own. It does not matter if
         one of them is forgotten, or no longer needs it.
@@ -143,7 +143,7 @@ class Preparer:
     prober: Prober
     ffmpeg: Ffmpeg
     program: str
-    find_resampler: Callable[[], Coroutine[Any, Any, tuple[str, ...]]]
+    probe_resampler: Callable[[], Coroutine[Any, Any, tuple[str, ...]]]
     max_source: int
     irregular: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _IRREGULAR_SOURCES))
 
@@ -299,7 +299,7 @@ class Preparer:
     ) -> Job:
         # After a long measurement, an origin may have to be asked for the source's address again.
         opened, descriptors = await _input(source, deadline), source.opened.descriptors
-        resampler = await deadline.limit(self.find_resampler())
+        resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
         if source.identity in self.irregular:
             stream = decoded_stream(probe)

@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
+from audioproxy.observe.log_context import Logger
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from audioproxy.process.spawn import find_limits, find_parent_death_prefix
+from audioproxy.process.spawn import probe_limits, probe_parent_death_prefix
 from bench.figures import Figure, Results
 from bench.settings import Bench
 
@@ -16,13 +16,13 @@ _RUNS = 20
 
 def prefixes(bench: Bench) -> Results:
     """Measure the start of ffprobe and ffmpeg with their prefixes beside bare starts."""
-    limits = find_limits(_MEMORY)
+    limits = probe_limits(_MEMORY)
     assert limits is not None, "prlimit is needed"
     words = limits.prefix(60, 1 << 30)
     results = Results()
     for program, prefix, name in (
         ("ffprobe", words, "prlimit"),
-        ("ffmpeg", [*words, *find_parent_death_prefix()], "prlimit and setpriv"),
+        ("ffmpeg", [*words, *probe_parent_death_prefix()], "prlimit and setpriv"),
     ):
         figure = Figure(
             f"`{program} -version`",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from audioproxy.process.spawn import find_limits
+from audioproxy.process.spawn import probe_limits
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
 MEMORY = 1 << 27
@@ -61,7 +61,7 @@ class HungrySourceTests(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.assertIsNotNone(find_limits(MEMORY))
+        self.assertIsNotNone(probe_limits(MEMORY))
         self.add("short.flac", short_flac())
 
     def put(self, name: str, data: bytes) -> None:

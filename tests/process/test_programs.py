@@ -88,11 +88,11 @@ class CapabilitiesCase(SynchronousTestCase):
 
 
 class FindMissingTests(CapabilitiesCase):
-    """`Programs.find_missing`"""
+    """`Programs.probe_missing`"""
 
     def find(self, *prefix: str) -> Deferred[list[str]]:
         """Start to check the programs."""
-        return Deferred.fromCoroutine(self.programs(*prefix).find_missing())
+        return Deferred.fromCoroutine(self.programs(*prefix).probe_missing())
 
     def test_encoders_and_filters(self) -> None:
         """A missing encoder and a missing filter are named; a complete ffmpeg lacks nothing."""
@@ -149,17 +149,17 @@ class FindMissingTests(CapabilitiesCase):
             (b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the", "5.1.9-0+deb12u1"),
             (b"something else", ""),
         ):
-            finding = Deferred.fromCoroutine(self.programs().find_versions())
+            finding = Deferred.fromCoroutine(self.programs().probe_versions())
             self.answer_versions(output)
             self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
 
 
 class ResamplerTests(CapabilitiesCase):
-    """`Programs.find_resampler`"""
+    """`Programs.probe_resampler`"""
 
     def find(self, programs: Programs) -> Deferred[tuple[str, ...]]:
         """Start to look for the resampler."""
-        return Deferred.fromCoroutine(programs.find_resampler())
+        return Deferred.fromCoroutine(programs.probe_resampler())
 
     def test_found_once(self) -> None:
         """libsoxr is used if ffmpeg has it, else libswresample (D60). ffmpeg is asked once."""
@@ -193,7 +193,7 @@ class ResamplerTests(CapabilitiesCase):
     def test_shortcoming(self) -> None:
         """The lack of libsoxr is stated in one line."""
         for flags, text in (((), "/x/ffmpeg lacks libsoxr, so "), (("--enable-libsoxr",), "")):
-            finding = Deferred.fromCoroutine(self.programs().find_shortcoming())
+            finding = Deferred.fromCoroutine(self.programs().probe_shortcoming())
             self.answer_configuration(*flags)
             found = self.successResultOf(finding) or ""
             self.assertEqual((found[: len(text)], "\n" in found), (text, False))

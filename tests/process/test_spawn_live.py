@@ -17,8 +17,8 @@ from audioproxy.process.child import Child, Exit
 from audioproxy.process.spawn import (
     ChildLimits,
     Launcher,
-    find_limits,
-    find_parent_death_prefix,
+    probe_limits,
+    probe_parent_death_prefix,
 )
 from tests.support.service import reactor, until
 
@@ -53,10 +53,10 @@ class SpawnCase(TestCase):
     timeout = 20
 
     def setUp(self) -> None:
-        limits = find_limits(MEMORY)
+        limits = probe_limits(MEMORY)
         assert limits is not None
         self.launcher = Launcher(
-            reactor, reactor, ENVIRONMENT, find_parent_death_prefix(), limits=limits
+            reactor, reactor, ENVIRONMENT, probe_parent_death_prefix(), limits=limits
         )
 
     def start(self, *arguments: str, timeout: float = 15, **options: Any) -> Child:
@@ -76,7 +76,7 @@ class LimitTests(SpawnCase):
         self.patch(os, "cpu_count", lambda: 3)
         cpu = (30, 35)
         for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
-            self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=find_limits(memory))
+            self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=probe_limits(memory))
             ended = await self.start("cat", "/proc/self/limits", timeout=9.1, output_limit=5).wait()
             expected = {
                 "core": (0, 0),
@@ -140,7 +140,7 @@ class LimitTests(SpawnCase):
     def test_without_util_linux(self) -> None:
         """Without util-linux, children run without limits and without the death signal."""
         self.patch(os, "environ", {"PATH": "/nowhere"})
-        self.assertEqual(((), None), (find_parent_death_prefix(), find_limits(MEMORY)))
+        self.assertEqual(((), None), (probe_parent_death_prefix(), probe_limits(MEMORY)))
 
 
 class GroupTests(SpawnCase):
@@ -185,4 +185,4 @@ class PrefixTests(SynchronousTestCase):
                 file.write("#!/bin/sh\nexit 1\n")
             os.chmod(path, 0o755)
         self.patch(os, "environ", {"PATH": folder})
-        self.assertEqual(((), None), (find_parent_death_prefix(), find_limits(MEMORY)))
+        self.assertEqual(((), None), (probe_parent_death_prefix(), probe_limits(MEMORY)))

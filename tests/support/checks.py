@@ -25,9 +25,9 @@ async def run_checks(
     # The real function raises the descriptor limit of the whole test process.
     case.patch(machine_module, "raise_descriptor_limit", lambda: None)
     if not ffmpeg:
-        case.patch(Programs, "find_missing", _miss_nothing)
-        case.patch(Programs, "find_versions", _no_versions)
-        case.patch(Programs, "find_shortcoming", _lack_nothing)
+        case.patch(Programs, "probe_missing", _miss_nothing)
+        case.patch(Programs, "probe_versions", _no_versions)
+        case.patch(Programs, "probe_shortcoming", _lack_nothing)
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append, [])
     return results
@@ -45,7 +45,7 @@ async def _miss_nothing(*arguments: Any) -> list[str]:
 
 
 async def _lack_nothing(programs: Programs) -> None:
-    """Replace `Programs.find_shortcoming`."""
+    """Replace `Programs.probe_shortcoming`."""
 
 
 async def _no_versions(programs: Programs) -> dict[str, str]:

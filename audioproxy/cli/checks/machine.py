@@ -43,16 +43,16 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
-    elif missing := await proxy.engine.programs.find_missing():
+    elif missing := await proxy.engine.programs.probe_missing():
         yield bad("ffmpeg", f"renders will fail: {', '.join(missing)}; {_FFMPEG}")
     else:
-        versions = await proxy.engine.programs.find_versions()
+        versions = await proxy.engine.programs.probe_versions()
         if len(set(versions.values())) > 1:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with everything that renders need")
-        if shortcoming := await proxy.engine.programs.find_shortcoming():
+        if shortcoming := await proxy.engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
     # The parent-death signal kills encoders when this process ends for any reason (D40).
     if proxy.engine.programs.launcher.parent_death_prefix:
