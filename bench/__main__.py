@@ -15,7 +15,7 @@ from bench.figures import Results, Spread
 from bench.machine import machine, today, versions
 from bench.programs import FOLDER, PROJECT
 from bench.report import Record, number, page
-from bench.series import children, crowds, growth, hits, misses, nodes, remote, renders, stores
+from bench.series import children, growth, hits, memory, misses, nodes, redirects, remote, renders
 from bench.settings import Bench
 from bench.sounds import sounds
 
@@ -32,10 +32,10 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "large-hits": hits.large,
     "small-hits": hits.small,
     "thumbor": hits.beside_thumbor,
-    "supysonic": stores.beside_supysonic,
-    "redirects": stores.redirects,
-    "one-url": crowds.one_url,
-    "idle-connections": crowds.idle_connections,
+    "supysonic": redirects.beside_supysonic,
+    "redirects": redirects.redirects,
+    "one-url": memory.one_url,
+    "idle-connections": memory.idle_connections,
     "peaks": renders.peaks,
     "idle-service": nodes.alone,
     "children": children.prefixes,
@@ -43,8 +43,8 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
     "nodes": nodes.several,
     "speeds": renders.speeds,
     "lengths": growth.lengths,
-    "clients": crowds.growing_crowd,
-    "queue": crowds.queue,
+    "clients": memory.growing_crowd,
+    "queue": memory.queue,
     "variants": growth.variants,
 }
 

@@ -19,8 +19,8 @@ from audioproxy.variants.files import FileVariantStore, variant_path
 from bench.client import fetch
 from bench.figures import Curve, Panel, Results
 from bench.programs import service, settled
-from bench.series.crowds import watched
 from bench.series.hits import SMALL, ask, small_service
+from bench.series.memory import watched
 from bench.settings import SERVER, Bench
 from bench.stock import names, placed, stock
 

@@ -14,8 +14,8 @@ from bench.figures import Results
 from bench.load import load
 from bench.peers import nginx
 from bench.programs import Program, Service, service
-from bench.series.crowds import RENDERS
 from bench.series.hits import CONNECTIONS, small_service, stocked
+from bench.series.memory import RENDERS
 from bench.series.renders import rooted
 from bench.settings import Bench
 from tests.deploy.balancer import shipped
