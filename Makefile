@@ -83,7 +83,7 @@ soak: system-ffmpeg dev ## run two nodes under load and faults, and compare ever
 guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## compare the service with other programs, and write docs/performance.md; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
 quality: system-ffmpeg readers $(VENV)/.bench ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
@@ -164,17 +164,9 @@ readers:
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
-# For the benchmark only: an HTTP load generator, and the peers.
+# For the benchmark only: an HTTP load generator.
 wrk:
 	@command -v wrk >/dev/null || tools/system-package wrk
-
-build/bench/peers/.installed: bench/peers.txt
-	$(PYTHON) -m venv --clear $(@D)
-	@missing=; while read -r peer; do \
-	    $(@D)/bin/pip install --quiet --disable-pip-version-check "$$peer" </dev/null || \
-	        { missing=yes; echo "$$peer cannot be installed; the report leaves it out."; }; \
-	done < <(grep -v '^#' $<); \
-	[ -n "$$missing" ] || touch $@
 
 # For tests only: libnss_wrapper, which resolves host names that the system does not know.
 names:

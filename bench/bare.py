@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,18 +49,13 @@ def commands(root: Path, url: str) -> Commands:
     return Commands(_words(parts["ffprobe"]), _words(parts["ffmpeg"]))
 
 
-def probe(command: Sequence[str]) -> None:
-    """Run ffprobe until it exits."""
-    whole(command)
-
-
 def first_byte(command: Sequence[str], headers: int = 0) -> float:
     """Return the seconds from the start of ffmpeg to its first byte of audio in a pipe.
 
     :param headers: number of bytes of container headers, which do not count.
     """
     start = time.perf_counter()
-    with _spawned(command) as process:
+    with _spawned(command, subprocess.PIPE) as process:
         assert process.stdout is not None
         size = 0
         while size <= headers:
@@ -72,52 +67,39 @@ def first_byte(command: Sequence[str], headers: int = 0) -> float:
     return took
 
 
-def heard(command: Sequence[str]) -> tuple[float, int]:
-    """Return the result of `whole` with a reader that copies the output, as a client does."""
-    return whole(command, _read)
-
-
-def whole(command: Sequence[str], take: Callable[[int], int] | None = None) -> tuple[float, int]:
-    """Return the seconds that ffmpeg takes for its whole output, and the number of bytes.
-
-    :param take: reader of the pipe; by default, the output is discarded.
-    """
+def whole(command: Sequence[str]) -> float:
+    """Return the seconds of a program, whose output is discarded."""
     start = time.perf_counter()
-    with _spawned(command) as process:
-        assert process.stdout is not None
-        size = (take or discard)(process.stdout.fileno())
-    if process.returncode:
-        raise RuntimeError(f"{process.returncode} from {shlex.join(command)}")
-    return time.perf_counter() - start, size
+    with _spawned(command, subprocess.DEVNULL) as process:
+        pass
+    return _seconds(process, start)
 
 
-def _read(pipe: int) -> int:
-    size = 0
+def heard(command: Sequence[str]) -> tuple[float, int]:
+    """Return the seconds of a program, and the bytes that a reader copied, as a client does."""
+    start, size = time.perf_counter(), 0
     buffer = bytearray(_READ)
-    while count := os.readv(pipe, [buffer]):
-        size += count
-    return size
-
-
-def discard(pipe: int) -> int:
-    """Discard everything from a pipe by splice, and return the number of bytes."""
-    size = 0
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    try:
-        while count := os.splice(pipe, nothing, _READ):
+    with _spawned(command, subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while count := os.readv(process.stdout.fileno(), [buffer]):
             size += count
-    finally:
-        os.close(nothing)
-    return size
+    return _seconds(process, start), size
 
 
-def _spawned(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _seconds(process: subprocess.Popen[bytes], start: float) -> float:
+    took = time.perf_counter() - start
+    if process.returncode:
+        raise RuntimeError(f"{process.returncode} from {process.args!r}")
+    return took
+
+
+def _spawned(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
     # close_fds=False lets Python use posix_spawn, its fastest way to start a process.
     return subprocess.Popen(
         command,
         close_fds=False,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.DEVNULL,
     )
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import selectors
-import signal
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.request import urlopen
-
-from bench.programs import Service, children, settled
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d+)")
 _READ = 1 << 20
 
-#: Seconds after which a missing response is a failure.
-PATIENCE = 120.0
+# Seconds after which a missing response is a failure.
+_PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +29,9 @@ class Fetched:
     size: int
 
 
-def request(path: str, **headers: str) -> bytes:
+def _request(path: str) -> bytes:
     """Return a GET request that closes the connection after the response."""
-    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode()
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
 
 
 def fetch(port: int, path: str, *, whole: bool = True) -> Fetched:
@@ -48,8 +39,8 @@ def fetch(port: int, path: str, *, whole: bool = True) -> Fetched:
 
     :raises RuntimeError: for another status than 200, and for a response without a body.
     """
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
-        words = request(path)
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE) as connection:
+        words = _request(path)
         start = time.perf_counter()
         connection.sendall(words)
         head = b""
@@ -73,19 +64,14 @@ def fetch(port: int, path: str, *, whole: bool = True) -> Fetched:
 
 
 class Crowd:
-    """Many clients of one URL, in one thread."""
+    """Clients of one URL that read the headers of their responses and then nothing."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
-        """Connect all clients."""
-        self._words = request(path)
-        self._sockets = [
-            socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(count)
-        ]
-
-    def ask(self) -> None:
-        """Send the request of each client."""
+        """Connect all clients, and send their requests."""
+        address = ("127.0.0.1", port)
+        self._sockets = [socket.create_connection(address, _PATIENCE) for _ in range(count)]
         for connection in self._sockets:
-            connection.sendall(self._words)
+            connection.sendall(_request(path))
 
     def read_headers(self) -> None:
         """Wait for the status of each response, and read at most 100 bytes of it."""
@@ -94,63 +80,15 @@ class Crowd:
             if not found or found[1] != b"200":
                 raise RuntimeError(f"one of {len(self._sockets)} clients got the response {found}")
 
-    def read_all(self) -> list[int]:
-        """Read every response to its end, and return the number of bytes of each."""
-        sizes = dict.fromkeys(self._sockets, 0)
-        deadline = time.monotonic() + PATIENCE
-        buffer = bytearray(_READ)
-        with selectors.DefaultSelector() as selector:
-            for connection in self._sockets:
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ)
-            while selector.get_map():
-                if time.monotonic() > deadline:
-                    raise RuntimeError("clients did not receive whole responses in time")
-                for key, _ in selector.select(1):
-                    connection = key.fileobj
-                    assert isinstance(connection, socket.socket)
-                    count = connection.recv_into(buffer)
-                    sizes[connection] += count
-                    if not count:
-                        selector.unregister(connection)
-        return list(sizes.values())
-
     def leave(self) -> None:
         """Close all connections."""
         for connection in self._sockets:
             connection.close()
 
 
-class Listeners:
-    """Context manager with clients of long renders, one client for each render."""
-
-    def __init__(self, ours: Service, source: str, options: Sequence[str]) -> None:
-        self._ours = ours
-        self._crowds = [Crowd(ours.port, ours.path(words, source), 1) for words in options]
-
-    def __enter__(self) -> None:
-        """Wait until each client has received audio."""
-        for crowd in self._crowds:
-            crowd.ask()
-        for crowd in self._crowds:
-            crowd.read_headers()
-
-    def __exit__(self, *_: object) -> None:
-        """Disconnect, and kill the encoders.
-
-        The service would let them finish, since their output is stored.
-        """
-        for crowd in self._crowds:
-            crowd.leave()
-        for pid in children(self._ours.process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        settled(self._ours)
-
-
 def read(base: str, path: str) -> tuple[dict[str, str], bytes]:
     """Return the headers of a response, with lower-case names, and its body."""
-    with urlopen(base + path, timeout=PATIENCE) as answer:
+    with urlopen(base + path, timeout=_PATIENCE) as answer:
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return headers, answer.read()
 

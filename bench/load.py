@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.programs import Program, pinned
 
-_REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m), ([\d.]+)(B|KB|MB|GB|TB) read")
-_ERRORS = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
-_BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
+_SUMMARY = re.compile(r"^summary: (\d+) (\d+) (\d+) (\d+)$", re.MULTILINE)
 
 # Requests the paths of a list in turn, so that a server cannot serve everything from one cache
 # entry.
@@ -28,6 +25,12 @@ end
 function request()
   next = next %% #requests + 1
   return requests[next]
+end
+function done(summary)
+  local e = summary.errors
+  local errors = e.connect + e.read + e.write + e.status + e.timeout
+  print("summary: " .. string.format(
+    "%%d %%d %%d %%d", summary.duration, summary.requests, summary.bytes, errors))
 end
 """
 
@@ -61,10 +64,10 @@ def load(
     paths: Sequence[str],
     *,
     connections: int,
-    seconds: int,
     core: int | None,
     folder: Path,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    seconds: int = 1,
 ) -> Load:
     """Request paths in turn from a server, on keep-alive connections.
 
@@ -77,19 +80,9 @@ def load(
     script.write_text(_SCRIPT % words)
     listed.write_text("".join(f"{path}\n" for path in paths))
     before = program.cpu_seconds()
-    command = [
-        "wrk",
-        "-t1",
-        f"-c{connections}",
-        f"-d{seconds}s",
-        "--timeout",
-        "30s",
-        "-s",
-        script,
-        program.base,
-    ]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
     ended = subprocess.run(
-        pinned(core, [*command, "--", listed]),
+        pinned(core, [*command, "-s", script, program.base, "--", listed]),
         capture_output=True,
         text=True,
         timeout=10 * seconds + 30,
@@ -101,14 +94,14 @@ def load(
 
 
 def read_report(text: str, used: float) -> Load:
-    """Return the results in wrk's output.
+    """Return the results in wrk's output: microseconds, requests, bytes and errors.
 
     :param used: CPU seconds of the server.
     :raises RuntimeError: if any response was an error, or there was no response.
     """
-    errors, counted = _ERRORS.search(text), _REQUESTS.search(text)
-    if errors or counted is None:
-        raise RuntimeError(f"wrk says: {errors[0] if errors else text}")
-    took = float(counted[2]) * _SECONDS[counted[3]]
-    size = float(counted[4]) * _BYTES[counted[5]] / 1e6
-    return Load(int(counted[1]) / took, size / took, used / took)
+    found = _SUMMARY.search(text)
+    microseconds, requests, size, errors = map(int, found.groups()) if found else (0, 0, 0, 0)
+    if errors or not requests:
+        raise RuntimeError(f"wrk says: {text}")
+    seconds = microseconds / 1e6
+    return Load(requests / seconds, size / 1e6 / seconds, used / seconds)

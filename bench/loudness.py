@@ -1,8 +1,7 @@
-"""Loudness on the page of quality: an independent meter, and what lossy formats add to peaks."""
+"""What formats add to loudness and true peaks, for docs/quality.md."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from statistics import median
 
@@ -10,10 +9,9 @@ import numpy as np
 
 from audioproxy.media.loudness import Loudness, find_gain
 from tests.support.audio import Sound, measure_loudness, render_all, write_wav
-from tests.support.programmes import independent_loudness, true_peak, varied_programmes
+from tests.support.programmes import varied_programmes
 
-# Programmes beside the independent meter, and programmes that are rendered.
-_COMPARED = 100
+# Number of programmes that are rendered.
 _RENDERED = 40
 # A target that the ceiling keeps every programme from.
 _TARGET, _CEILING = -5, -1
@@ -22,29 +20,8 @@ _BANDWIDTH = 12_000
 _FORMATS = ("flac", "wav", "mp3", "mp3/br:96", "opus", "opus/br:64", "ogg", "aac", "m4a")
 
 
-def tables() -> dict[str, list[str]]:
-    """Return the lines of each table."""
-    return {"meter": _compare_meters(), "lossy": _measure_formats()}
-
-
-def _compare_meters() -> list[str]:
-    loudness, peaks = [], []
-    for sound in varied_programmes(_COMPARED):
-        found = measure_loudness(write_wav(sound, "32f")).loudness
-        assert found.integrated is not None and found.true_peak is not None
-        loudness.append(abs(found.integrated - independent_loudness(sound)))
-        if sound.rate <= 48_000:
-            peaks.append(abs(found.true_peak - 20 * math.log10(true_peak(sound.channels))))
-    return [
-        "| Measure | Programmes | Median difference | Highest |",
-        "|---|---|---|---|",
-        f"| integrated loudness | {len(loudness)} | {median(loudness):.4f} LU |"
-        f" {max(loudness):.3f} LU |",
-        f"| true peak, to 48 kHz | {len(peaks)} | {median(peaks):.3f} dB | {max(peaks):.2f} dB |",
-    ]
-
-
-def _measure_formats() -> list[str]:
+def measure_formats() -> list[str]:
+    """Return the lines of the table."""
     rows: dict[str, list[tuple[float, float]]] = {form: [] for form in _FORMATS}
     for source in _stereo_sources():
         gain = find_gain(measure_loudness(source, "f:flac"), _TARGET, _CEILING)

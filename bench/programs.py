@@ -9,16 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, TypeVar
 
 from audioproxy.urls import Signer, Variant
 
+T = TypeVar("T")
+
 PROJECT = Path(__file__).parents[1]
 
-#: Folder of all files of the benchmarks: audio, peers, samples.
+#: Folder of all files of the benchmarks: audio, logs and stores.
 FOLDER = PROJECT / "build" / "bench"
 
 #: Folder in which `make ffmpeg` puts the project's own programs.
@@ -42,34 +45,62 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Program:
     """A running program.
 
     :ivar port: port on which it listens.
-    :ivar base: URL of its root.
     """
 
     process: subprocess.Popen[bytes]
     port: int
-    base: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.base = f"http://127.0.0.1:{self.port}"
+    @property
+    def base(self) -> str:
+        """URL of its root."""
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def pids(self) -> list[int]:
         """The process and its children, such as the workers of a server."""
-        pid = self.process.pid
-        return [pid, *children(pid)]
+        return [self.process.pid, *children(self.process.pid)]
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of the program, including the workers of a server."""
-        return cpu_seconds(*self.pids)
+        """Return the CPU time of the program and its workers, in user and system mode."""
+        ticks = 0
+        for pid in self.pids:
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(words[11]) + int(words[12])
+        return ticks / _TICKS
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the program's main process."""
-        return resident_bytes(self.process.pid)
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Service(Program):
+    """The service.
+
+    :ivar metrics_port: port of its metrics.
+    :ivar started: seconds from its start to the open port.
+    """
+
+    metrics_port: int
+    started: float
+
+    @property
+    def pids(self) -> list[int]:
+        """Only the process itself: its children are encoders."""
+        return [self.process.pid]
+
+    def path(self, options: str, source: str) -> str:
+        """Return the signed path of a variant.
+
+        :param source: a file below the local root, or the source in full.
+        """
+        full = source if "://" in source else f"local://{source}"
+        return Signer(KEY, SALT).url(full, Variant.read(options))
 
 
 def children(pid: int) -> list[int]:
@@ -94,62 +125,10 @@ def settled(program: Program) -> None:
         time.sleep(0.002)
 
 
-def move(program: Program, core: int) -> None:
-    """Pin a program with all of its threads and future children to one core."""
-    for task in Path(f"/proc/{program.process.pid}/task").iterdir():
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(task.name), {core})
-
-
-def cpu_seconds(*pids: int) -> float:
-    """Return the CPU time of processes, in user and system mode."""
-    ticks = 0
-    for pid in pids:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-    return ticks / _TICKS
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-
-
 def pinned(core: int | None, command: Sequence[str | Path]) -> list[str]:
     """Return a command that runs on one core, or on all cores."""
     words = [str(word) for word in command]
     return words if core is None else ["taskset", "--cpu-list", str(core), *words]
-
-
-@contextmanager
-def started(
-    command: Sequence[str | Path], port: int, *, core: int | None = None, **options: object
-) -> Iterator[Program]:
-    """Run a server for the duration of a block."""
-    with (FOLDER / "servers.log").open("ab") as log:
-        process = subprocess.Popen(  # type: ignore[call-overload]
-            pinned(core, command),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            **options,
-        )
-        try:
-            _wait_for_port(process, port)
-            yield Program(process, port)
-        finally:
-            stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop a program and its children."""
-    process.terminate()
-    try:
-        process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def free_port() -> int:
@@ -159,59 +138,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"{process.args} ended with {process.returncode}; see servers.log")
+@contextmanager
+def started(
+    command: Sequence[str | Path], port: int, *, core: int | None = None
+) -> Iterator[Program]:
+    """Run a server for the duration of a block."""
+
+    def listens() -> bool:
         with socket.socket() as probe:
-            if not probe.connect_ex(("127.0.0.1", port)):
-                return
-        time.sleep(0.01)
-    raise RuntimeError(f"{process.args} does not listen on {port}")
+            return not probe.connect_ex(("127.0.0.1", port))
 
-
-# The service
-
-
-@dataclass(slots=True)
-class Service(Program):
-    """The service, with the key for its signatures.
-
-    :ivar metrics_port: port of its metrics.
-    :ivar started: seconds from its start to the open port.
-    """
-
-    metrics_port: int
-    started: float
-    signer: Signer = field(init=False)
-
-    def __post_init__(self) -> None:
-        Program.__post_init__(self)
-        self.signer = Signer(KEY, SALT)
-
-    @property
-    def pids(self) -> list[int]:
-        """Only the process itself: its children are encoders."""
-        return [self.process.pid]
-
-    def path(self, options: str, source: str) -> str:
-        """Return the signed path of a variant of a file below the local root."""
-        return self.signer.url(f"local://{source}", Variant.read(options))
-
-
-def own_path() -> str:
-    """Return a PATH with the project's own programs before the system's."""
-    return f"{OWN_FFMPEG}:{SYSTEM}"
+    with (
+        (FOLDER / "servers.log").open("ab") as log,
+        _running(command, core, log) as process,
+    ):
+        _wait(process, listens)
+        yield Program(process, port)
 
 
 @contextmanager
 def service(
-    folder: Path,
-    settings: Mapping[str, str],
-    *,
-    core: int | None = None,
-    path: str | None = None,
+    folder: Path, settings: Mapping[str, str], *, core: int | None = None, path: str = SYSTEM
 ) -> Iterator[Service]:
     """Run the service with `twistd`, with a log file as its stdout.
 
@@ -219,7 +166,7 @@ def service(
     :param path: PATH, to use another ffmpeg than the system's.
     """
     environment = {
-        "PATH": path or SYSTEM,
+        "PATH": path,
         # Renders write here, on the disk that the page names.
         "TMPDIR": str(folder),
         "AP_KEY": KEY.hex(),
@@ -230,32 +177,51 @@ def service(
         **settings,
     }
     twistd = Path(sys.executable).with_name("twistd")
-    command = pinned(core, [twistd, "--nodaemon", "--pidfile=", "audioproxy"])
+    command: list[str | Path] = [twistd, "--nodaemon", "--pidfile=", "audioproxy"]
     log = folder / "service.log"
     start = time.perf_counter()
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            cwd=PROJECT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
+    with log.open("wb") as stream, _running(command, core, stream, env=environment) as process:
+        ports = _wait(process, lambda: _LISTENING.search(log.read_text()))
+        yield Service(process, int(ports[2]), int(ports[1]), time.perf_counter() - start)
+
+
+def own_path() -> str:
+    """Return a PATH with the project's own programs before the system's."""
+    if not (OWN_FFMPEG / "ffmpeg").exists():
+        raise RuntimeError("the project's own ffmpeg is not built: make ffmpeg")
+    return f"{OWN_FFMPEG}:{SYSTEM}"
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path], core: int | None, output: IO[bytes], **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program with its children for the duration of a block."""
+    process = subprocess.Popen(
+        pinned(core, command),
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        **options,
+    )
     try:
-        metrics_port, port = _read_ports(process, log)
-        yield Service(process, port, metrics_port, time.perf_counter() - start)
+        yield process
     finally:
-        stop(process)
+        process.terminate()
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def _read_ports(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int]:
+def _wait(process: subprocess.Popen[bytes], find: Callable[[], T | None]) -> T:
+    """Return the first true result of a function, while a program starts."""
     deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        if found := _LISTENING.search(log.read_text()):
-            return int(found[1]), int(found[2])
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := find():
+            return found
         time.sleep(0.002)
-    raise RuntimeError(f"the service does not start: {log.read_text()}")
+    raise RuntimeError(f"{process.args!r} does not start; see its log in {FOLDER}")

@@ -12,14 +12,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 
-from audioproxy.media.command.downmix import NAMED_LAYOUTS, find_mix
 from bench import loudness, plots, voice
+from bench.blocks import fill
 from bench.machine import today
 from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
 from tests.support.audio import Sound, convert, read_wav, tone, write_wav
@@ -35,27 +34,13 @@ from tests.support.measures import (
 from tests.support.programs import write_ffmpeg_without_soxr
 
 _PAGE = PROJECT / "docs" / "quality.md"
-_IMAGES = PROJECT / "docs" / "images" / "quality"
-_BLANK = re.compile(r"\{\{ *(.+?) *\}\}")
+_PLOT = PROJECT / "docs" / "images" / "quality" / "sweep.svg"
 
 # Amplitude of full-scale tones. SoX would clip what its filter adds to a tone of 1.
 _AMPLITUDE = 0.98
 
 #: A converter returns the wav file of a sound as 24-bit wav at another rate, or as 16-bit wav.
 Convert = Callable[[bytes, int, str], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Converters:
-    """The programs that are compared, by their names on the page."""
-
-    rows: Mapping[str, Convert]
-    ours: Service
-    root: Path
-
-    def render(self, source: bytes, options: str) -> Sound:
-        """Render a source through the service, and return the decoded wav file."""
-        return read_wav(_fetch(self.ours, self.root, source, options))
 
 
 def _fetch(proxy: Service, root: Path, source: bytes, options: str) -> bytes:
@@ -72,7 +57,17 @@ def _sox(source: bytes, rate: int, depth: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder, "in.wav"), Path(folder, "out.wav")
         before.write_bytes(source)
-        words = ["sox", "-V1", before, "-b", depth, after, "rate", "-v", str(rate)]
+        words: list[str | Path] = [
+            "sox",
+            "-V1",
+            before,
+            "-b",
+            depth,
+            after,
+            "rate",
+            "-v",
+            str(rate),
+        ]
         subprocess.run(words, check=True)
         return after.read_bytes()
 
@@ -82,7 +77,8 @@ def _ffmpeg(source: bytes, rate: int, depth: str) -> bytes:
 
 
 @contextmanager
-def _converters() -> Iterator[Converters]:
+def _converters() -> Iterator[dict[str, Convert]]:
+    """Run the services, and yield the programs that are compared, by their names on the page."""
     work = FOLDER / "work" / "quality"
     programs, root = work / "bin", work / "root"
     for folder in (programs, root):
@@ -99,13 +95,12 @@ def _converters() -> Iterator[Converters]:
                 proxy, root, source, f"f:wav/bd:{depth}/sr:{rate}"
             )
 
-        rows = {
+        yield {
             "audioproxy": through(ours),
             "SoX `rate -v`": _sox,
             "ffmpeg's defaults": _ffmpeg,
             "audioproxy without libsoxr": through(without),
         }
-        yield Converters(rows, ours, root)
 
 
 # Sample rates
@@ -113,12 +108,12 @@ def _converters() -> Iterator[Converters]:
 _RATES = ((96000, 44100), (44100, 48000), (48000, 44100), (44100, 96000), (192000, 48000))
 
 
-def _rates(converters: Converters) -> Iterator[str]:
+def _rates(converters: Mapping[str, Convert]) -> Iterator[str]:
     """Yield the rows of the table: the worst of all tones for each pair of rates."""
     yield "| Hz | | aliases, images | loss | residual |"
     yield "|---|---|---|---|---|"
     for rate, output in _RATES:
-        for name, converter in converters.rows.items():
+        for name, converter in converters.items():
             figures = " | ".join(_rate_figures(converter, rate, output))
             yield f"| {rate} to {output} | {name} | {figures} |"
 
@@ -141,7 +136,7 @@ def _rate_figures(converter: Convert, rate: int, output: int) -> Iterator[str]:
     yield f"{rest:.0f} dB"
 
 
-def _sweeps(converters: Converters) -> None:
+def _sweeps(converters: Mapping[str, Convert]) -> None:
     """Plot what remains of a sweep from 0 to 48 kHz at 44.1 kHz."""
     rate, output, seconds = 96000, 44100, 4
     times = np.arange(rate * seconds) / rate
@@ -150,25 +145,23 @@ def _sweeps(converters: Converters) -> None:
     source = write_wav(sweep, "24")
     panels = {
         name: read_wav(converter(source, output, "24")).channels[0].astype(float)
-        for name, converter in converters.rows.items()
+        for name, converter in converters.items()
     }
-    plots.spectrograms(panels, output, _IMAGES / "sweep.svg")
+    plots.spectrograms(panels, output, _PLOT)
 
 
 # Bit depths
 
 
-def _dither(converters: Converters) -> Iterator[str]:
-    """Yield the table of a tone of -90 dBFS in 16 bits, and plot its spectra."""
+def _dither(converters: Mapping[str, Convert]) -> Iterator[str]:
+    """Yield the table of a tone of -90 dBFS in 16 bits."""
     rate, hertz = 44100, 997
     source = write_wav(tone(rate, 12 * rate, hertz, amplitude=10 ** (-90 / 20)), "24")
     yield "| | the tone | highest harmonic | noise | noise below 4 kHz |"
     yield "|---|---|---|---|---|"
-    lines = {}
-    for name, converter in list(converters.rows.items())[:3]:
+    for name, converter in list(converters.items())[:3]:
         heard = middle(read_wav(converter(source, rate, "16")))
         frequencies, levels = spectrum(heard, rate)
-        lines[name] = frequencies, levels
         harmonics = [
             levels[np.abs(frequencies - number * hertz) < 3].max() for number in range(2, 20)
         ]
@@ -178,54 +171,22 @@ def _dither(converters: Converters) -> Iterator[str]:
         figures = (strength(heard, hertz, rate), max(harmonics), level(rest))
         shown = " | ".join(f"{figure:.1f} dBFS" for figure in figures)
         yield f"| {name} | {shown} | {level(rest) + 10 * np.log10(low):.1f} dBFS |"
-    plots.spectra(lines, _IMAGES / "dither.svg")
-
-
-# Channels
-
-_LAYOUTS = ("quad", "4.0", "5.1", "5.1(side)", "6.1", "7.1")
-
-
-def _downmix() -> Iterator[str]:
-    """Yield the table of the gains of the downmixes."""
-    yield "| Layout | | " + " | ".join(_COLUMNS) + " |"
-    yield "|---|---|" + "---|" * len(_COLUMNS)
-    for layout in _LAYOUTS:
-        speakers = NAMED_LAYOUTS[layout].split("+")
-        for channels, output in ((2, "left of stereo"), (1, "mono")):
-            mix = find_mix(len(speakers), layout, channels)
-            assert mix is not None
-            first = mix.filter.split("|")[1]
-            gains = {
-                speakers[int(number)]: float(gain)
-                for gain, number in re.findall(r"([\d.]+)\*c(\d+)", first)
-            }
-            cells = " | ".join(
-                f"{gains.get(name, 0):.3f}" if name in speakers else "" for name in _COLUMNS
-            )
-            yield f"| {layout} | {output} | {cells} |"
-
-
-_COLUMNS = ("FL", "FR", "FC", "LFE", "BL", "BR", "SL", "SR", "BC")
 
 
 def main() -> int:
-    """Measure everything, and write the page and its plots."""
+    """Measure everything, and write the tables and the plot of the page."""
     with _converters() as converters:
-        parts = {
+        tables = {
             "rates": _rates(converters),
             "dither": _dither(converters),
-            "downmix": _downmix(),
-            **voice.tables(converters.render),
-            **loudness.tables(),
+            **voice.tables(),
+            "lossy": loudness.measure_formats(),
         }
+        contents = {name: "\n".join(lines) for name, lines in tables.items()}
         _sweeps(converters)
-        filled = {name: "\n".join(lines) for name, lines in parts.items()}
-    filled["date"] = today()
-    filled["ffmpeg"] = _version(FFMPEG, "-version")
-    filled["SoX"] = _version("sox", "--version")
-    template = Path(__file__).with_name("quality.md").read_text()
-    _PAGE.write_text(_BLANK.sub(lambda match: filled[match[1]], template))
+    sox, ffmpeg = _version("sox", "--version"), _version(FFMPEG, "-version")
+    contents["run"] = f"Measured on {today()}, with SoX {sox} and ffmpeg {ffmpeg}."
+    _PAGE.write_text(fill(_PAGE.read_text(), contents))
     print(f"{_PAGE.relative_to(PROJECT)} is written")
     return 0
 

@@ -1,12 +1,13 @@
-"""Settings of the series: rounds, durations and folders."""
+"""Settings of a run: rounds, sources and folders."""
 
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.programs import FOLDER
+from bench.programs import FOLDER, Service, service
 
 #: The core of the measured server, and the core of the load generator.
 SERVER, CLIENT = 0, 1
@@ -17,12 +18,10 @@ class Bench:
     """Settings that every series receives.
 
     :ivar rounds: number of measurements of each side of a comparison.
-    :ivar seconds: duration of a load test.
     :ivar sounds: folder of the sources.
     """
 
     rounds: int
-    seconds: int
     sounds: Path
 
     @property
@@ -32,7 +31,7 @@ class Bench:
 
     @property
     def few(self) -> int:
-        """Number of rounds for plots, whose many points confirm one another."""
+        """Number of rounds for long measurements."""
         return min(3, self.rounds)
 
     def folder(self, name: str) -> Path:
@@ -41,3 +40,7 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
+
+    def service(self, name: str, **settings: str) -> AbstractContextManager[Service]:
+        """Run the service on the sources, in an empty folder, on any core."""
+        return service(self.folder(name), {"AP_LOCAL_ROOT": str(self.sounds), **settings})

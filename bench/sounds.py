@@ -31,7 +31,6 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     # Repeated without encoding, it would have steps in its time stamps, and seeks would be inexact.
     "hour.m4a": ("stereo.wav", 30, 3600, "-c:a aac"),
     "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
-    "spoken.flac": ("mono.wav", 30, 3600, "-ar 16000 -c:a flac"),
     "long.flac": ("mono.wav", 120, 14400, "-c:a flac"),
     "two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -b:a 128k"),
     "two.ogg": ("stereo.wav", 0, 120, "-c:a libvorbis"),

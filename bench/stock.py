@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,9 @@ from audioproxy.variants.files import variant_path
 from bench.client import read
 from bench.programs import Service
 
+#: Options of a quarter of a second of audio, which is 4 KB.
+SMALL = "f:mp3/br:128/t:0:0.25"
+
 _PATIENCE = 20.0
 
 
@@ -20,13 +22,11 @@ _PATIENCE = 20.0
 class Stock:
     """Stored variants whose sources may be missing: a stored variant needs no source.
 
-    :ivar names: names of the sources.
     :ivar paths: signed path of each variant.
     :ivar body: bytes of each variant.
     :ivar etag: ETag of the rendered variant, whose path is the first.
     """
 
-    names: Sequence[str]
     paths: Sequence[str]
     body: bytes
     etag: str
@@ -40,7 +40,7 @@ def stock(ours: Service, store: Path, options: str, source: str, names: Sequence
     """
     path = ours.path(options, source)
     _, body = read(ours.base, path)
-    stored = Path(placed(store, options, source))
+    stored = placed(store, options, source)
     deadline = time.monotonic() + _PATIENCE
     while not stored.exists():
         if time.monotonic() > deadline:
@@ -49,29 +49,17 @@ def stock(ours: Service, store: Path, options: str, source: str, names: Sequence
     headers, again = read(ours.base, path)
     if again != body:
         raise RuntimeError("what was stored is not what was rendered")
-    data = stored.read_bytes()
     for name in names:
-        put(placed(store, options, name), data)
+        copy = placed(store, options, name)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(stored.read_bytes())
     paths = [path, *(ours.path(options, name) for name in names)]
-    return Stock([source, *names], paths, body, headers["etag"])
+    return Stock(paths, body, headers["etag"])
 
 
-def placed(store: Path, options: str, source: str) -> str:
+def placed(store: Path, options: str, source: str) -> Path:
     """Return the file of a stored variant."""
-    return variant_path(str(store), Variant.read(options).key(f"local://{source}"))
-
-
-def put(path: str, data: bytes) -> None:
-    """Write a file and create its folder."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+    return Path(variant_path(str(store), Variant.read(options).key(f"local://{source}")))
 
 
 def names(count: int) -> list[str]:

@@ -31,6 +31,7 @@ from audioproxy.media.probe import Probe
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
+from bench.blocks import BLOCK
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -249,6 +250,18 @@ class LinkTests(SynchronousTestCase):
                     text = re.sub(r"^```.*?^```", "", place.read_text(), flags=re.M | re.S)
                     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
                     self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
+
+
+class FigureTests(SynchronousTestCase):
+    """Figures of the benchmarks, which `make bench` and `make quality` write between marks."""
+
+    def test_one_value_on_every_page(self) -> None:
+        """The README shows rows of the page on performance."""
+        *_, block = BLOCK.finditer(README)
+        shown = [line for line in block[3].splitlines() if line.startswith("| ")][1:]
+        self.assertGreater(len(shown), 3)
+        for row in shown:
+            self.assertIn(f"\n{row}", PAGES["performance"])
 
 
 class SecurityTests(SynchronousTestCase):

@@ -7,19 +7,19 @@ import time
 from collections.abc import Sequence
 
 from audioproxy.process.spawn import probe_limits, probe_parent_death_prefix
-from bench.figures import Figure, Results
+from bench.figures import Figure
 from bench.settings import Bench
 
 _MEMORY = 1 << 30
 _RUNS = 20
 
 
-def prefixes(bench: Bench) -> Results:
+def prefixes(bench: Bench) -> list[Figure]:
     """Measure the start of ffprobe and ffmpeg with their prefixes beside bare starts."""
     limits = probe_limits(_MEMORY)
     assert limits is not None, "prlimit is needed"
     words = limits.prefix(60, 1 << 30)
-    results = Results()
+    figures = []
     for program, prefix, name in (
         ("ffprobe", words, "prlimit"),
         ("ffmpeg", [*words, *probe_parent_death_prefix()], "prlimit and setpriv"),
@@ -34,8 +34,8 @@ def prefixes(bench: Bench) -> Results:
         for _ in range(bench.rounds):
             command = [program, "-version"]
             figure.add(_milliseconds([*prefix, *command]), _milliseconds(command))
-        results.figures.append(figure)
-    return results
+        figures.append(figure)
+    return figures
 
 
 def _milliseconds(command: Sequence[str]) -> float:

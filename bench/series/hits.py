@@ -2,73 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
 
-from bench.client import Listeners, read
-from bench.figures import Results
-from bench.load import Load, load
-from bench.peers import Missing, hello, nginx, thumbor
-from bench.programs import Program, Service, service
+from bench.client import Crowd
+from bench.figures import Figure
+from bench.load import load
+from bench.peers import nginx
+from bench.programs import children, free_port, service, settled, started
 from bench.settings import CLIENT, SERVER, Bench
-from bench.stock import Stock, names, placed, stock
-
-#: A quarter of a second of audio, which is 4 KB.
-SMALL = "f:mp3/br:128/t:0:0.25"
-CONNECTIONS = 64
+from bench.stock import SMALL, names, placed, stock
 
 _VARIANTS = 1000
+_CONNECTIONS = 64
 _PYTHON = (
     "Python code parses each request, decides, and writes the log line; nginx does the same in C"
 )
-_UNCHANGED = "location = /unchanged { return 304; }"
 
 
-def small_service(bench: Bench, folder: Path) -> dict[str, str]:
-    """Create the folders of a service with a store, and return its settings."""
-    (folder / "store").mkdir()
-    return {"AP_LOCAL_ROOT": str(bench.sounds), "AP_VARIANT_STORE": f"file://{folder / 'store'}"}
-
-
-def stocked(ours: Service, folder: Path) -> Stock:
-    """Return a thousand small stored variants."""
-    return stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS))
-
-
-def ask(bench: Bench, program: Program, paths: list[str], folder: Path, **headers: str) -> Load:
-    """Run a load test against a server that has its own core."""
-    return load(
-        program,
-        paths,
-        connections=CONNECTIONS,
-        seconds=bench.seconds,
-        core=CLIENT,
-        folder=folder,
-        headers={name.replace("_", "-"): value for name, value in headers.items()},
-    )
-
-
-def small(bench: Bench) -> Results:
+def small(bench: Bench) -> list[Figure]:
     """Measure 4 KB variants and 304s, each beside the fastest server of its kind."""
-    results = Results()
     folder = bench.folder("hits")
-    duties = "on one core, with 64 keep-alive connections and 1000 URLs in turn"
-    over_nginx = results.figure(
+    over_nginx = Figure(
         "HIT, proxy mode, 4 KB variants",
         "requests/s over nginx",
         "requests/s",
         target=0.45,
         at_least=True,
         peer="nginx, the same files",
-        remark=duties,
+        remark=f"on one core, with {_CONNECTIONS} keep-alive connections and {_VARIANTS} URLs in"
+        " turn",
         reason=_PYTHON,
+        in_readme=True,
     )
-    bare_nginx = results.figure(
-        "HIT, proxy mode, 4 KB variants",
-        "requests/s over nginx without its log",
-        "requests/s",
-        peer="nginx, access_log off",
-    )
-    unchanged = results.figure(
+    unchanged = Figure(
         "304",
         "requests/s over nginx `return 304`",
         "requests/s",
@@ -76,8 +46,9 @@ def small(bench: Bench) -> Results:
         at_least=True,
         peer="nginx",
         reason=_PYTHON,
+        in_readme=True,
     )
-    over_hello = results.figure(
+    over_hello = Figure(
         "304",
         "requests/s over aiohttp with uvloop",
         "requests/s",
@@ -85,136 +56,104 @@ def small(bench: Bench) -> Results:
         at_least=True,
         peer="aiohttp, a hello-world",
     )
+    port = free_port()
     with (
-        service(folder, small_service(bench, folder), core=SERVER) as ours,
+        service(folder, _settings(bench, folder), core=SERVER) as ours,
         nginx(
             folder,
-            f"root {folder}/files; {_UNCHANGED} location /silent/ {{ access_log off; alias"
-            f" {folder}/files/; }}",
+            f"root {folder}/files; location = /unchanged {{ return 304; }}",
             core=SERVER,
         ) as plain,
-        hello(core=SERVER) as python,
+        started([sys.executable, "-m", "bench.hello", str(port)], port, core=SERVER) as python,
     ):
-        stored = stocked(ours, folder)
-        files = folder / "files"
-        files.mkdir()
-        for number in range(len(stored.paths)):
-            (files / f"{number}.mp3").write_bytes(stored.body)
+        stored = stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS))
+        (folder / "files").mkdir()
         served = [f"/{number}.mp3" for number in range(len(stored.paths))]
-        silent = [f"/silent{path}" for path in served]
-        paths, one = list(stored.paths), [stored.paths[0]]
-        tag = stored.etag
-        loads = {
-            "hits": lambda: ask(bench, ours, paths, folder),
-            "files": lambda: ask(bench, plain, served, folder),
-            "silent": lambda: ask(bench, plain, silent, folder),
-            "same": lambda: ask(bench, ours, one, folder, If_None_Match=tag),
-            "nginx": lambda: ask(bench, plain, ["/unchanged"], folder),
-            "hello": lambda: ask(bench, python, ["/"], folder, If_None_Match=tag),
+        for path in served:
+            Path(f"{folder}/files{path}").write_bytes(stored.body)
+        tag = {"If-None-Match": stored.etag}
+        asked = {
+            "hits": (ours, stored.paths, {}),
+            "files": (plain, served, {}),
+            "same": (ours, stored.paths[:1], tag),
+            "nginx": (plain, ["/unchanged"], {}),
+            "hello": (python, ["/"], tag),
         }
         for number in range(bench.rounds + 1):
             # Alternate the order, since the speed of the machine itself may change.
-            order = list(loads) if number % 2 else list(reversed(loads))
-            done = {name: loads[name]().requests for name in order}
+            done = {}
+            for name in list(asked) if number % 2 else reversed(asked):
+                program, paths, headers = asked[name]
+                done[name] = load(
+                    program,
+                    paths,
+                    connections=_CONNECTIONS,
+                    core=CLIENT,
+                    folder=folder,
+                    headers=headers,
+                ).requests
             # The first round does not count, since its caches are cold.
             if number:
                 over_nginx.add(done["hits"], done["files"])
-                bare_nginx.add(done["hits"], done["silent"])
                 unchanged.add(done["same"], done["nginx"])
                 over_hello.add(done["same"], done["hello"])
-    return results
+    return [over_nginx, unchanged, over_hello]
 
 
-def beside_thumbor(bench: Bench) -> Results:
-    """Measure 4 KB variants beside stored results of thumbor."""
-    results = Results()
-    work = "HIT, proxy mode, 4 KB variants"
-    folder = bench.folder("thumbor")
-    try:
-        with (
-            service(folder, small_service(bench, folder), core=SERVER) as ours,
-            thumbor(folder / "peer", core=SERVER) as (peer, images),
-        ):
-            paths = list(stocked(ours, folder).paths)
-            sizes = [len(read(peer.base, path)[1]) for path in images]
-            figure = results.figure(
-                work,
-                "requests/s over thumbor's stored HIT",
-                "requests/s",
-                target=10,
-                at_least=True,
-                peer="thumbor",
-                remark=f"thumbor's images have {sizes[0]} bytes,"
-                f" the service's variants {_size(ours, paths)}",
-            )
-            for _ in range(bench.rounds):
-                hits = ask(bench, ours, paths, folder).requests
-                figure.add(hits, ask(bench, peer, images, folder).requests)
-    except Missing as missing:
-        results.missing[f"{work} over thumbor"] = str(missing)
-    return results
+def _settings(bench: Bench, folder: Path) -> dict[str, str]:
+    """Create the folder of a store, and return the settings of a service with it."""
+    (folder / "store").mkdir()
+    return {"AP_LOCAL_ROOT": str(bench.sounds), "AP_VARIANT_STORE": f"file://{folder / 'store'}"}
 
 
-def _size(ours: Service, paths: list[str]) -> int:
-    return len(read(ours.base, paths[0])[1])
-
-
-def large(bench: Bench) -> Results:
+def large(bench: Bench) -> list[Figure]:
     """Measure downloads of 50 MB, 16 at a time."""
-    results = Results()
     folder = bench.folder("large")
     work = "HIT, proxy mode, 50 MB file, 16 connections"
-    speed = results.figure(
+    speed = Figure(
         work,
         "MB/s over nginx with sendfile",
         "MB/s",
         target=0.85,
         at_least=True,
         peer="nginx",
+        in_readme=True,
     )
-    used = results.figure(
+    used = Figure(
         work,
         "CPU over nginx with sendfile",
         "s/GB",
         target=1.25,
         peer="nginx",
-        reason="a seventh of this CPU time is Python code that runs whenever a socket can send",
+        reason="Python code runs whenever a socket can send",
     )
     with (
-        service(folder, small_service(bench, folder)) as ours,
+        service(folder, _settings(bench, folder)) as ours,
         nginx(folder, f"root {folder}/files;") as plain,
     ):
         stored = stock(ours, folder / "store", "f:wav", "big.wav", [])
         (folder / "files").mkdir()
         # nginx serves the same file, with the service's trailer at its end. How a file was written
         # affects its layout in the page cache, and so the cost of sending it.
-        variant = Path(placed(folder / "store", "f:wav", "big.wav"))
+        variant = placed(folder / "store", "f:wav", "big.wav")
         (folder / "files" / "big.wav").hardlink_to(variant)
+        both = [(ours, stored.paths[0]), (plain, "/big.wav")]
         for number in range(bench.rounds + 1):
-            both = [(ours, stored.paths[0]), (plain, "/big.wav")]
             done = [
-                load(
-                    program,
-                    [path],
-                    connections=16,
-                    seconds=2 * bench.seconds,
-                    core=None,
-                    folder=folder,
-                )
+                load(program, [path], connections=16, seconds=2, core=None, folder=folder)
                 for program, path in (both if number % 2 else both[::-1])
             ]
             a, b = done if number % 2 else done[::-1]
             if number:
                 speed.add(a.megabytes, b.megabytes)
                 used.add(a.cpu_per_gigabyte, b.cpu_per_gigabyte)
-    return results
+    return [speed, used]
 
 
-def beside_renders(bench: Bench) -> Results:
+def beside_renders(bench: Bench) -> list[Figure]:
     """Measure hits while an encoder runs in every slot."""
-    results = Results()
     folder = bench.folder("beside")
-    figure = results.figure(
+    figure = Figure(
         "hits beside as many renders as there are slots",
         "requests/s over the same without",
         "requests/s",
@@ -223,12 +162,26 @@ def beside_renders(bench: Bench) -> Results:
         peer="the same without renders",
         remark="2 slots; neither the service nor the load generator has its own core",
     )
-    with service(folder, small_service(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:
-        paths = list(stocked(ours, folder).paths)
+    with service(folder, _settings(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:
+        paths = stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS)).paths
+
+        def hits() -> float:
+            return load(ours, paths, connections=_CONNECTIONS, core=CLIENT, folder=folder).requests
+
         for number in range(bench.rounds + 1):
-            alone = ask(bench, ours, paths, folder).requests
-            with Listeners(ours, "hour.flac", ["f:aac/gain:-1", "f:aac/gain:-2"]):
-                beside = ask(bench, ours, paths, folder).requests
+            alone = hits()
+            listeners = [
+                Crowd(ours.port, ours.path(f"f:aac/gain:-{n}", "hour.flac"), 1) for n in (1, 2)
+            ]
+            for listener in listeners:
+                listener.read_headers()
             if number:
-                figure.add(beside, alone)
-    return results
+                figure.add(hits(), alone)
+            for listener in listeners:
+                listener.leave()
+            # The service would let the encoders finish, since their output is stored.
+            for pid in children(ours.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            settled(ours)
+    return [figure]

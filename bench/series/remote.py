@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from audioproxy.s3.signing import RequestSigner
-from audioproxy.urls import Variant
 from bench.bare import first_byte, whole
 from bench.client import fetch
-from bench.figures import Figure, Results
-from bench.peers import gateway, nginx, relay
-from bench.programs import FFMPEG, Service, free_port, service, settled
+from bench.figures import Figure
+from bench.peers import gateway, nginx
+from bench.programs import FFMPEG, Service, free_port, service, settled, started
 from bench.settings import Bench
 from tests.support.authority import Authority
 
@@ -26,11 +25,11 @@ _ROUND_TRIP = 50
 # Seconds at which a deep preview starts, and the seconds of every preview.
 _DEEP, _PREVIEW = 150, 30
 
-_ROUND_TRIPS = (
-    "before the probe, the service asks the origin for the state of the source, which is a round"
-    " trip that the peer does not make"
+_ROUND_TRIPS = "before the probe, the service looks the source up, which the peer does not"
+_PLAIN = (
+    "each source is new to the service; the peer is run with `-i` and the URL, and otherwise with"
+    " its defaults"
 )
-_PLAIN = "the peer is run with `-i` and the URL, and otherwise with its defaults"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
 
 
@@ -50,25 +49,25 @@ class _Place:
     url: Callable[[str], str]
 
 
-def remote(bench: Bench) -> Results:
+def remote(bench: Bench) -> list[Figure]:
     """Measure previews of sources at an https origin and in a bucket."""
-    results = Results()
+    figures: list[Figure] = []
     folder = bench.folder("remote")
     with ExitStack() as stack:
         for make in (_origin, _bucket):
             for delay in (0, _ROUND_TRIP):
                 place = stack.enter_context(make(bench, folder / f"{make.__name__}{delay}", delay))
-                _measure(bench, results, place, folder, delay)
-    return results
+                figures += _measure(bench, place, folder, delay)
+    return figures
 
 
-def _measure(bench: Bench, results: Results, place: _Place, folder: Path, delay: int) -> None:
+def _measure(bench: Bench, place: _Place, folder: Path, delay: int) -> Iterator[Figure]:
     where = f"{place.name}, {delay} ms of round trip" if delay else place.name
     own = folder / f"service-{place.name}{delay}"
     own.mkdir(exist_ok=True)
     with service(own, place.settings) as ours:
         for name, near in _TARGETS.items():
-            figure = results.figure(
+            figure = Figure(
                 f"a 30-second preview of a remote {name}, {where}",
                 "first byte over bare `ffprobe` then `ffmpeg`",
                 "ms",
@@ -78,8 +77,9 @@ def _measure(bench: Bench, results: Results, place: _Place, folder: Path, delay:
                 reason=_ROUND_TRIPS if delay else "",
             )
             _compare(bench, figure, ours, place, f"three.{name}", 0)
+            yield figure
         if delay:
-            figure = results.figure(
+            figure = Figure(
                 f"a 30-second preview at 150 seconds into a remote flac, {where}",
                 "first byte over bare `ffmpeg -ss 150`",
                 "ms",
@@ -88,27 +88,25 @@ def _measure(bench: Bench, results: Results, place: _Place, folder: Path, delay:
                 remark=_PLAIN,
             )
             _compare(bench, figure, ours, place, "three.flac", _DEEP)
+            yield figure
 
 
 def _compare(
     bench: Bench, figure: Figure, ours: Service, place: _Place, name: str, start: int
 ) -> None:
-    """Add the rounds of one figure; the peer of a deep preview does not probe the source."""
+    """Add the rounds of one figure, each with another source.
+
+    A deep preview is of a source that was probed before, so its peer does not probe it.
+    """
     for number in range(bench.few + 1):
-        path = ours.signer.url(
-            place.source(name), Variant.read(f"f:mp3/t:{start}:{_PREVIEW}/cb:{next(_new)}")
-        )
+        path = ours.path(f"f:mp3/t:{start}:{_PREVIEW}", place.source(f"{number}/{name}"))
         took = fetch(ours.port, path, whole=False).first
         settled(ours)
-        url = place.url(name)
-        probed = 0.0 if start else whole(_probe(url))[0]
+        url = place.url(f"{number}/{name}")
+        probed = 0.0 if start else whole(_probe(url))
         alone = first_byte(_encode(url, start))
         if number:
             figure.add(1000 * took, 1000 * (probed + alone))
-
-
-# Numbers of renders, so that none of them is found in a store or joins another.
-_new = count()
 
 
 def _probe(url: str) -> list[str]:
@@ -128,7 +126,8 @@ def _origin(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
     authority = Authority(folder / "authority")
     issued = authority.issue("127.0.0.1", folder=folder)
     port = free_port()
-    listens = f"listen 127.0.0.1:{port} ssl; root {bench.sounds};"
+    # Each number is a folder with all sources.
+    listens = f"listen 127.0.0.1:{port} ssl; root {bench.sounds}; rewrite ^/\\d+(/.*)$ $1 break;"
     listens += "ssl_protocols TLSv1.2 TLSv1.3;"
     listens += f"ssl_certificate {issued.chain}; ssl_certificate_key {issued.key};"
     with nginx(folder, listens), _far(port, delay) as reached:
@@ -143,13 +142,13 @@ def _origin(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
 @contextmanager
 def _bucket(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
     """Serve the sources from a bucket of the S3 gateway."""
-    with gateway(folder, tls=True) as (store, program):
+    with gateway(folder) as store:
         name = store.make_bucket()
         for extension in _TARGETS:
-            store.put(
-                name, f"three.{extension}", (bench.sounds / f"three.{extension}").read_bytes()
-            )
-        with _far(program.port, delay) as reached:
+            for number in range(bench.few + 1):
+                source = bench.sounds / f"three.{extension}"
+                store.put(name, f"{number}/{source.name}", source.read_bytes())
+        with _far(store.port, delay) as reached:
             signer = RequestSigner(store.access_key, store.secret_key, None, store.region)
             settings = {
                 "AP_S3_ENDPOINT": f"https://127.0.0.1:{reached}",
@@ -171,5 +170,7 @@ def _far(port: int, delay: int) -> Iterator[int]:
     if not delay:
         yield port
         return
-    with relay(port, delay) as program:
-        yield program.port
+    near = free_port()
+    words = [sys.executable, "-m", "bench.relay", str(near), str(port), str(delay)]
+    with started(words, near):
+        yield near

@@ -1,22 +1,17 @@
-"""Report of the benchmark: figures, targets and the generated page."""
+"""Report of the benchmark: figures, targets, and the blocks that it fills in documents."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from bench.figures import Curve, Figure, Panel, Results
+from bench.__main__ import SERIES
+from bench.blocks import BLOCK, fill
+from bench.figures import Figure
 from bench.load import read_report
-from bench.report import Record, number, page
-
-WRK_OUTPUT = """\
-Running 2s test @ http://127.0.0.1:4000
-  2 threads and 64 connections
-  60123 requests in {took}, {size} read
-{errors}Requests/sec:  30061.50
-"""
+from bench.programs import PROJECT
+from bench.report import Run, number, page_contents, readme_contents, table
 
 
 def figure(**rest: Any) -> Figure:
@@ -25,18 +20,6 @@ def figure(**rest: Any) -> Figure:
     for ours, theirs in ((40.0, 100.0), (10.0, 20.0), (90.0, 300.0)):
         row.add(ours, theirs)
     return row
-
-
-def record(**rest: Any) -> Record:
-    """Return the record of a run with one series."""
-    panel = Panel("seconds", {"the service": [[1.0, 2.0], [3.0, 4.0]]})
-    results = Results(
-        [figure(target=0.35, at_least=True), figure(remark="on one core")],
-        [Curve("lengths", "Render length", "minutes", [1.0, 240.0], [panel], remark="It grows.")],
-        {"peaks over audiowaveform": "audiowaveform is not installed"},
-        {"speed of mp3": 112.34},
-    )
-    return Record("2026-11-21", 600.0, 3, {"cores": "2"}, {"nginx": "1.22"}, {"x": results}, **rest)
 
 
 class FigureTests(SynchronousTestCase):
@@ -64,50 +47,24 @@ class FigureTests(SynchronousTestCase):
             self.assertIs(met, figure(target=target, at_least=at_least).target_met)
 
 
-class PageTests(SynchronousTestCase):
-    """Generated page."""
+class TableTests(SynchronousTestCase):
+    """Tables of the report."""
 
     def test_rows(self) -> None:
-        """A row shows target, median, range, the medians of both sides, and the verdict.
+        """A row shows median, range, the medians of both sides, target and verdict."""
+        row = "| a HIT | over nginx | 0.4 (0.3-0.5) | 40 requests/s | 100 requests/s (nginx)"
+        self.assertIn(f"{row} | at least 0.35 | yes |", table([figure(target=0.35, at_least=True)]))
+        self.assertIn(f"{row} | at most 0.35 | **no** |", table([figure(target=0.35)]))
+        self.assertIn(f"{row} |  |  |", table([figure()]))
 
-        A figure without a target is in a separate table; its remark follows the table.
-        """
-        self.assertIn(
-            "| a HIT | over nginx | at least 0.35 | 0.4 (0.3-0.5) | 40 requests/s"
-            " | 100 requests/s (nginx) | yes |",
-            page("{{ targets }}", record()),
+    def test_notes(self) -> None:
+        """Remarks follow the table, and reasons if a target is missed, each of them once."""
+        late = {"reason": "it is late", "remark": "on one core"}
+        text = table([figure(target=0.35, **late), figure(target=1, **late)])
+        self.assertTrue(
+            text.endswith("\n\n- Missed: a HIT: it is late.\n- a HIT: on one core."), text
         )
-        text = page("{{ stated }}\n{{ remarks }}", record())
-        self.assertIn("| a HIT | over nginx | 0.4 (0.3-0.5) |", text)
-        self.assertIn("- a HIT: on one core.", text)
-        self.assertNotIn("at least", text)
-
-    def test_missing_results(self) -> None:
-        """A missing peer and a failed series are listed with the reason."""
-        text = page("{{ missing }}", record(failed={"nodes": "RuntimeError: no\nport"}))
-        self.assertIn("peaks over audiowaveform; audiowaveform is not installed.", text)
-        self.assertIn("nodes; RuntimeError: no port.", text)
-
-    def test_facts(self) -> None:
-        """Numbers in the prose come from the run.
-
-        A missing number is a question mark if a series failed; otherwise it raises KeyError.
-        """
-        self.assertEqual("mp3 112", page("mp3 {{ speed of mp3 }}", record()))
-        self.assertEqual("aac ?", page("aac {{ speed of aac }}", record(failed={"speeds": "no"})))
-        self.assertRaises(KeyError, page, "{{ speed of aac }}", record())
-
-    def test_plots(self) -> None:
-        """Each curve has a heading, an image and a remark."""
-        text = page("{{ plots }}", record())
-        for part in ("### Render length", "](images/performance/lengths.svg)", "It grows."):
-            self.assertIn(part, text)
-
-    def test_page_from_samples(self) -> None:
-        """The stored samples generate the same page as the run itself."""
-        template = "{{ targets }}{{ stated }}{{ missing }}{{ plots }}{{ machine }}{{ summary }}"
-        kept = json.loads(json.dumps(record().document()))
-        self.assertEqual(page(template, record()), page(template, Record.read(kept)))
+        self.assertNotIn("late", table([figure(target=1, **late)]))
 
     def test_numbers(self) -> None:
         """A number is rounded to three significant digits; from 100 on, to a whole number."""
@@ -115,26 +72,59 @@ class PageTests(SynchronousTestCase):
             self.assertEqual(text, number(value))
 
 
+class BlockTests(SynchronousTestCase):
+    """Blocks of documents."""
+
+    def test_contents(self) -> None:
+        """The page gets every series, and the README the same rows of some of them."""
+        series = {"hits": [figure(target=1, in_readme=True), figure(target=0.1)]}
+        run = Run("2026-11-21", 3, {"cores": "2"}, {"nginx": "1.22"}, series)
+        contents = page_contents(run)
+        self.assertIn("2026-11-21, with 3 rounds", contents["run"])
+        self.assertIn("1 of 2 targets are met", contents["run"])
+        self.assertEqual(table(series["hits"]), contents["hits"])
+        self.assertIn("| nginx | 1.22 |", contents["machine"])
+        *_, row = readme_contents(run)["claims"].splitlines()
+        self.assertEqual(1, contents["hits"].count(row.rstrip("|") + "| at most 1 |"))
+
+    def test_documents(self) -> None:
+        """The page on performance has a block for each series of the benchmark, in its order.
+
+        No block lacks its contents, in the README neither.
+        """
+        run = Run("2026-11-21", 3, {}, {}, {name: [figure(in_readme=True)] for name in SERIES})
+        page = (PROJECT / "docs" / "performance.md").read_text()
+        for text, contents in (
+            (page, page_contents(run)),
+            ((PROJECT / "README.md").read_text(), readme_contents(run)),
+        ):
+            self.assertNotEqual(text, fill(text, contents))
+        blocks = [match[2] for match in BLOCK.finditer(page)]
+        self.assertEqual([*SERIES], [name for name in blocks if name in SERIES])
+
+    def test_fill(self) -> None:
+        """Only the text between the marks of a block changes, each time."""
+        page = "# Page\n<!-- measured: a -->\nold\n<!-- end -->\ntext\n"
+        filled = "# Page\n<!-- measured: a -->\n\nnew\n\n<!-- end -->\ntext\n"
+        self.assertEqual(filled, fill(page, {"a": "new"}))
+        self.assertEqual(filled, fill(filled, {"a": "new\n"}))
+
+    def test_fill_everything(self) -> None:
+        """A block without contents and contents without a block raise KeyError."""
+        page = "<!-- measured: a -->\n<!-- end -->\n"
+        for contents in ({}, {"b": "x"}, {"a": "x", "b": "x"}):
+            self.assertRaises(KeyError, fill, page, contents)
+
+
 class LoadTests(SynchronousTestCase):
     """Output of wrk, parsed."""
 
-    def test_units(self) -> None:
-        """Requests, bytes and CPU time are converted to rates per second, from any unit of wrk."""
-        for took, seconds, size, megabytes in (
-            ("2.00s", 2.0, "1.00GB", 536.870912),
-            ("500.00ms", 0.5, "4KB", 0.008192),
-        ):
-            load = read_report(WRK_OUTPUT.format(took=took, size=size, errors=""), 0.5)
-            self.assertEqual(60123 / seconds, load.requests)
-            self.assertAlmostEqual(megabytes, load.megabytes)
-            self.assertEqual(0.5 / seconds, load.cpu)
+    def test_rates(self) -> None:
+        """Requests, bytes and CPU time are converted to rates per second."""
+        load = read_report("Running 1s test\nsummary: 500000 60123 1000000000 0\n", 0.5)
+        self.assertEqual((120246, 2000, 1), (load.requests, load.megabytes, load.cpu))
 
     def test_errors(self) -> None:
-        """A wrk report with socket errors, bad statuses or no figures raises RuntimeError."""
-        for errors in (
-            "  Non-2xx or 3xx responses: 12\n",
-            "  Socket errors: connect 0, read 7, write 0, timeout 0\n",
-        ):
-            output = WRK_OUTPUT.format(took="2.00s", size="1.00GB", errors=errors)
-            self.assertRaisesRegex(RuntimeError, "wrk says", read_report, output, 0.5)
-        self.assertRaises(RuntimeError, read_report, "unable to connect", 0.5)
+        """Errors of wrk, no requests and no summary raise RuntimeError."""
+        for text in ("summary: 500000 60123 10 1\n", "summary: 500000 0 0 0\n", "no connection"):
+            self.assertRaisesRegex(RuntimeError, "wrk says", read_report, text, 0.5)

@@ -26,7 +26,6 @@ from tests.support.programmes import (
     varied_programmes,
 )
 
-# `make quality` compares a hundred.
 PROGRAMMES = 10
 
 
