@@ -27,9 +27,7 @@ from twisted.python.usage import Options as UsageOptions
 from audioproxy._twisted import (
     first_environment,
     forget_exit_signal,
-    skip_log_prefixes,
     use_monotonic_clock,
-    without_openssl,
     write_to_log_file,
 )
 from audioproxy.config import Config, ConfigError, load
@@ -89,8 +87,7 @@ class _TwistdService(AudioProxy):
     """The service in a process of its own: with twistd's log, signal handlers and limits."""
 
     def __init__(self, options: Options) -> None:
-        with nullcontext() if options.config.has_outbound_requests else without_openssl():
-            from twisted.internet import reactor
+        from twisted.internet import reactor
 
         use_monotonic_clock(reactor)
         raise_descriptor_limit()
@@ -104,7 +101,6 @@ class _TwistdService(AudioProxy):
         access_log = log_request
         if self._lines is not None:
             access_log = self._lines.request
-            skip_log_prefixes()
         super().__init__(
             options.config, reactor, access_log, listens=True, listening=options.listening
         )

@@ -11,7 +11,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import Factory
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import URI, Agent, HTTPConnectionPool
@@ -23,9 +22,7 @@ from audioproxy._twisted import (
     close_after_strays,
     request_with_target,
     response_connection,
-    silence_factory,
 )
-from tests.support.http import Log
 from tests.support.wire import Network, reply
 
 
@@ -200,49 +197,3 @@ class AbortResponseTests(AgentCase):
         self.response(reply(200, b"hello")).deliverBody(receiver)
         abort_response(receiver)
         self.assertEqual(b"hello", receiver.data)
-
-
-class SilenceFactoryTests(SynchronousTestCase):
-    """`silence_factory`"""
-
-    def logged(self, factory: Any) -> int:
-        """Return the number of lines that a factory logs when it starts and stops."""
-        log = Log()
-        forget = log.start()
-        try:
-            factory.doStart()
-            factory.doStop()
-        finally:
-            forget()
-        return len(log.events)
-
-    def test_needed(self) -> None:
-        """The factory of an Agent's connection pool logs its start and its stop.
-
-        When this fails, delete the function.
-        """
-        factories: list[Any] = []
-
-        class Endpoint:
-            def connect(self, factory: Any) -> Deferred[Any]:
-                factories.append(factory)
-                return Deferred()
-
-        endpoint: Any = Endpoint()
-        agent = Agent(Network())
-        uri = URI.fromBytes(b"http://a.test/")
-        request_with_target(agent, endpoint, b"GET", uri, Headers(), None, b"/")
-        self.assertEqual(2, self.logged(factories[0]))
-
-    def test_silent(self) -> None:
-        """A silenced factory logs nothing; a factory of another type is left unchanged.
-
-        When this fails, look in `twisted.internet.protocol.Factory.doStart` for the condition of
-        its log.
-        """
-        factory: Factory[Any] = Factory()
-        silence_factory(factory)
-        self.assertEqual(0, self.logged(factory))
-        stranger: Any = object()
-        silence_factory(stranger)
-        self.assertFalse(hasattr(stranger, "noisy"))

@@ -34,7 +34,6 @@ from audioproxy._twisted import (
     monotonic_clock,
     request_with_target,
     response_connection,
-    silence_factory,
 )
 from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.errors import TransportError
@@ -150,16 +149,16 @@ class _TrackingEndpoint:
         self._open_connections = open_connections
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        silence_factory(protocolFactory)
         factory = _ConnectionFactory(protocolFactory, self._open_connections)
         connecting: Deferred[Any] = self._endpoint.connect(factory)
         return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
 
 
 class _ConnectionFactory(WrappingFactory):
+    noisy = False
+
     def __init__(self, factory: IProtocolFactory, open_connections: set[PooledConnection]) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
-        silence_factory(self)
         self.protocol = PooledConnection
         self.open_connections = open_connections
 

@@ -8,7 +8,6 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.web.server import Site
 
-from audioproxy._twisted import silence_factory
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.connections import Connections
 from audioproxy.server.fast_path import FastPath
@@ -24,6 +23,7 @@ class ProxySite(Site):
     :ivar stopping: each connection closes after its current response.
     """
 
+    noisy = False
     protocol: Any = ProxyChannel
     requestFactory = ProxyRequest
 
@@ -41,7 +41,6 @@ class ProxySite(Site):
         :param on_eviction: see `Connections`.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
-        silence_factory(self)
         self.connections = Connections(clock, most_connections, on_eviction)
         self.fast_path = fast_path
         self.stopping = False

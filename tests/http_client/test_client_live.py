@@ -153,17 +153,16 @@ def reactor_iteration() -> Deferred[None]:
 
 
 class ImportTests(SynchronousTestCase):
-    """Imports that a service needs only for remote sources and stores"""
+    """Imports that a service needs only for buckets"""
 
     def test_lazy_imports(self) -> None:
-        """Importing `audioproxy.engine` imports neither OpenSSL nor Twisted's HTTP client."""
+        """Importing the engine does not import botocore, which takes a tenth of a second."""
         code = (
-            "import sys, audioproxy.engine, audioproxy._twisted;"
-            "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
+            "import sys, audioproxy.engine, audioproxy._twisted;print('botocore' in sys.modules)"
         )
         # Import this working tree: an installed package could belong to another working tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, env=environment
         )
-        self.assertEqual(b"[]\n", ran.stdout)
+        self.assertEqual(b"False\n", ran.stdout)
