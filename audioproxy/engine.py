@@ -17,7 +17,7 @@ from audioproxy.files.scratch_files import AnonymousSpace, check_folder, tempora
 from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
+from audioproxy.http_client.client import ClientsByBundle, HttpClient, UnusableBundle
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.probe import Probe
 from audioproxy.observe.log_context import Logger
@@ -41,7 +41,6 @@ from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable, VariantStore
 
 if TYPE_CHECKING:
-    from audioproxy.http_client.client import HttpClient
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 

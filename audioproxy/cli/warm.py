@@ -27,7 +27,7 @@ from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
-from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
+from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
 
 _DESCRIPTION = """\
 Fetch URLs, so that the service renders and stores their variants before clients request them.

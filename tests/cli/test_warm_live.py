@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import Fetcher
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
-from audioproxy.http_client.ca_bundles import ClientsByBundle
+from audioproxy.http_client.client import ClientsByBundle
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
 from tests.support.service import (

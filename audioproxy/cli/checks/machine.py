@@ -19,7 +19,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.ca_bundles import ClientsByBundle
+from audioproxy.http_client.client import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
