@@ -162,7 +162,7 @@ def _checks(
         ("open files", check_open_files(config)),
         ("ffmpeg", check_programs(proxy)),
         ("local sources", check_local_sources(config)),
-        ("variant store", check_stores(reactor, settings, proxy)),
+        ("variant store", check_stores(settings, proxy)),
         ("certificates", check_certificates(reactor, settings)),
         ("temporary files", check_temporary_files(config)),
         ("ports", check_ports(reactor, settings, proxy)),

@@ -9,12 +9,11 @@ from http import HTTPStatus
 from itertools import count
 from urllib.parse import urlsplit
 
-from twisted.internet.interfaces import IConsumer, IReactorTime
+from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.http import get
 from audioproxy.cli.url_input import parse_url, percent_encode_typed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
@@ -51,13 +50,11 @@ class Fetcher:
     def __init__(
         self,
         client: HttpClient,
-        clock: IReactorTime,
         timeout: float,
         tries: int,
         on_bytes: Callable[[int], object],
     ) -> None:
         self._client = client
-        self._clock = clock
         self._timeout = timeout
         self._tries = {429: tries, **_GATEWAY_TRIES}
         self._on_bytes = on_bytes
@@ -70,11 +67,11 @@ class Fetcher:
         request_url = _normalize(url)
         try:
             for tried in count(1):
-                response = await get(self._client, self._clock, request_url, self._timeout)
+                response = await self._client.request("GET", request_url, {}, timeout=self._timeout)
                 if tried >= self._tries.get(response.status, 1):
                     break
                 response.discard()
-                await deferLater(self._clock, _retry_delay(response))
+                await deferLater(self._client.clock, _retry_delay(response))
         except TransportError as error:
             raise FetchFailed(f"the request failed ({error})") from error
         return await self._classify(response)

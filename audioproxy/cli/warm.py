@@ -167,7 +167,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
             client = clients.client()
         except UnusableBundle as error:
             raise UsageError(str(error)) from None
-        fetcher = Fetcher(client, reactor, arguments.timeout, arguments.tries, progress.add_bytes)
+        fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:
             await fetch_all(urls, fetcher, progress, arguments.concurrency)

@@ -21,7 +21,6 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.deadlines import ProgressTimeout
-from audioproxy.http_client.agent import ExactUrlAgent
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,
@@ -136,10 +135,6 @@ class HttpClient:
         if body is not None:
             body.response_received()
         return Response(self.clock, response)
-
-    def agent(self, url: str) -> ExactUrlAgent:
-        """Return an agent that sends requests for one URL through this client's connection pool."""
-        return ExactUrlAgent(self._connections, url.encode("ascii"))
 
     def open(self) -> None:
         """Allow requests again after `close`."""

@@ -61,9 +61,7 @@ class BucketTests(StoreCase):
 
     def check(self, *responses: bytes, **settings: Any) -> list[CheckResult]:
         """Return the results for a store that sends these responses."""
-        return self.results(
-            check_bucket(self.network, self.config(**settings), self.variants), *responses
-        )
+        return self.results(check_bucket(self.config(**settings), self.variants), *responses)
 
     def test_good(self) -> None:
         """The check writes, finds, fetches by a presigned URL and deletes an object."""
@@ -195,6 +193,6 @@ class ClockTests(StoreCase):
         for headers, expected in (({}, []), (date, [ahead])):
             for store, sources in ((self.variants, None), (None, self.sources)):
                 proxy: Any = SimpleNamespace(store=store, bucket_sources=sources)
-                checking = check_stores(self.network, settings, proxy)
+                checking = check_stores(settings, proxy)
                 results = self.results(checking, reply(404, error("NoSuchBucket"), headers))
                 self.assertEqual(expected, [each for each in results if each.check == "clock"])

@@ -34,7 +34,7 @@ class FetchTests(ClientCase):
     def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
         """Start to fetch a URL, with these responses."""
         self.network.scripts += responses
-        fetcher = Fetcher(self.client, self.network, 600, tries, self.byte_counts.append)
+        fetcher = Fetcher(self.client, 600, tries, self.byte_counts.append)
         return self.begin(fetcher.fetch(url))
 
     def failure_reason(self, fetching: Deferred[str]) -> str:

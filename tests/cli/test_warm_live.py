@@ -36,7 +36,7 @@ class ServiceTests(ServiceCase):
         self.printed: list[str] = []
         self.patch(warm_module, "print_errors", self.printed.append)
         progress = WarmProgress(tqdm(disable=True), reactor.seconds)
-        fetcher = Fetcher(client, reactor, 30, 3, progress.add_bytes)
+        fetcher = Fetcher(client, 30, 3, progress.add_bytes)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         try:
             await fetch_all(read_urls(urls, None, None), fetcher, progress, 2)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from audioproxy.cli.checks.disk_space import check_free_space, filesystem_of
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.formatting import format_count
-from audioproxy.cli.http import get
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
@@ -166,7 +165,7 @@ async def check_ports(
     site = ProxySite(proxy.resource, reactor, 1)
 
     async def fetch(url: str) -> bytes:
-        return await (await get(client, reactor, url, _TIMEOUT)).read(_DOCUMENT)
+        return await (await client.request("GET", url, {}, timeout=_TIMEOUT)).read(_DOCUMENT)
 
     try:
         for variable, port, bind in (

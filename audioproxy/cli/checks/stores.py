@@ -5,13 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import AsyncIterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from audioproxy.cli.checks.disk_space import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
-from audioproxy.cli.http import get
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.error_hints import describe_clock_offset, hint_for
@@ -34,9 +32,7 @@ _NOTE_OFFSET, _BAD_OFFSET = 5, 300
 _SKIPPED = "not checked, since the store cannot be used"
 
 
-async def check_stores(
-    reactor: Any, settings: UsableSettings, proxy: AudioProxy
-) -> AsyncIterator[CheckResult]:
+async def check_stores(settings: UsableSettings, proxy: AudioProxy) -> AsyncIterator[CheckResult]:
     """Check the variant store and the bucket sources, and compare the clock with theirs."""
     config = settings.config
     if "AP_VARIANT_STORE" in settings.refused:
@@ -49,7 +45,7 @@ async def check_stores(
     elif isinstance(config.variant_store, FileStore):
         yield await check_folder(config, config.variant_store.path, proxy.engine.store)
     elif isinstance(proxy.engine.store, S3VariantStore):
-        async for result in check_bucket(reactor, config, proxy.engine.store):
+        async for result in check_bucket(config, proxy.engine.store):
             yield result
     if not _is_shared(config) and proxy.engine.bucket_sources is not None:
         async for result in check_bucket_sources(config, proxy.engine.bucket_sources):
@@ -75,16 +71,14 @@ async def check_folder(config: Config, path: str, store: VariantStore) -> CheckR
     )
 
 
-async def check_bucket(
-    reactor: Any, config: Config, store: S3VariantStore
-) -> AsyncIterator[CheckResult]:
+async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[CheckResult]:
     """Check that a bucket is writable, and that a presigned URL returns what was written."""
     objects = store.object_store
     unwritable = None
     presigned: list[CheckResult] = []
 
     async def inspect(proof: StoreObject) -> None:
-        presigned.append(await _check_presigned_url(reactor, config, proof))
+        presigned.append(await _check_presigned_url(config, proof))
 
     try:
         await store.check_writable(_CONTENT, inspect)
@@ -101,11 +95,11 @@ async def check_bucket(
     yield _check_encryption("way to the store", config.variant_s3, objects, unwritable, prefix)
 
 
-async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject) -> CheckResult:
+async def _check_presigned_url(config: Config, proof: StoreObject) -> CheckResult:
     """Fetch the test object by its presigned URL, without credentials."""
     url = proof.presign(config.presign_ttl)
     try:
-        document = await read_document(await get(proof.store.client, reactor, url))
+        document = await read_document(await proof.store.client.request("GET", url, {}))
         failure = None if document == _CONTENT else "different content from what was written"
     except (StoreError, TransportError) as error:
         failure = str(error)
