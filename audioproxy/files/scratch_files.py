@@ -24,9 +24,6 @@ class ScratchFile(Protocol):
     @property
     def descriptor(self) -> int: ...  # noqa: D102
 
-    def grown(self, size: int) -> None:
-        """Handle growth to ``size`` bytes, which will not change any more."""
-
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""
 
@@ -84,9 +81,6 @@ class AnonymousFile:
     def descriptor(self) -> int:
         """The open descriptor."""
         return self._file.fileno()
-
-    def grown(self, size: int) -> None:
-        """Do nothing: the file is not read while it grows."""
 
     def close(self) -> None:
         """Close and thereby remove the file; repeated calls are harmless."""

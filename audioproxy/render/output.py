@@ -131,9 +131,7 @@ class RenderOutput:
             self._patch()
         readable = min(size, self.limit)
         has_grown = readable > self.size
-        if has_grown:
-            self.size = readable
-            self._scratch.grown(readable)
+        self.size = max(readable, self.size)
         if size > self.limit:
             refusal = OutputTooLarge()
             _log.warn("the encoder was stopped: {why}", why=refusal.message)

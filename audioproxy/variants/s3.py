@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -16,7 +18,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.concurrency.shared_result import SharedCalls
-from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream
@@ -39,13 +41,15 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
-from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
 PART_SIZE = 4 * 1024**3
+
+# Bytes of one read. hashlib releases the GIL for each.
+_HASH_CHUNK = 256 * 1024
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
@@ -126,8 +130,7 @@ class _RangeStream:
 class S3VariantStore:
     """A variant store in a bucket, which several nodes may share.
 
-    An object appears whole or not at all: the store checks it against a hash that was computed
-    while the variant was rendered.
+    An object appears whole or not at all: the store checks it against a hash.
 
     :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
@@ -206,17 +209,12 @@ class S3VariantStore:
     def close_now(self) -> None:
         """Do nothing, as `close`."""
 
-    async def create(self, seconds: float) -> HashingScratchFile:
+    async def create(self, seconds: float) -> ScratchFile:
         """Return a new scratch file.
 
         :raises OSError: where there is no space, or permission is denied.
         """
-        scratch = await self._space.create(seconds)
-        try:
-            return HashingScratchFile(scratch, self._run_in_thread, self._part_size)
-        except OSError:
-            scratch.close()
-            raise
+        return await self._space.create(seconds)
 
     async def lookup(self, key: str) -> StoredObject | None:
         """Return the variant stored under ``key``; None where there is none, or access is denied.
@@ -258,8 +256,6 @@ class S3VariantStore:
         :raises StoreError: where the store refuses.
         :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
         """
-        if not isinstance(scratch, HashingScratchFile):
-            raise TypeError("only a file that this store created can be committed to it")
         if self._uploads.count >= _MAX_UPLOADS:
             raise OSError(f"{_MAX_UPLOADS} uploads are under way, and no more are accepted")
         self._uploads.begin()
@@ -271,14 +267,13 @@ class S3VariantStore:
             self._uploads.end()
 
     async def _commit(
-        self, key: str, scratch: HashingScratchFile, size: int, headers: VariantHeaders
+        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
     ) -> None:
-        hashes = await scratch.hashes(size)
-        starts = range(0, size, self._part_size)
-        parts = [
-            UploadRange(scratch, start, min(start + self._part_size, size), sha256)
-            for start, sha256 in zip(starts, hashes, strict=True)
-        ]
+        if not size:
+            raise ValueError("a lookup would take an empty object for a miss")
+        parts = await await_uncancelled(
+            self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
+        )
         target, object_headers = self._object(key), _object_headers(headers)
         with suppress(Unavailable):
             await self._write(target, object_headers, parts)
@@ -311,6 +306,36 @@ class S3VariantStore:
         }[type(error)]
         wanted = hint_for(self.object_store, error, wanted)
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _ScratchReader:
+    """The bytes of a scratch file, read by offset."""
+
+    scratch: ScratchFile
+
+    def read(self, offset: int, limit: int) -> bytes:
+        return os.pread(self.scratch.descriptor, limit, offset)
+
+
+def _hash_parts(scratch: ScratchFile, size: int, part_size: int) -> list[UploadRange]:
+    """Return the parts in which the first ``size`` bytes of a file are uploaded.
+
+    :raises OSError: where the file cannot be read, or is shorter.
+    """
+    source = _ScratchReader(scratch)
+    parts = []
+    for start in range(0, size, part_size):
+        stop = min(start + part_size, size)
+        sha256, offset = hashlib.sha256(), start
+        while offset < stop:
+            data = source.read(offset, min(_HASH_CHUNK, stop - offset))
+            if not data:
+                raise OSError("the scratch file is shorter than it was")
+            sha256.update(data)
+            offset += len(data)
+        parts.append(UploadRange(source, start, stop, sha256.hexdigest()))
+    return parts
 
 
 def _object_headers(headers: VariantHeaders) -> dict[str, str]:

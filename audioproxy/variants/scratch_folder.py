@@ -39,9 +39,6 @@ class NamedFile:
         """The open descriptor."""
         return self._descriptor
 
-    def grown(self, size: int) -> None:
-        """Do nothing: the file is not read while it grows."""
-
     def moved(self) -> None:
         """Record that the file was renamed, so that `close` does not remove it."""
         self.path = None

@@ -351,9 +351,6 @@ class _Spool:
 
     descriptor: int
 
-    def grown(self, size: int) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

@@ -465,9 +465,6 @@ class FakeOutput(RenderOutput):
 class _NoFile:
     descriptor = -1
 
-    def grown(self, size: int) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

@@ -21,7 +21,7 @@ from twisted.logger import formatEvent
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
-from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchSpace
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchFile, ScratchSpace
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
@@ -35,7 +35,6 @@ from audioproxy.s3.objects import (
 )
 from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
 from audioproxy.variants.s3 import PART_SIZE, S3VariantStore, StoredObject
@@ -453,11 +452,10 @@ class OpenRangeTests(VariantCase):
 class CommitCase(VariantCase):
     """Commits of variants to the bucket."""
 
-    def create(self, data: bytes, size: int | None = None) -> HashingScratchFile:
+    def create(self, data: bytes) -> ScratchFile:
         """Return a scratch file with this rendered output."""
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, data)
-        scratch.grown(len(data[:size]))
         return scratch
 
     def commit(
@@ -468,7 +466,7 @@ class CommitCase(VariantCase):
     ) -> Deferred[None]:
         """Start to commit a variant, then run the threads and the network."""
         size = len(data) if size is None else size
-        scratch = self.create(data, size)
+        scratch = self.create(data)
         committing = self.begin(self.variants.commit(KEY, scratch, size, headers))
         self.threads.run()
         self.network.run()
@@ -524,6 +522,7 @@ class CommitTests(CommitCase):
 
     def test_parts(self) -> None:
         """A variant that is larger than one part is uploaded in several parts."""
+        self.patch(s3_module, "_HASH_CHUNK", 300)
         self.variants = self.make(part_size=1000)
         for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
             self.network.requests.clear()
@@ -539,12 +538,6 @@ class CommitTests(CommitCase):
                 digest = hashlib.sha256(put.body).hexdigest()
                 self.assertEqual(put.headers["x-amz-content-sha256"], digest)
 
-    def test_foreign_scratch(self) -> None:
-        """Committing a scratch file of another store raises TypeError."""
-        scratch = AnonymousFile()
-        self.error_of(self.variants.commit(KEY, scratch, 0, HEADERS), TypeError)
-        scratch.close()
-
     def test_short_file(self) -> None:
         """A file that is shorter than the given size is not stored.
 
@@ -553,6 +546,37 @@ class CommitTests(CommitCase):
         for data, size, kind in ((b"hell", 5, OSError), (b"", 0, ValueError)):
             self.failureResultOf(self.commit(data, size=size), kind)
             self.assertEqual(self.network.requests, [])
+
+    def test_unreadable(self) -> None:
+        """A file that cannot be read is not stored."""
+
+        def fail(*_: object) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        self.patch(os, "pread", fail)
+        error = self.failureResultOf(self.commit(), OSError).value
+        self.assertEqual((errno.EIO, []), (error.errno, self.network.requests))
+
+    def test_no_thread(self) -> None:
+        """If no thread can be started to hash the file, the commit raises OSError."""
+
+        def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        self.variants = self.make(in_thread=no_thread)
+        error = self.failureResultOf(self.commit(), OSError).value
+        self.assertEqual((errno.EAGAIN, []), (error.errno, self.network.requests))
+
+    def test_cancelled_while_hashed(self) -> None:
+        """A cancelled commit waits for the thread that reads the file, and sends no request."""
+        scratch = self.create(b"hello")
+        committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
+        committing.cancel()
+        self.assertNoResult(committing)
+        self.threads.run()
+        self.exactly(committing, CancelledError)
+        self.assertEqual([], self.network.requests)
+        scratch.close()
 
     def test_cancelled(self) -> None:
         """A cancelled commit aborts its request, so that no object is created."""
@@ -726,16 +750,6 @@ class CreateTests(CommitCase):
 
         failure = self.error_of(self.make(space=Full()).create(10), OSError)
         self.assertEqual(failure.errno, errno.ENOSPC)
-
-    def test_no_thread(self) -> None:
-        """If no thread can be started, `create` raises OSError and leaves no file open."""
-
-        def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
-            raise OSError(errno.EAGAIN, "can't start new thread")
-
-        creating = self.begin(self.make(in_thread=no_thread).create(10))
-        failure = self.failureResultOf(creating, OSError)
-        self.assertEqual(failure.value.errno, errno.EAGAIN)
 
 
 class LogTests(CommitCase):
