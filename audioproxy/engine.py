@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,10 @@ class Engine:
     :ivar sources: opens a source of any kind.
     :ivar bucket_sources: the sources in an object store, or None.
     :ivar store: the variant store, or None.
+    :ivar file_store: the same store, if it is a folder: it alone has scratch files of its own, and
+        reads small variants at once.
+    :ivar presign: returns the presigned URL of a variant from its cache key and a number of
+        seconds; None where the store is no bucket.
     :ivar programs: ffmpeg and ffprobe.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
@@ -94,7 +99,9 @@ class Engine:
         self._space = AnonymousSpace(self._blocking_calls.run_detached, self._folder)
         self._clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
 
+        self.presign: Callable[[str, int], str] | None = None
         self.store = self._make_store(config)
+        self.file_store = self.store if isinstance(self.store, FileVariantStore) else None
         self.bucket_sources: S3Sources | None = None
         self.sources = self._make_sources(config)
 
@@ -204,14 +211,14 @@ class Engine:
 
     async def close(self, deadline: Deadline) -> None:
         """Remove temporary files, and close all outbound connections."""
-        if self.store is not None:
-            await self.store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
+        if self.file_store is not None:
+            await self.file_store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
         await self._clients.close()
 
     def close_now(self) -> None:
         """Remove everything from the store that a failed start left there."""
-        if self.store is not None:
-            self.store.close_now()
+        if self.file_store is not None:
+            self.file_store.close_now()
 
     def _make_sources(self, config: Config) -> SourceDispatcher:
         allowlist = Allowlist(config.source_allowlist)
@@ -264,11 +271,13 @@ class Engine:
                 endpoint=store.name,
             )
         try:
-            return S3VariantStore(store, where.bucket, self._space, self.clock, self._threads)
+            bucket = S3VariantStore(store, where.bucket, self._space, self.clock, self._threads)
         except StoreError as error:
             raise BootError(
                 f"AP_VARIANT_STORE: {error}; set {endpoint_prefix}_ADDRESSING to path"
             ) from error
+        self.presign = bucket.presign
+        return bucket
 
     def _object_store(
         self, settings: S3Config, endpoint_prefix: str, bundle_prefix: str

@@ -23,7 +23,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.config import BucketStore, Config
+from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.observe.access_log import AccessLog, log_request
@@ -31,7 +31,6 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
-from audioproxy.variants.files import FileVariantStore
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
@@ -80,14 +79,15 @@ class AudioProxy(Service):
         self.drain_timeout = engine.drain_timeout
         seconds, metrics = engine.clock.seconds, engine.metrics
         # A file store has no URLs for redirects, so `serve_mode` has no effect on it.
-        in_bucket = isinstance(config.variant_store, BucketStore)
+        presign = engine.presign if config.serve_mode == "redirect" else None
         variants = VariantHandler(
             metrics,
             engine.renders,
             engine.preparer,
             engine.store,
             time.time,
-            config.presign_ttl if in_bucket and config.serve_mode == "redirect" else None,
+            config.presign_ttl if presign is not None else None,
+            presign,
         )
         instrumentation = Instrumentation(seconds, metrics, Cors(config.allow_origin), access_log)
         self.resource = AudioProxyResource(
@@ -105,9 +105,8 @@ class AudioProxy(Service):
         self._listeners: tuple[Listener, Listener] | None = None
         if listens:
             self.port, self.metrics_port = config.port, config.metrics_port
-            small_variants = engine.store if isinstance(engine.store, FileVariantStore) else None
             fast_path = FastPath(
-                self.resource.verified_paths, variants, small_variants, instrumentation
+                self.resource.verified_paths, variants, engine.file_store, instrumentation
             )
             most = max_clients(config.max_concurrency + config.max_probe_concurrency)
             evicted = metrics.connection_evicted

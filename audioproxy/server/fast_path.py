@@ -21,7 +21,7 @@ from twisted.web.server import version
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.server.request_headers import is_host
-from audioproxy.variants.interfaces import SmallVariantReader
+from audioproxy.variants.files import FileVariantStore
 from audioproxy.web.exchange import choose_request_id
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePlan, plan_response
@@ -61,7 +61,7 @@ class FastPath:
         self,
         verified_paths: VerifiedPathCache,
         variants: VariantHandler,
-        small_variants: SmallVariantReader | None,
+        small_variants: FileVariantStore | None,
         instrumentation: Instrumentation,
     ) -> None:
         """Use the objects of the ordinary path.

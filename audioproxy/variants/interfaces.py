@@ -33,24 +33,8 @@ class StoredVariant(Protocol):
         """
         ...
 
-    def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read the variant for ``seconds``.
-
-        :raises NotImplementedError: for a store without URLs. Its variants are served in proxy mode
-            only.
-        """
-        ...
-
     def close(self) -> None:
         """Release the variant; repeated calls are harmless."""
-
-
-class SmallVariantReader(Protocol):
-    """Reads small variants without waiting."""
-
-    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Return a small variant whole; None where that would take long."""
-        ...
 
 
 class VariantStore(ScratchSpace, Protocol):
@@ -78,19 +62,4 @@ class VariantStore(ScratchSpace, Protocol):
 
         :raises Unwritable: where it cannot.
         """
-        ...
-
-    async def check_writable(self) -> None:
-        """Prove that a store which is not open can be written to, and leave nothing behind.
-
-        :raises Unwritable: where it cannot; the text is that of `open` where both fail.
-        """
-        ...
-
-    async def close(self, seconds: float) -> None:
-        """Remove temporary files, within ``seconds``."""
-        ...
-
-    def close_now(self) -> None:
-        """Remove temporary files after a boot that failed."""
         ...

@@ -97,10 +97,6 @@ class StoredObject:
                 f" the ETag {self.etag} in its lookup"
             )
 
-    def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read the variant for ``seconds``."""
-        return self.target.presign(min(seconds, MAX_PRESIGN_SECONDS))
-
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
@@ -165,23 +161,16 @@ class S3VariantStore:
         """The bucket and the origin of its store."""
         return f"s3://{self._bucket} at {self.object_store.name}"
 
-    async def open(self) -> None:
-        """Prove the bucket writable, by writing, finding and removing an object.
-
-        :raises Unwritable: where it is not.
-        """
-        await self.check_writable()
-
-    async def check_writable(
+    async def open(
         self,
         content: bytes = b"",
         inspect: Callable[[StoreObject], Coroutine[Any, Any, object]] | None = None,
     ) -> None:
-        """Write an object, find it, and remove it.
+        """Prove the bucket writable, by writing, finding and removing an object.
 
         :param content: bytes of the object.
         :param inspect: called with the object while it exists.
-        :raises Unwritable: where one of the steps fails.
+        :raises Unwritable: where one of the three steps fails.
         """
         proof = self._object(f".audioproxy-proof-{uuid.uuid4().hex}")
         try:
@@ -203,12 +192,6 @@ class S3VariantStore:
         except StoreError as error:
             self._raise_unwritable("removing the object that was written", error)
 
-    async def close(self, seconds: float) -> None:
-        """Do nothing: an unfinished upload leaves nothing in the bucket."""
-
-    def close_now(self) -> None:
-        """Do nothing, as `close`."""
-
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new scratch file.
 
@@ -225,6 +208,10 @@ class S3VariantStore:
         :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
         return await self._lookups.join(key, lambda: self._look_up(key))
+
+    def presign(self, key: str, seconds: int) -> str:
+        """Return a URL with which anyone can read the variant of a key for ``seconds``."""
+        return self._object(key).presign(min(seconds, MAX_PRESIGN_SECONDS))
 
     async def _look_up(self, key: str) -> StoredObject | None:
         target = self._object(key)

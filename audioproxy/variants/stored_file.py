@@ -21,7 +21,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NoReturn
 
 from twisted.internet.defer import Deferred
 
@@ -87,10 +86,6 @@ class StoredFile:
         assert self.run_read is not None
         # After `close`, the read fails, and its result is not used.
         return self.run_read(lambda: len(os.pread(self.descriptor, count, offset)))
-
-    def presign(self, seconds: int) -> NoReturn:
-        """Raise NotImplementedError: no client can read this disk."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file; repeated calls are harmless."""

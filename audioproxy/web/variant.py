@@ -30,6 +30,8 @@ class VariantHandler:
     :ivar now: Unix time in seconds.
     :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
         (AP_SERVE_MODE).
+    :ivar presign: returns the presigned URL of a variant from its cache key and its lifetime; None
+        in proxy mode.
     """
 
     metrics: Metrics
@@ -38,6 +40,7 @@ class VariantHandler:
     store: VariantStore | None
     now: Callable[[], float]
     presign_ttl: int | None = None
+    presign: Callable[[str, int], str] | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
         """Respond to a request whose signature is verified and that has not expired.
@@ -115,7 +118,8 @@ class VariantHandler:
                 raise RangeNotSatisfiable(stored.size)
             exchange.set_cache_state(plan.cache_state)
             if plan.outcome is Outcome.REDIRECT:
-                location = stored.presign(plan.redirect_seconds)
+                assert self.presign is not None
+                location = self.presign(request.key, plan.redirect_seconds)
                 exchange.set_headers({**plan.headers, b"location": location.encode("ascii")})
                 exchange.respond(plan.status, None if exchange.method == b"HEAD" else b"")
             elif exchange.method == b"HEAD":

@@ -404,7 +404,6 @@ class FakeStored:
 
     :ivar error: raised by every read from the offset ``error_at`` on, if set.
     :ivar refusal: raised by `open_range`, if set.
-    :ivar url: the URL to which `presign` adds a lifetime; None for a store that cannot presign.
     """
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:
@@ -412,7 +411,6 @@ class FakeStored:
         self.error: Exception | None = None
         self.error_at = 0
         self.refusal: Exception | None = None
-        self.url: str | None = None
         self.opened = self.closed = 0
 
     def open(self) -> FakeStored:
@@ -433,11 +431,6 @@ class FakeStored:
         if self.refusal is not None:
             raise self.refusal
         return FileProducer(self, start, stop)
-
-    def presign(self, seconds: int) -> str:
-        """Return a URL whose query states its lifetime."""
-        assert self.url is not None
-        return f"{self.url}?expires={seconds}"
 
     def close(self) -> None:
         """Count a close."""
@@ -611,6 +604,7 @@ class ResourceHarness:
             self if with_store else None,
             lambda: self.now,
             presign_ttl,
+            self.presign,
         )
         self.resource = AudioProxyResource(
             self.instrumentation,
@@ -632,6 +626,10 @@ class ResourceHarness:
         )
 
     # The store, the sources and the renders, as called by the resource.
+
+    def presign(self, key: str, seconds: int) -> str:
+        """Return a URL that states the key and the lifetime."""
+        return f"https://store.example/{key}?expires={seconds}"
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
         """Look up a variant; all variants here are small."""

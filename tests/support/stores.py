@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -134,9 +134,6 @@ class FakeStored:
     async def open_range(self, start: int, stop: int) -> FileProducer:
         return FileProducer(self, start, stop)
 
-    def presign(self, seconds: int) -> NoReturn:
-        raise NotImplementedError
-
     def close(self) -> None:
         self.closed = True
 
@@ -182,10 +179,4 @@ class FakeStore:
         self.variants[key] = (data, headers)
 
     async def open(self) -> None:
-        pass
-
-    async def close(self, seconds: float) -> None:
-        pass
-
-    def close_now(self) -> None:
         pass

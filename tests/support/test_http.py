@@ -106,13 +106,11 @@ class ConnectionTests(SynchronousTestCase):
             self.assertEqual(1, len(ending.heard))
 
     def test_stored(self) -> None:
-        """A fake stored variant cannot be read after its close; its URL contains a lifetime."""
+        """A fake stored variant cannot be read after its close."""
         stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", "")).open()
         self.assertEqual(b"bc", stored.read(1, 9))
         stored.close()
         self.assertRaises(ValueError, stored.read, 0, 1)
-        stored.url = "https://store.example/key"
-        self.assertEqual("https://store.example/key?expires=5", stored.presign(5))
 
 
 class _Ending(Resource):

@@ -95,7 +95,6 @@ class FakeStoreTests(SynchronousTestCase):
         flow = self.successResultOf(Deferred.fromCoroutine(stored.open_range(1, 2)))
         self.successResultOf(flow.send(consumer))
         self.assertEqual(b"b", bytes(consumer.data))
-        self.assertRaises(NotImplementedError, stored.presign, 5)
         stored.close()
         self.assertRaises(AssertionError, stored.read, 0, 1)
 

@@ -184,7 +184,7 @@ class OpenTests(VariantCase):
 
         for found, inspect, removed in ((403, None, 204), (403, None, 403), (200, deny, 204)):
             self.network.scripts += [reply(200), reply(found), reply(removed)]
-            checking = self.variants.check_writable(b"", inspect)
+            checking = self.variants.open(b"", inspect)
             text = str(self.error_of(checking, Unwritable))
             self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
             self.assertIn("credentials that may write, read and delete", text)
@@ -218,16 +218,6 @@ class OpenTests(VariantCase):
         store = ObjectStore(settings, self.client)
         self.assertRaises(Missing, self.make, store=store, bucket="my_bucket")
 
-    def test_close(self) -> None:
-        """Closing the store sends no request."""
-        self.result_of(self.variants.close(5))
-        self.variants.close_now()
-        self.assertEqual(self.network.requests, [])
-
-
-class CheckWritableTests(VariantCase):
-    """`S3VariantStore.check_writable`"""
-
     def test_inspect(self) -> None:
         """The object has the given content, and exists until ``inspect`` has returned."""
         inspected: list[tuple[str, list[str]]] = []
@@ -236,7 +226,7 @@ class CheckWritableTests(VariantCase):
             inspected.append((proof.url, [request.method for request in self.network.requests]))
 
         self.network.scripts += WRITABLE
-        self.result_of(self.variants.check_writable(b"content", inspect))
+        self.result_of(self.variants.open(b"content", inspect))
         put, _, delete = self.network.requests
         self.assertEqual((put.body, delete.method), (b"content", "DELETE"))
         self.assertTrue(is_signed(put, SECRET))
@@ -424,14 +414,13 @@ class OpenRangeTests(VariantCase):
 
     def test_presigned(self) -> None:
         """A presigned URL is valid for the given seconds, and for seven days at most."""
-        found = self.stored()
         for seconds, lifetime in (
             (1, 1),
             (300, 300),
             (MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS),
             (MAX_PRESIGN_SECONDS + 1, MAX_PRESIGN_SECONDS),
         ):
-            url = found.presign(seconds)
+            url = self.variants.presign(KEY, seconds)
             query = parse_qs(urlsplit(url).query)
             self.assertEqual(query["X-Amz-Expires"], [str(lifetime)])
             self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
@@ -439,14 +428,14 @@ class OpenRangeTests(VariantCase):
             self.assertTrue(is_presigned("GET", url, SECRET))
 
     def test_same_second(self) -> None:
-        """Lookups of one variant within a second give the same presigned URL."""
+        """Within a second, a variant has one presigned URL."""
         now = [datetime(2026, 11, 21, 12, 0, 0)]
         self.patch(auth, "get_current_datetime", lambda: now[0])
-        url = self.stored().presign(300)
-        self.assertIs(self.stored().presign(300), url)
-        self.assertNotEqual(self.stored().presign(299), url)
+        url = self.variants.presign(KEY, 300)
+        self.assertIs(self.variants.presign(KEY, 300), url)
+        self.assertNotEqual(self.variants.presign(KEY, 299), url)
         now[0] += timedelta(seconds=1)
-        self.assertNotEqual(self.stored().presign(300), url)
+        self.assertNotEqual(self.variants.presign(KEY, 300), url)
 
 
 class CommitCase(VariantCase):
@@ -757,7 +746,7 @@ class LogTests(CommitCase):
 
     def test_secrets(self) -> None:
         """No log event contains a secret or a signature."""
-        self.stored().presign(60)
+        self.variants.presign(KEY, 60)
         for status in (403, 503, 301):
             self.network.scripts[:] = [reply(status)] * 4
             looking = self.begin(self.variants.lookup(KEY))

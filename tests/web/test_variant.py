@@ -532,12 +532,10 @@ class HitTests(VariantCase):
 class RedirectTests(VariantCase):
     """HIT in redirect mode: a 302 to a presigned URL of the store."""
 
-    URL = "https://store.example/bucket/key"
-
     def setUp(self) -> None:
         self.harness = ResourceHarness(presign_ttl=300)
         self.stored = self.harness.store_variant(PATH, DATA, disposition="attachment")
-        self.stored.url = self.URL
+        self.url = f"https://store.example/{key_of(PATH)}"
 
     def test_get(self) -> None:
         """A HIT is a 302 without a body and with ``no-store`` (Hit in redirect mode, 1 and 2).
@@ -548,7 +546,7 @@ class RedirectTests(VariantCase):
         response = self.harness.fetch_signed(PATH)
         self.assertEqual((302, b""), _seen(response))
         for name, value in {
-            "location": f"{self.URL}?expires=300".encode(),
+            "location": f"{self.url}?expires=300".encode(),
             "cache-control": b"no-store",
             "content-length": b"0",
             "content-type": b"audio/mpeg",
@@ -590,7 +588,7 @@ class RedirectTests(VariantCase):
             rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % (NOW + left)
             for method in (b"GET", b"HEAD"):
                 location = self.harness.fetch_signed(rest, method)["location"]
-                self.assertEqual(f"{self.URL}?expires={seconds}".encode(), location)
+                self.assertEqual(f"{self.url}?expires={seconds}".encode(), location)
 
     def test_last_second(self) -> None:
         """In the last second of ``exp``, the service sends the variant itself (D14)."""

@@ -16,7 +16,8 @@ from audioproxy.s3.error_hints import describe_clock_offset, hint_for
 from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_document
 from audioproxy.service import AudioProxy
 from audioproxy.sources.s3 import S3Sources
-from audioproxy.variants.interfaces import Unwritable, VariantStore
+from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.s3 import S3VariantStore
 
 # The content of the object that is written to a bucket as a test.
@@ -42,8 +43,8 @@ async def check_stores(settings: UsableSettings, proxy: AudioProxy) -> AsyncIter
             "variant store",
             "none, so every request renders; set AP_VARIANT_STORE to store variants",
         )
-    elif isinstance(config.variant_store, FileStore):
-        yield await check_folder(config, config.variant_store.path, proxy.engine.store)
+    elif isinstance(config.variant_store, FileStore) and proxy.engine.file_store is not None:
+        yield await check_folder(config, config.variant_store.path, proxy.engine.file_store)
     elif isinstance(proxy.engine.store, S3VariantStore):
         async for result in check_bucket(config, proxy.engine.store):
             yield result
@@ -55,7 +56,7 @@ async def check_stores(settings: UsableSettings, proxy: AudioProxy) -> AsyncIter
         yield check_clock(ahead)
 
 
-async def check_folder(config: Config, path: str, store: VariantStore) -> CheckResult:
+async def check_folder(config: Config, path: str, store: FileVariantStore) -> CheckResult:
     """Check that a variant store in a directory is writable, and its free space."""
     try:
         await store.check_writable()
@@ -81,7 +82,7 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
         presigned.append(await _check_presigned_url(config, proof))
 
     try:
-        await store.check_writable(_CONTENT, inspect)
+        await store.open(_CONTENT, inspect)
     except Unwritable as error:
         unwritable = str(error)
         yield bad("variant store", f"AP_VARIANT_STORE: {unwritable}")
