@@ -73,15 +73,7 @@ def abort_response(receiver: Protocol) -> None:
         connection.abortConnection()
 
 
-class CarefulProtocol(HTTP11ClientProtocol):
-    """Client protocol that closes a connection on which a byte comes that no request asked for.
-
-    Twisted 26.10: ``HTTP11ClientProtocol`` ignores bytes that come with the end of a response, and
-    takes those that come later for the response to the next request. A server that sends a body
-    after 204 or 304, which have none, may send it at any time, so that no request may follow.
-    Unnecessary when the protocol closes such connections.
-    """
-
+class _CarefulProtocol(HTTP11ClientProtocol):
     transport: Any
     _currentRequest: Any
 
@@ -102,17 +94,20 @@ class CarefulProtocol(HTTP11ClientProtocol):
 class _CarefulFactory(_HTTP11ClientFactory):
     noisy = False
 
-    def buildProtocol(self, addr: object) -> CarefulProtocol:
-        return CarefulProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
+    def buildProtocol(self, addr: object) -> _CarefulProtocol:
+        return _CarefulProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
 
 
-def close_after_strays(pool: HTTPConnectionPool) -> None:
-    """Make a pool use `CarefulProtocol`.
+class CarefulPool(HTTPConnectionPool):
+    """A pool that closes each connection on which a byte comes that no request asked for.
 
-    Twisted 26.10: ``HTTPConnectionPool`` has no public name for its factory of connections.
-    Unnecessary with the protocol.
+    Twisted 26.10: ``HTTP11ClientProtocol`` ignores bytes that come with the end of a response, and
+    takes those that come later for the response to the next request. A server that sends a body
+    after 204 or 304, which have none, may send it at any time, so that no request may follow.
+    Unnecessary when the protocol closes such connections.
     """
-    pool._factory = _CarefulFactory
+
+    _factory = _CarefulFactory
 
 
 def has_sent_all(transport: Any) -> bool:

@@ -18,8 +18,8 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
 from audioproxy._twisted import (
+    CarefulPool,
     abort_response,
-    close_after_strays,
     request_with_target,
     response_connection,
 )
@@ -106,8 +106,8 @@ class ResponseConnectionTests(AgentCase):
         self.assertIsNone(response_connection(stranger))
 
 
-class CloseAfterStraysTests(AgentCase):
-    """`close_after_strays`"""
+class CarefulPoolTests(AgentCase):
+    """`CarefulPool`"""
 
     STRAY = reply(302, b"", {"Location": "/elsewhere"})
 
@@ -116,16 +116,17 @@ class CloseAfterStraysTests(AgentCase):
         self.response(first)
         return self.response(reply(200)).code, self.network.peers[0].closed
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.pool = HTTPConnectionPool(self.network)
-        self.agent = Agent(self.network, pool=self.pool)
+    def use(self, pool: type[HTTPConnectionPool]) -> None:
+        """Send requests through a pool of a new network."""
+        self.network = Network()
+        self.agent = Agent(self.network, pool=pool(self.network))
 
     def test_needed(self) -> None:
         """Twisted's client uses a connection again that has a byte too many.
 
-        When this fails for 204 and for the others, delete the function.
+        When this fails for 204 and for the others, delete the class.
         """
+        self.use(HTTPConnectionPool)
         for first in (reply(200) + self.STRAY, b"HTTP/1.1 204 No Content\r\n\r\n"):
             self.assertEqual((200, False), self.follow(first))
 
@@ -139,13 +140,12 @@ class CloseAfterStraysTests(AgentCase):
             *(reply(200) + self.STRAY, reply(200, b"hello") + self.STRAY),
             *(b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 304 Not Modified\r\n\r\n"),
         ):
-            self.setUp()
-            close_after_strays(self.pool)
+            self.use(CarefulPool)
             self.assertEqual((200, True), self.follow(first), first)
 
     def test_idle(self) -> None:
         """A byte on an idle connection closes it."""
-        close_after_strays(self.pool)
+        self.use(CarefulPool)
         self.response(reply(200))
         self.network.peers[0].send(b"x")
         self.network.run()
@@ -154,7 +154,7 @@ class CloseAfterStraysTests(AgentCase):
 
     def test_clean(self) -> None:
         """A connection without such a byte is used again."""
-        close_after_strays(self.pool)
+        self.use(CarefulPool)
         self.response(reply(200))
         self.response(reply(404))
         self.assertEqual(1, len(self.network.peers))

@@ -22,7 +22,6 @@ from twisted.web.client import (
     URI,
     Agent,
     BrowserLikePolicyForHTTPS,
-    HostnameCachingHTTPSPolicy,
     HTTPConnectionPool,
 )
 from twisted.web.http_headers import Headers
@@ -30,7 +29,7 @@ from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
 from audioproxy._twisted import (
-    close_after_strays,
+    CarefulPool,
     monotonic_clock,
     request_with_target,
     response_connection,
@@ -48,9 +47,9 @@ _MAX_IDLE_PER_HOST = 100
 _IDLE_TIMEOUT = 15
 # Seconds to wait at shutdown until servers close their side.
 _CLOSE_TIMEOUT = 1.0
-# Hosts whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
+# Origins whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
 # milliseconds.
-_MAX_HOSTS = 32
+_MAX_ORIGINS = 32
 # Maximum bytes of a response's headers, together with the part of the body that arrives with them.
 # That part is at most one read of the connection, and less if the response arrives in small pieces.
 _MAX_HEADER_BYTES = 512 * 1024
@@ -72,14 +71,13 @@ class ConnectionPool:
         self._reactor = reactor
         self._trust_root = trust_root
         self._clock = monotonic_clock(reactor)
-        self._pool = HTTPConnectionPool(reactor)
-        close_after_strays(self._pool)
+        self._pool: HTTPConnectionPool = CarefulPool(reactor)  # type: ignore[no-untyped-call]
         self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
         self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
         self._agent = Agent(reactor, pool=self._pool)
-        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust_root), _MAX_HOSTS)
-        # The parsed URL and the endpoint of an origin. They take longer than signing a request.
-        self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_HOSTS)
+        self._policy = BrowserLikePolicyForHTTPS(trust_root)
+        # The parsed URL and the endpoint of an origin. Making them takes longer than signing.
+        self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_ORIGINS)
         self._open_connections: set[PooledConnection] = set()
         self._closed = False
 
