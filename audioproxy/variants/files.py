@@ -26,12 +26,12 @@ from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from audioproxy.variants.stored_file import (
     StoredFile,
+    WarmKeys,
     load_variant,
     make_trailer,
     open_variant,
     read_small,
 )
-from audioproxy.variants.warm_keys import WarmKeys
 
 _SCRATCH_FOLDER = ".scratch"
 _KINDS = {

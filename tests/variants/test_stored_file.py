@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.variants import warm_keys
-from audioproxy.variants.warm_keys import WarmKeys
+from audioproxy.variants import stored_file
+from audioproxy.variants.stored_file import WarmKeys
 
 
 class WarmKeysTests(SynchronousTestCase):
@@ -47,7 +47,7 @@ class WarmKeysTests(SynchronousTestCase):
 
     def test_many(self) -> None:
         """The number of keys is limited; the oldest one is forgotten."""
-        self.patch(warm_keys, "_MOST_KEYS", 2)
+        self.patch(stored_file, "_MOST_KEYS", 2)
         for key in ("a", "b", "c"):
             self.warm.add(key, 100, 100)
         found = [self.warm.has(key, 101) for key in ("a", "b", "c")]
