@@ -73,24 +73,6 @@ class BodyCollector(Protocol):
             self.done.errback(error)
 
 
-class BodyDrain(Protocol):
-    """Receiver that ignores a short body, so that the connection can be reused."""
-
-    _timeout: ProgressTimeout | None = None
-    _ended = False
-
-    def limit_time(self, clock: IReactorTime) -> None:
-        """Close the connection if the rest of the body does not arrive in 15 seconds."""
-        if not self._ended:
-            self._timeout = ProgressTimeout(clock, _COLLECT_TIMEOUT, lambda: abort_response(self))
-
-    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Note the end of the body, or of the connection."""
-        self._ended = True
-        if self._timeout is not None:
-            self._timeout.cancel()
-
-
 class BodyAborter(Protocol):
     """Body receiver that closes the connection instead of reading the body."""
 

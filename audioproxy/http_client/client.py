@@ -25,7 +25,6 @@ from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,
     BodyCollector,
-    BodyDrain,
     BodyStream,
     RequestBody,
 )
@@ -192,19 +191,22 @@ class Response:
         :raises BodyTooLarge: for a body of more than ``limit`` bytes.
         :raises TransportError: if the body ends early or is not complete in time.
         """
-        collector = BodyCollector(self._clock, limit, extend_timeout)
-        self._response.deliverBody(collector)
+        collector = self._collect(limit, extend_timeout)
         await collector.done
         return bytes(collector.data)
 
     def discard(self) -> None:
         """Discard the body: read a short one to reuse the connection, or close the connection."""
         if self.length is not None and self.length <= _DISCARD_LIMIT:
-            drain = BodyDrain()
-            self._response.deliverBody(drain)
-            drain.limit_time(self._clock)
+            # If the body fails, its connection is closed, and nobody needs the error.
+            self._collect(_DISCARD_LIMIT).done.addErrback(lambda failure: None)
         else:
             self.abort()
+
+    def _collect(self, limit: int, extend_timeout: bool = False) -> BodyCollector:
+        collector = BodyCollector(self._clock, limit, extend_timeout)
+        self._response.deliverBody(collector)
+        return collector
 
     def abort(self) -> None:
         """Close the connection without reading the body."""

@@ -146,7 +146,7 @@ class FileVariantStore:
 
         :raises UpstreamUnavailable: where the disk fails, or does not respond within 10 seconds.
         """
-        path, began = self._path(key), self._seconds()
+        path, began = variant_path(self._root, key), self._seconds()
         try:
             if self._warm.has(key, began):
                 found = open_variant(path)
@@ -171,7 +171,7 @@ class FileVariantStore:
         began = self._seconds()
         if not self._warm.has(key, began):
             return None
-        found = read_small(self._path(key))
+        found = read_small(variant_path(self._root, key))
         self._warm.renew(key, began, self._seconds())
         return found
 
@@ -222,14 +222,11 @@ class FileVariantStore:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        final = self._path(key)
+        final = variant_path(self._root, key)
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(final))
         _check_replaceable(final)
         os.rename(path, final)
-
-    def _path(self, key: str) -> str:
-        return variant_path(self._root, key)
 
 
 def variant_path(root: str, key: str) -> str:

@@ -19,7 +19,7 @@ from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probe import Probe, read_probe
 from audioproxy.observe.access_log import AccessLogEntry
-from audioproxy.variants.files import FileVariantStore, StoredFile
+from audioproxy.variants.files import FileVariantStore, StoredFile, variant_path
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.ranges import read_range
 from tests.fuzz import corpus
@@ -235,7 +235,7 @@ class ReaderTargetTests(SynchronousTestCase):
 
         class Trusting(FileVariantStore):
             async def lookup(self, key: str) -> StoredFile | None:
-                descriptor = os.open(self._path(key), os.O_RDONLY)
+                descriptor = os.open(variant_path(self._root, key), os.O_RDONLY)
                 return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
 
         with self.assertRaises(AssertionError):
