@@ -12,7 +12,7 @@ from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.connections import Connections
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.request import ProxyRequest
-from audioproxy.web.base_resource import BaseResource
+from audioproxy.web.resource import BaseResource
 
 
 class ProxySite(Site):

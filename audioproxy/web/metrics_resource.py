@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from audioproxy.errors import NotFound
-from audioproxy.web.base_resource import BaseResource
+from audioproxy.web.resource import BaseResource
 from audioproxy.web.exchange import Exchange
 
 _CONTENT_TYPE = b"text/plain; version=0.0.4"

@@ -7,7 +7,7 @@ from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest,
 from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.web.base_resource import BaseResource
+from audioproxy.web.resource import BaseResource
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.health import respond_health, respond_ready
 from audioproxy.web.info import InfoHandler

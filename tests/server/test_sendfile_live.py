@@ -20,7 +20,7 @@ from audioproxy.server import sendfile as sendfile_module
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.listener import Listener
 from audioproxy.server.site import ProxySite
-from audioproxy.web.base_resource import BaseResource
+from audioproxy.web.resource import BaseResource
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.instrumentation import Instrumentation
