@@ -1,7 +1,7 @@
 """The error table: one class for each row, with status, code and Cache-Control as class attributes.
 
-Every refusal is raised as one of these classes. Exactly one place (`audioproxy.web.exchange`) turns
-it into a response. No other module contains the status of a refusal.
+Every refusal is raised as one of these classes. Exactly one place (`audioproxy.web.response_plan`)
+turns it into a response. No other module contains the status of a refusal.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ class Refusal(Exception):
     def __init__(self, message: str | None = None) -> None:
         self.message = message or self.default_message
         super().__init__(self.message)
+
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers of the response, besides those of its error document."""
+        return {b"cache-control": self.cache_control.encode("ascii")}
 
 
 class BadRequest(Refusal):
@@ -154,6 +158,10 @@ class RangeNotSatisfiable(Refusal):
         super().__init__(f"The requested range is outside the variant's {size} bytes.")
         self.size = size
 
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers of the response, with the size of the variant."""
+        return {**super().headers(), b"content-range": b"bytes */%d" % self.size}
+
 
 class InvalidOptions(Refusal):
     """An option segment that is not accepted. The message quotes it."""
@@ -174,6 +182,10 @@ class QueueFull(Refusal):
     def __init__(self, retry_after: int) -> None:
         super().__init__()
         self.retry_after = retry_after
+
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers of the response, with the time of the next attempt."""
+        return {**super().headers(), b"retry-after": b"%d" % self.retry_after}
 
 
 class RenderFailed(Refusal):

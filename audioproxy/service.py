@@ -32,10 +32,10 @@ from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.web.cors import Cors
+from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.info import InfoHandler
-from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.metrics_resource import MetricsResource
-from audioproxy.web.root import AudioProxyResource
+from audioproxy.web.resource import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
 
 # Connections to the metrics listener. Prometheus needs one; the others are for manual requests.
@@ -88,6 +88,7 @@ class AudioProxy(Service):
             time.time,
             config.presign_ttl if presign is not None else None,
             presign,
+            engine.file_store,
         )
         instrumentation = Instrumentation(seconds, metrics, Cors(config.allow_origin), access_log)
         self.resource = AudioProxyResource(
@@ -105,9 +106,7 @@ class AudioProxy(Service):
         self._listeners: tuple[Listener, Listener] | None = None
         if listens:
             self.port, self.metrics_port = config.port, config.metrics_port
-            fast_path = FastPath(
-                self.resource.verified_paths, variants, engine.file_store, instrumentation
-            )
+            fast_path = FastPath(self.resource.verified_paths, variants, instrumentation)
             most = max_clients(config.max_concurrency + config.max_probe_concurrency)
             evicted = metrics.connection_evicted
             self._listeners = (

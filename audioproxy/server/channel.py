@@ -21,11 +21,7 @@ from audioproxy._twisted import (
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
-from audioproxy.server.request_headers import (
-    connection_options,
-    has_valid_encoding,
-    has_valid_host,
-)
+from audioproxy.server.request import connection_options, has_valid_encoding, has_valid_host
 from audioproxy.server.socket_state import has_unread, seconds_stalled
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers

@@ -1,10 +1,25 @@
-"""Conditional requests against one strong entity tag (RFC 9110, 13)."""
+"""Conditional requests and ranges, against one strong entity tag (RFC 9110, 13 and 14)."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
+
+from audioproxy.errors import RangeNotSatisfiable
 
 _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
+_SINGLE_RANGE = re.compile(rb"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE)
+# No offset has more digits. Python refuses to convert numbers of some thousand digits.
+_DIGITS = 19
+
+
+class Conditions(NamedTuple):
+    """The method and the headers of a request that determine its response, besides the URL."""
+
+    method: bytes
+    if_none_match: bytes | None = None
+    if_range: bytes | None = None
+    range: bytes | None = None
 
 
 def matches(if_none_match: bytes | None, tag: bytes) -> bool:
@@ -19,3 +34,32 @@ def matches(if_none_match: bytes | None, tag: bytes) -> bool:
 def range_applies(if_range: bytes | None, tag: bytes) -> bool:
     """Return whether a Range applies: If-Range is absent or equals ``tag`` (RFC 9110, 13.1.5)."""
     return if_range is None or if_range.strip() == tag
+
+
+def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
+    """Return the range of a variant of ``size`` bytes that a Range header requests.
+
+    :returns: the offset of the first byte and the offset after the last one. None for the whole
+        variant: without a header, and for several ranges, other units and malformed values, all of
+        which are ignored.
+    :raises RangeNotSatisfiable: for a well-formed range that no byte satisfies.
+    """
+    match = _SINGLE_RANGE.fullmatch(header) if header is not None else None
+    if match is None or not (match[1] or match[2]):
+        return None
+    # Numbers without leading zeros are ordered by their lengths and then by their digits.
+    first, last = (digits.lstrip(b"0") for digits in match.groups())
+    if not match[1]:
+        if not last or not size:
+            raise RangeNotSatisfiable(size)
+        return max(0, size - _offset(last)), size
+    if match[2] and (len(last), last) < (len(first), first):
+        return None
+    if _offset(first) >= size:
+        raise RangeNotSatisfiable(size)
+    return _offset(first), min(_offset(last) + 1, size) if match[2] else size
+
+
+def _offset(digits: bytes) -> int:
+    """Return the number exactly if a variant can have that offset, else a larger one."""
+    return int(digits or b"0") if len(digits) <= _DIGITS else int(10**_DIGITS)

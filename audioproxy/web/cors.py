@@ -5,34 +5,28 @@ from __future__ import annotations
 from twisted.web.http_headers import Headers
 
 _EXPOSED = b"x-audio-proxy, retry-after, accept-ranges, etag"
-_METHODS = b"GET, HEAD"
-_MAX_AGE = b"86400"
 
 
 class Cors:
-    """The CORS headers of responses, for one configured origin, for ``*``, or for none."""
+    """The CORS headers of responses, for one configured origin, for ``*``, or for none.
+
+    :ivar enabled: whether OPTIONS requests are answered.
+    :ivar headers: the headers of every response.
+    """
 
     def __init__(self, origin: str | None) -> None:
-        self._origin = None if origin is None else origin.encode("ascii")
-
-    @property
-    def enabled(self) -> bool:
-        """Whether OPTIONS requests are answered."""
-        return self._origin is not None
-
-    def headers(self) -> dict[bytes, bytes]:
-        """Return the headers of every response."""
-        if self._origin is None:
-            return {}
-        return {
-            b"access-control-allow-origin": self._origin,
-            b"access-control-expose-headers": _EXPOSED,
-            **({b"vary": b"Origin"} if self._origin != b"*" else {}),
-        }
+        self.enabled = origin is not None
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        if origin is not None:
+            self.headers = (
+                (b"access-control-allow-origin", origin.encode("ascii")),
+                (b"access-control-expose-headers", _EXPOSED),
+                *(((b"vary", b"Origin"),) if origin != "*" else ()),
+            )
 
     def add_to(self, headers: Headers) -> None:
         """Add these headers to those that an application may have set before."""
-        for name, value in self.headers().items():
+        for name, value in self.headers:
             if name == b"vary":
                 headers.addRawHeader(name, value)
             else:
@@ -44,8 +38,8 @@ class Cors:
         :param requested: the value of Access-Control-Request-Headers.
         """
         response_headers = {
-            b"access-control-allow-methods": _METHODS,
-            b"access-control-max-age": _MAX_AGE,
+            b"access-control-allow-methods": b"GET, HEAD",
+            b"access-control-max-age": b"86400",
             b"cache-control": b"no-store",
         }
         if requested is not None:

@@ -1,32 +1,33 @@
-"""One request, its one response and its one log line."""
+"""One request and its one response: sent, counted and logged once."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+from twisted.web.http import datetimeToString
+from twisted.web.http_headers import Headers
+from twisted.web.server import version
 
-from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal, UpstreamUnavailable
+from audioproxy.errors import Refusal, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream
-from audioproxy.observe.access_log import AccessLogEntry
+from audioproxy.grammar.request import InfoRequest, VariantRequest
+from audioproxy.observe.access_log import AccessLog, AccessLogEntry, log_request
 from audioproxy.observe.log_context import Logger
-from audioproxy.web.instrumentation import Instrumentation
-from audioproxy.web.response_plan import Conditions
+from audioproxy.web.conditions import Conditions
+from audioproxy.web.cors import Cors
+from audioproxy.web.response_plan import ResponsePlan, plan_refusal
 
-# Headers that may be set before a request is refused, and that do not apply to a refusal.
-_VARIANT_HEADERS = (
-    b"accept-ranges",
-    b"content-disposition",
-    b"content-range",
-    b"etag",
-    b"x-audio-proxy",
-)
+if TYPE_CHECKING:
+    from audioproxy.observe.metrics import Metrics
+
 # The status in the log for a client that disconnected before the response began. It is never sent.
 # nginx introduced it.
 _CLIENT_GONE = 499
@@ -45,27 +46,23 @@ class Exchange:
 
     :ivar request_id: the client's own id or a new one (D27).
     :ivar endpoint: the endpoint class for the log and the metrics.
+    :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
+    :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
     :ivar disconnected: the client has disconnected before the response was complete.
     """
 
-    def __init__(
-        self,
-        request: Any,
-        instrumentation: Instrumentation,
-    ) -> None:
+    def __init__(self, request: Any, instrumentation: Instrumentation) -> None:
         # This comes first: a Deferred that is requested after a disconnect never fires.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
         self.disconnected = False
         self.endpoint = "unknown"
+        self.subject: VariantRequest | InfoRequest | None = None
+        self.plan = ResponsePlan(_CLIENT_GONE)
         self._request = request
         self._instrumentation = instrumentation
         self._since = instrumentation.seconds()
-        self._error_code: str | None = None
-        self._options: str | None = None
-        self._source: bytes | None = None
-        self._cache: str | None = None
         self._open = True
         request_id = choose_request_id(
             request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
@@ -97,67 +94,35 @@ class Exchange:
             self.header(b"range"),
         )
 
-    def set_log_subject(self, source: bytes, options: str | None = None) -> None:
-        """Set the canonical source, and the canonical options of a variant, for the log (D28)."""
-        self._source = source
-        self._options = options
-
-    def set_cache_state(self, state: str) -> None:
-        """Set the cache state for the X-Audio-Proxy header and the log."""
-        self._cache = state
-        self._request.setHeader(b"x-audio-proxy", state.encode("ascii"))
-
-    def set_headers(self, headers: Mapping[bytes, bytes]) -> None:
-        """Set response headers; `stream` or `respond` sends them."""
-        for name, value in headers.items():
-            self._request.setHeader(name, value)
-
-    def respond(self, status: int, body: bytes | None = None) -> None:
+    def respond(self, plan: ResponsePlan) -> None:
         """Respond with a body in memory, or with headers alone."""
         if not self._open:
             return
-        self._set_status(status)
-        if body is not None:
-            self._request.setHeader(b"content-length", b"%d" % len(body))
-            self._request.write(body)
+        self._set_head(plan)
+        if plan.body is not None:
+            self._request.write(plan.body)
         self._request.finish()
-
-    def respond_json(self, status: int, document: object) -> None:
-        """Respond with a JSON document."""
-        self._request.setHeader(b"content-type", b"application/json")
-        self.respond(status, json.dumps(document).encode("ascii"))
 
     def refuse(self, refusal: Refusal) -> None:
         """Respond with an error document, or abort a response that has begun.
 
         A stream that failed is never finished: with its last chunk, it would look complete.
         """
-        self._error_code = refusal.code
-        if not self._open:
-            return
-        if self._request.startedWriting:
+        if self._open and self._request.startedWriting:
+            self.plan = self.plan._replace(error_code=refusal.code)
             abort(self._request.channel)
-            return
-        headers = self._request.responseHeaders
-        for name in _VARIANT_HEADERS:
-            headers.removeHeader(name)
-        self._cache = None
-        headers.setRawHeaders(b"cache-control", [refusal.cache_control.encode("ascii")])
-        if isinstance(refusal, RangeNotSatisfiable):
-            headers.setRawHeaders(b"content-range", [b"bytes */%d" % refusal.size])
-        if isinstance(refusal, QueueFull):
-            headers.setRawHeaders(b"retry-after", [b"%d" % refusal.retry_after])
-        self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
+        else:
+            self.respond(plan_refusal(refusal))
 
-    async def stream(self, status: int, stream: ByteStream) -> None:
+    async def stream(self, plan: ResponsePlan, stream: ByteStream) -> None:
         """Respond with a byte stream, at the pace of the client.
 
-        :raises Refusal: where the stream fails, after the response has begun.
+        :raises Refusal: where the stream fails, possibly before the response has begun.
         """
         if not self._open:
             stream.discard()
             return
-        self._set_status(status)
+        self._set_head(plan)
         try:
             await stream.send(self._request)
         except (EOFError, OSError) as error:
@@ -167,33 +132,100 @@ class Exchange:
         if self._open:
             self._request.finish()
 
-    def _set_status(self, status: int) -> None:
-        # Twisted 26.10 has no reason phrases for 422 and 429, and sends "Unknown Status".
-        self._request.setResponseCode(status, HTTPStatus(status).phrase.encode("ascii"))
+    def _set_head(self, plan: ResponsePlan) -> None:
+        """Have Twisted send this head with the first byte, in place of that of an earlier plan."""
+        headers: Headers = self._request.responseHeaders
+        names = {name for name, _ in plan.headers}
+        for name, _ in self.plan.headers:
+            if name not in names:
+                headers.removeHeader(name)
+        for name, value in plan.headers:
+            headers.setRawHeaders(name, [value])
+        self._request.setResponseCode(plan.status, _reason(plan.status))
+        self.plan = plan
 
     def _close(self, outcome: object) -> None:
         self._open = False
         self.disconnected = isinstance(outcome, Failure)
-        status = self._request.code if self._request.startedWriting else _CLIENT_GONE
-        if self.disconnected and self._error_code is None:
+        plan = self.plan
+        if not self._request.startedWriting:
+            plan = plan._replace(status=_CLIENT_GONE)
+        if self.disconnected and plan.error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
-        self._instrumentation.metrics.request_ended(self.endpoint, status)
         try:
-            self._instrumentation.access_log(self._log_entry(status))
+            self._instrumentation.complete(
+                plan,
+                self.endpoint,
+                self.request_id,
+                self.subject,
+                self._request.sentLength,
+                self._since,
+            )
         finally:
             self.finished.callback(None)
 
-    def _log_entry(self, status: int) -> AccessLogEntry:
-        return AccessLogEntry(
-            request_id=self.request_id,
-            endpoint=self.endpoint,
-            status=status,
-            error_code=self._error_code,
-            options=self._options,
-            source=self._source,
-            cache=self._cache,
-            sent=self._request.sentLength,
-            milliseconds=round((self._instrumentation.seconds() - self._since) * 1000),
+
+@dataclass(frozen=True, slots=True)
+class Instrumentation:
+    """What all responses have in common: their clock, metrics, log and CORS headers.
+
+    :ivar seconds: a clock for durations.
+    :ivar access_log: receives one entry for each request.
+    """
+
+    seconds: Callable[[], float]
+    metrics: Metrics
+    cors: Cors
+    access_log: AccessLog = log_request
+
+    def complete(
+        self,
+        plan: ResponsePlan,
+        endpoint: str,
+        request_id: str,
+        subject: VariantRequest | InfoRequest | None,
+        sent: int,
+        since: float,
+    ) -> None:
+        """Count and log a request whose response is complete, or whose client has disconnected.
+
+        :param sent: bytes of the body that were written.
+        :param since: when the request arrived, in seconds of the clock.
+        """
+        self.metrics.request_ended(endpoint, plan.status)
+        self.access_log(
+            AccessLogEntry(
+                request_id,
+                endpoint,
+                plan.status,
+                plan.error_code,
+                subject.canonical if isinstance(subject, VariantRequest) else None,
+                None if subject is None else subject.source.canonical,
+                plan.cache_state,
+                sent,
+                round((self.seconds() - since) * 1000),
+            )
+        )
+
+    def format_response(
+        self, plan: ResponsePlan, request_id: bytes, now: float, body: bytes
+    ) -> bytes:
+        """Return the bytes of a response, as Twisted sends it on a connection that stays open.
+
+        :param now: Unix seconds, for Date.
+        """
+        return b"".join(
+            (
+                _format_status(plan.status),
+                _format_date(int(now)),
+                b"X-Request-Id: ",
+                request_id,
+                b"\r\n",
+                _format_headers(self.cors.headers),
+                _format_headers(plan.headers),
+                b"\r\n",
+                body,
+            )
         )
 
 
@@ -208,3 +240,27 @@ def abort(channel: Any) -> None:
     """Close a connection at once; ``loseConnection`` would wait for a client that stalls."""
     # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
     getattr(channel, "abortConnection", channel.transport.abortConnection)()
+
+
+@lru_cache
+def _reason(status: int) -> bytes:
+    # Twisted 26.10 has no reason phrases for 422 and 429, and sends "Unknown Status".
+    return HTTPStatus(status).phrase.encode("ascii")
+
+
+@lru_cache
+def _format_status(status: int) -> bytes:
+    return b"HTTP/1.1 %d %s\r\nServer: %s\r\n" % (status, _reason(status), version)
+
+
+@lru_cache(1)
+def _format_date(second: int) -> bytes:
+    return b"Date: %s\r\n" % datetimeToString(second)
+
+
+# Most requests are for few variants, and the headers of a variant are the same each time.
+@lru_cache(4096)
+def _format_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    # Twisted spells the names.
+    spelled = Headers({name: [value] for name, value in headers})
+    return b"".join(b"%s: %s\r\n" % (name, value) for name, (value,) in spelled.getAllRawHeaders())

@@ -11,6 +11,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.web.conditions import matches
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.response_plan import ResponsePlan, plan_json
 
 _CACHE_CONTROL = b"public, max-age=3600"
 # Without a validator, no client can revalidate the document.
@@ -30,26 +31,24 @@ class InfoHandler:
         :raises Refusal: for every response that is not the document.
         """
         source = request.source
-        exchange.set_log_subject(source.canonical)
         opened = await self.sources.open(source)
         try:
             identity = source_identity(source.canonical, opened.validator)
+            headers = {b"cache-control": _CACHE_CONTROL_UNVALIDATED}
             if opened.validator:
                 tag = etag(info_key(identity))
-                exchange.set_headers({b"etag": tag, b"cache-control": _CACHE_CONTROL})
-                if matches(exchange.header(b"if-none-match"), tag):
-                    exchange.respond(304)
+                headers = {b"etag": tag, b"cache-control": _CACHE_CONTROL}
+                if matches(exchange.conditions.if_none_match, tag):
+                    exchange.respond(ResponsePlan(304, tuple(headers.items())))
                     return
-            else:
-                exchange.set_headers({b"cache-control": _CACHE_CONTROL_UNVALIDATED})
             if exchange.method == b"HEAD":
-                exchange.set_headers({b"content-type": b"application/json"})
-                exchange.respond(200)
+                headers[b"content-type"] = b"application/json"
+                exchange.respond(ResponsePlan(200, tuple(headers.items())))
                 return
             probe = await self.prober.probe(identity, opened)
             if not await opened.unchanged():
                 self.prober.forget(identity)
                 raise ProbeFailed("The source changed while it was probed.")
-            exchange.respond_json(200, probe.description.document(opened.size))
+            exchange.respond(plan_json(200, headers, probe.description.document(opened.size)))
         finally:
             opened.close()

@@ -9,8 +9,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from audioproxy.errors import NotFound
-from audioproxy.web.resource import BaseResource
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.resource import BaseResource
+from audioproxy.web.response_plan import plan_body
 
 _CONTENT_TYPE = b"text/plain; version=0.0.4"
 
@@ -23,8 +24,9 @@ class MetricsResource(BaseResource):
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
-        exchange.set_headers({b"content-type": _CONTENT_TYPE, b"cache-control": b"no-store"})
-        exchange.respond(200, exposition(self._instrumentation.metrics.registry))
+        headers = {b"content-type": _CONTENT_TYPE, b"cache-control": b"no-store"}
+        body = exposition(self._instrumentation.metrics.registry)
+        exchange.respond(plan_body(200, headers, body))
 
 
 def exposition(registry: CollectorRegistry) -> bytes:

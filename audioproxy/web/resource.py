@@ -1,28 +1,42 @@
-"""The base of all resources: one response and one log line for each request, even after a crash."""
+"""The Twisted resources: one response and one log line for each request, routed by its raw path."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 
+from cachetools import LRUCache
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
+from audioproxy import __version__
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
-from audioproxy.errors import NotFound, Refusal, RenderFailed
+from audioproxy.errors import Expired, NotFound, Refusal, RenderFailed
 from audioproxy.files.streams import ConsumerGone
+from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
+from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.observe.log_context import Logger, set_request_id
-from audioproxy.web.exchange import Exchange
-from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.process.readiness import Readiness
+from audioproxy.process.slots import Slots
+from audioproxy.web.exchange import Exchange, Instrumentation
+from audioproxy.web.info import InfoHandler
+from audioproxy.web.response_plan import ResponsePlan, plan_json
+from audioproxy.web.variant import VariantHandler
 
 # A server must accept a target in absolute form too (RFC 9112, 3.2.2).
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+# Verified paths in the cache, and the most bytes of one. A cache full of long paths takes some ten
+# megabytes.
+_MOST_PATHS = 4096
+_LONGEST_PATH = 1024
+_NO_STORE = {b"cache-control": b"no-store"}
 
 _log = Logger()
 
 
-class BaseResource(Resource):
+class BaseResource(Resource, ABC):
     """Resource for every path below the one that it is mounted at.
 
     :ivar active: counts the requests that are in progress.
@@ -34,20 +48,6 @@ class BaseResource(Resource):
         Resource.__init__(self)
         self.active = InFlightCounter()
         self._instrumentation = instrumentation
-
-    def serves(self, method: bytes) -> bool:
-        """Return whether a method is supported on any path; all others return 404."""
-        return method in (b"GET", b"HEAD") or (
-            method == b"OPTIONS" and self._instrumentation.cors.enabled
-        )
-
-    async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Respond to a request.
-
-        :param path: the raw path below the place where the resource is mounted.
-        :raises Refusal: for every response that is an error document.
-        """
-        raise NotImplementedError
 
     def render(self, request: Any) -> int:
         """Respond to any method on any path; Twisted itself would respond with 405 and HTML."""
@@ -65,6 +65,12 @@ class BaseResource(Resource):
     def reject(self, request: Any, refusal: Refusal) -> None:
         """Refuse bytes that are not a valid request, and so have no route."""
         self._begin(request).refuse(refusal)
+
+    def serves(self, method: bytes) -> bool:
+        """Return whether a method is supported on any path; all others return 404."""
+        return method in (b"GET", b"HEAD") or (
+            method == b"OPTIONS" and self._instrumentation.cors.enabled
+        )
 
     def _begin(self, request: Any) -> Exchange:
         exchange = Exchange(request, self._instrumentation)
@@ -85,6 +91,118 @@ class BaseResource(Resource):
         except Exception:
             _log.failure("a request crashed")
             exchange.refuse(RenderFailed("The request failed."))
+
+    @abstractmethod
+    async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Respond to a request.
+
+        :param path: the raw path below the place where the resource is mounted.
+        :raises Refusal: for every response that is an error document.
+        """
+
+
+class AudioProxyResource(BaseResource):
+    """Resource of the main listener: variants, info documents, health and readiness.
+
+    :ivar verified_paths: the requests of paths that were verified lately.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        keys: SigningKeys,
+        variants: VariantHandler,
+        infos: InfoHandler,
+        slots: Slots,
+        readiness: Readiness,
+    ) -> None:
+        """Create the resource from the handlers of its endpoints.
+
+        :param slots: the render slots; readiness reports the depth of their queue.
+        """
+        BaseResource.__init__(self, instrumentation)
+        self.verified_paths = VerifiedPathCache()
+        self._keys = keys
+        self._variants = variants
+        self._infos = infos
+        self._slots = slots
+        self._readiness = readiness
+
+    async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Respond to a request, or refuse it; see `BaseResource`."""
+        method = exchange.method
+        if not self.serves(method):
+            raise NotFound("a method that is not served")
+        if method == b"OPTIONS":
+            exchange.endpoint = "preflight"
+            requested = exchange.header(b"access-control-request-headers")
+            headers = self._instrumentation.cors.preflight(requested)
+            exchange.respond(ResponsePlan(204, tuple(headers.items())))
+        elif path == b"/health":
+            exchange.endpoint = "health"
+            # The process is alive, whatever the load (D23).
+            document = {"status": "ok", "version": __version__}
+            exchange.respond(plan_json(200, _NO_STORE, document))
+        elif path == b"/ready":
+            exchange.endpoint = "ready"
+            exchange.respond(self._plan_ready())
+        else:
+            request = exchange.subject = self._read(exchange, path)
+            if isinstance(request, InfoRequest):
+                await self._infos.respond(exchange, request)
+            else:
+                await self._variants.respond(exchange, request)
+
+    def _plan_ready(self) -> ResponsePlan:
+        """Return the response whether new work should be routed to this node."""
+        ready = self._readiness.ready
+        document = {
+            "status": "ready" if ready else "not_ready",
+            "queued": self._slots.depth,
+            "threshold": self._readiness.threshold,
+        }
+        return plan_json(200 if ready else 503, _NO_STORE, document)
+
+    def _read(self, exchange: Exchange, path: bytes) -> VariantRequest | InfoRequest:
+        """Parse and verify a path, and set the endpoint class for the log.
+
+        :raises Refusal: where the path is refused.
+        """
+        now = self._variants.now()
+        cached = self.verified_paths.find(path)
+        if cached is not None:
+            exchange.endpoint = "render"
+            if cached.is_expired(now):
+                raise Expired
+            return cached
+        signed_path = split_signature(path)
+        # /hls/ is reserved for a later version (Versioning, 3).
+        if signed_path is None or signed_path.signature == b"hls":
+            raise NotFound("no such route")
+        exchange.endpoint = "info" if is_info(signed_path.signed) else "render"
+        request = read_request(signed_path, self._keys, now)
+        if isinstance(request, VariantRequest):
+            self.verified_paths.add(path, request)
+        return request
+
+
+class VerifiedPathCache:
+    """The requests of the paths that were verified last, by path.
+
+    The key is the whole path with its signature, so a path that differs in one byte is verified
+    again. A request does not depend on the time or on what is stored, so a cached request never
+    becomes wrong.
+    """
+
+    def __init__(self) -> None:
+        self._requests: LRUCache[bytes, VariantRequest] = LRUCache(_MOST_PATHS)
+        #: Returns the request of a path, or None if the path is not cached.
+        self.find = self._requests.get
+
+    def add(self, path: bytes, request: VariantRequest) -> None:
+        """Add the request of a verified path."""
+        if len(path) <= _LONGEST_PATH:
+            self._requests[path] = request
 
 
 def _relative_path(request: Any) -> bytes:

@@ -1,166 +1,167 @@
-"""The response to a request for a variant, decided in one pure function.
+"""The response to a request, planned as one value by pure functions.
 
-Both the ordinary path and the fast path call it. They differ only in how they write bytes.
+`audioproxy.web.exchange` sends a plan, counts it and logs it. The ordinary path and the fast path
+use the same plans, and differ only in how they write bytes.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.errors import RangeNotSatisfiable, Refusal
 from audioproxy.grammar.expiry import clamp
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
-from audioproxy.web.conditions import matches, range_applies
-from audioproxy.web.ranges import length_headers, read_range
+from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
 
-_FROM_STORE = "HIT"
-_RANGES = {b"accept-ranges": b"bytes"}
-
+_HIT = "HIT"
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
-class Conditions(NamedTuple):
-    """The method and the headers of a request that determine its response, besides the URL."""
-
-    method: bytes
-    if_none_match: bytes | None = None
-    if_range: bytes | None = None
-    range: bytes | None = None
-
-
-class Outcome(Enum):
-    """The kind of a response."""
-
-    NOT_MODIFIED = "304"
-    LOOK_UP = "depends on what the store has"
-    HIT = "all bytes of the stored variant, a range of them, or its headers alone"
-    UNSATISFIABLE = "416: the stored variant has no byte of the range"
-    REDIRECT = "a redirect to the store"
-    RENDER = "the output of a render, with `miss_headers`"
-    MISS = "`miss_headers` alone, if the source exists"
-
-
 class ResponsePlan(NamedTuple):
-    """The plan of one response.
+    """One response.
 
-    :ivar headers: of the response, besides ETag, X-Audio-Proxy and the headers of every response.
-    :ivar byte_range: for a HIT, the offset of the first byte to send and the offset after the last
-        one.
-    :ivar redirect_seconds: lifetime of the presigned URL of a redirect.
-    :ivar cache_state: the value of X-Audio-Proxy; empty where the response has none.
+    :ivar headers: names in lower case, in the order in which they are sent, after the headers that
+        every response has.
+    :ivar body: a body in memory; None where the body comes from elsewhere, or there is none.
+    :ivar byte_range: where the body is a part of the stored variant, the offset of its first byte
+        and the offset after its last one.
+    :ivar cache_state: the value of X-Audio-Proxy, or None.
+    :ivar error_code: the code of the refusal, or None.
     """
 
-    outcome: Outcome
-    status: int = 200
-    headers: Mapping[bytes, bytes] = MappingProxyType({})
-    byte_range: tuple[int, int] = (0, 0)
-    redirect_seconds: int = 0
-    cache_state: str = ""
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes | None = None
+    byte_range: tuple[int, int] | None = None
+    cache_state: str | None = None
+    error_code: str | None = None
 
 
-class Lookup(NamedTuple):
-    """The result of a lookup in the variant store.
+class Stored(NamedTuple):
+    """A variant in the store.
 
-    :ivar size: bytes of the stored variant; None where there is none.
-    :ivar headers: of the stored variant.
-    :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
+    :ivar size: in bytes.
+    :ivar presign: returns a URL of the variant with a lifetime in seconds; None in proxy mode
         (AP_SERVE_MODE).
+    :ivar presign_ttl: the longest lifetime of the URL, in seconds.
     """
 
-    size: int | None = None
-    headers: VariantHeaders | None = None
-    presign_ttl: int | None = None
+    size: int
+    headers: VariantHeaders
+    presign: Callable[[int], str] | None = None
+    presign_ttl: int = 0
+
+
+def plan_not_modified(
+    request: VariantRequest, conditions: Conditions, now: float
+) -> ResponsePlan | None:
+    """Return the 304 for a client that has the variant; None where the variant must be found.
+
+    :param now: Unix seconds.
+    """
+    if not matches(conditions.if_none_match, request.tag):
+        return None
+    cache_control = _cache_control(CACHE_CONTROL, request.exp, now)
+    return ResponsePlan(304, ((b"etag", request.tag), (b"cache-control", cache_control)))
 
 
 def plan_response(
-    request: VariantRequest, conditions: Conditions, now: float, lookup: Lookup | None = None
+    request: VariantRequest,
+    conditions: Conditions,
+    now: float,
+    found: Stored | Literal["MISS", "COALESCED"],
 ) -> ResponsePlan:
-    """Return the plan of the response to a request.
+    """Return the response to a request for a variant.
 
-    :param now: Unix seconds.
-    :param lookup: None before the lookup in the store; then the outcome may be `Outcome.LOOK_UP`.
+    :param now: Unix seconds at which the response begins. A render may wait for its slot, and the
+        time until ``exp`` shrinks.
+    :param found: the stored variant, or the cache state of one that is not stored: the body of its
+        response is the output of a render.
     """
-    if lookup is None:
-        if not matches(conditions.if_none_match, request.tag):
-            return _LOOK_UP
-        return _NOT_MODIFIED if request.exp is None else _plan_not_modified(request.exp, now)
-    if lookup.size is None or lookup.headers is None:
-        return _RENDER if conditions.method == b"GET" else _MISS
-    if lookup.presign_ttl is None and conditions.range is None and request.exp is None:
-        return _plan_whole(lookup.headers, lookup.size)
-    headers = _stored_headers(lookup.headers, request.exp, now)
-    if lookup.presign_ttl is not None:
-        # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in
-        # proxy mode (D14).
-        seconds = clamp(lookup.presign_ttl, request.exp, now)
-        if seconds:
-            return _plan_redirect(conditions, lookup.size, headers, seconds)
-    return _plan_hit(request, conditions, lookup.size, headers)
-
-
-def _plan_not_modified(exp: int | None, now: float) -> ResponsePlan:
-    headers = {b"cache-control": _cache_control(CACHE_CONTROL, exp, now)}
-    return ResponsePlan(Outcome.NOT_MODIFIED, 304, headers)
-
-
-def _plan_redirect(
-    conditions: Conditions, size: int, headers: dict[bytes, bytes], seconds: int
-) -> ResponsePlan:
-    headers[b"cache-control"] = b"no-store"
-    if conditions.method == b"HEAD":
-        headers[b"content-length"] = b"%d" % size
+    if not isinstance(found, Stored):
+        fields = _variant_headers(
+            request.tag, found, VariantHeaders.of(request.options), request.exp, now
+        )
+        return ResponsePlan(200, tuple(fields.items()), cache_state=found)
+    is_get = conditions.method == b"GET"
+    if is_get and conditions.range is None and found.presign is None and request.exp is None:
+        return _plan_whole(request.tag, found.headers, found.size)
+    fields = _stored_headers(request.tag, found.headers, request.exp, now)
+    # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
+    # mode (D14).
+    seconds = clamp(found.presign_ttl, request.exp, now)
+    if found.presign is not None and seconds:
+        fields[b"cache-control"] = b"no-store"
+        if not is_get:
+            fields[b"content-length"] = b"%d" % found.size
+        fields[b"location"] = found.presign(seconds).encode("ascii")
+        fields.setdefault(b"content-length", b"0")
+        return ResponsePlan(302, tuple(fields.items()), cache_state=_HIT)
+    byte_range = None
+    if is_get and range_applies(conditions.if_range, request.tag):
+        try:
+            byte_range = read_range(conditions.range, found.size)
+        except RangeNotSatisfiable as refusal:
+            return plan_refusal(refusal)
+    start, stop = byte_range or (0, found.size)
+    fields[b"content-length"] = b"%d" % (stop - start)
+    if byte_range is not None:
+        fields[b"content-range"] = b"bytes %d-%d/%d" % (start, stop - 1, found.size)
     return ResponsePlan(
-        Outcome.REDIRECT, 302, headers, redirect_seconds=seconds, cache_state=_FROM_STORE
+        206 if byte_range else 200,
+        tuple(fields.items()),
+        byte_range=(start, stop) if is_get else None,
+        cache_state=_HIT,
     )
 
 
-def _plan_hit(
-    request: VariantRequest, conditions: Conditions, size: int, headers: dict[bytes, bytes]
-) -> ResponsePlan:
-    byte_range = None
-    has_range = conditions.range is not None and conditions.method == b"GET"
-    if has_range and range_applies(conditions.if_range, request.tag):
-        try:
-            byte_range = read_range(conditions.range, size)
-        except RangeNotSatisfiable:
-            return ResponsePlan(Outcome.UNSATISFIABLE, RangeNotSatisfiable.status)
-    headers.update(length_headers(byte_range, size))
-    status = 206 if byte_range else 200
-    return ResponsePlan(Outcome.HIT, status, headers, byte_range or (0, size), 0, _FROM_STORE)
+def plan_refusal(refusal: Refusal) -> ResponsePlan:
+    """Return the response of a refusal: the error document, and the refusal's own headers."""
+    document = {"error": refusal.code, "message": refusal.message}
+    plan = plan_json(refusal.status, refusal.headers(), document)
+    return plan._replace(error_code=refusal.code)
 
 
-def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
-    """Return the headers of a variant that is not stored, for a response that begins at ``now``.
+def plan_json(status: int, headers: Mapping[bytes, bytes], document: object) -> ResponsePlan:
+    """Return a response whose body is a JSON document."""
+    body = json.dumps(document).encode("ascii")
+    return plan_body(status, {**headers, b"content-type": b"application/json"}, body)
 
-    They are not part of the plan: a render may wait for its slot, and the remaining lifetime
-    shrinks.
-    """
-    return _variant_headers(VariantHeaders.of(request.options), request.exp, now)
+
+def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> ResponsePlan:
+    """Return a response whose body is in memory."""
+    fields = {**headers, b"content-length": b"%d" % len(body)}
+    return ResponsePlan(status, tuple(fields.items()), body)
 
 
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
 @lru_cache(4096)
-def _plan_whole(headers: VariantHeaders, size: int) -> ResponsePlan:
-    fields = _stored_headers(headers, None, 0) | length_headers(None, size)
-    return ResponsePlan(
-        Outcome.HIT, 200, MappingProxyType(fields), (0, size), cache_state=_FROM_STORE
-    )
+def _plan_whole(tag: bytes, headers: VariantHeaders, size: int) -> ResponsePlan:
+    fields = _stored_headers(tag, headers, None, 0) | {b"content-length": b"%d" % size}
+    return ResponsePlan(200, tuple(fields.items()), byte_range=(0, size), cache_state=_HIT)
 
 
-def _stored_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
-    return _variant_headers(headers, exp, now) | _RANGES
+def _stored_headers(
+    tag: bytes, headers: VariantHeaders, exp: int | None, now: float
+) -> dict[bytes, bytes]:
+    fields = _variant_headers(tag, _HIT, headers, exp, now)
+    fields[b"accept-ranges"] = b"bytes"
+    return fields
 
 
-def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
+def _variant_headers(
+    tag: bytes, cache_state: str, headers: VariantHeaders, exp: int | None, now: float
+) -> dict[bytes, bytes]:
     """Return the headers of a variant, for a URL that expires at ``exp``."""
     disposition = headers.content_disposition
     return {
+        b"etag": tag,
+        b"x-audio-proxy": cache_state.encode("ascii"),
         b"content-type": headers.content_type.encode("ascii"),
         b"cache-control": _cache_control(headers.cache_control, exp, now),
         **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
@@ -174,10 +175,3 @@ def _cache_control(value: str, exp: int | None, now: float) -> bytes:
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(
         "ascii"
     )
-
-
-# The plans that do not depend on the request.
-_LOOK_UP = ResponsePlan(Outcome.LOOK_UP)
-_RENDER = ResponsePlan(Outcome.RENDER)
-_MISS = ResponsePlan(Outcome.MISS)
-_NOT_MODIFIED = _plan_not_modified(None, 0)

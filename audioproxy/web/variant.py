@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from audioproxy.errors import RangeNotSatisfiable, UpstreamUnavailable
+from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.job import Preparer
-from audioproxy.render.registry import RenderRegistry, Subscription
-from audioproxy.variants.interfaces import StoredVariant, VariantChanged, VariantStore
+from audioproxy.render.registry import RenderRegistry
+from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.interfaces import VariantChanged, VariantStore
+from audioproxy.web.conditions import Conditions
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.response_plan import Conditions, Lookup, Outcome, miss_headers, plan_response
+from audioproxy.web.response_plan import ResponsePlan, Stored, plan_not_modified, plan_response
 
 if TYPE_CHECKING:
     from audioproxy.observe.metrics import Metrics
@@ -32,6 +35,7 @@ class VariantHandler:
         (AP_SERVE_MODE).
     :ivar presign: returns the presigned URL of a variant from its cache key and its lifetime; None
         in proxy mode.
+    :ivar small_variants: None where a lookup in the store has to wait, and in redirect mode.
     """
 
     metrics: Metrics
@@ -41,111 +45,100 @@ class VariantHandler:
     now: Callable[[], float]
     presign_ttl: int | None = None
     presign: Callable[[str, int], str] | None = None
+    small_variants: FileVariantStore | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
         """Respond to a request whose signature is verified and that has not expired.
 
         :raises Refusal: for every response that is an error document.
         """
-        conditions = exchange.conditions
-        exchange.set_headers({b"etag": request.tag})
-        plan = plan_response(request, conditions, self.now())
-        if plan.outcome is Outcome.NOT_MODIFIED:
-            exchange.set_headers(plan.headers)
-            exchange.respond(plan.status)
+        not_modified = plan_not_modified(request, exchange.conditions, self.now())
+        if not_modified is not None:
+            exchange.respond(not_modified)
             return
         try:
-            await self._respond_variant(exchange, request, conditions)
+            await self._find_and_respond(exchange, request)
         except VariantChanged:
             try:
-                await self._respond_variant(exchange, request, conditions, is_counted=True)
+                await self._find_and_respond(exchange, request, is_counted=True)
             except VariantChanged as error:
                 _log.warn("a stored variant cannot be read: {error}", error=error)
                 raise UpstreamUnavailable from error
 
-    async def _respond_variant(
-        self,
-        exchange: Exchange,
-        request: VariantRequest,
-        conditions: Conditions,
-        *,
-        is_counted: bool = False,
+    async def _find_and_respond(
+        self, exchange: Exchange, request: VariantRequest, *, is_counted: bool = False
     ) -> None:
-        """Look the variant up and respond.
+        """Look the variant up, or join its render, and respond.
 
         :param is_counted: this is not the first lookup of the request.
         :raises VariantChanged: if the variant was replaced after the lookup; nothing is sent then.
         """
-        subscription: Subscription | None = None
+        conditions = exchange.conditions
+        is_get = conditions.method == b"GET"
+        subscription = None
         with self.renders.admission() as admitted:
             stored = await self.store.lookup(request.key) if self.store is not None else None
-            if stored is None:
-                plan = plan_response(request, conditions, self.now(), Lookup())
-                if plan.outcome is Outcome.RENDER:
-                    subscription = self.renders.join(request, admitted)
-        if exchange.method == b"GET" and not is_counted:
-            self._count(request, stored, subscription)
+            if stored is None and is_get:
+                subscription = self.renders.join(request, admitted)
+
         if stored is not None:
-            await self._respond_stored(exchange, request, stored, conditions)
+            if is_get and not is_counted:
+                self.metrics.hit(request.options.f)
+            try:
+                presign = None if self.presign is None else partial(self.presign, request.key)
+                found = Stored(stored.size, stored.headers, presign, self.presign_ttl or 0)
+                plan = plan_response(request, conditions, self.now(), found)
+                if plan.byte_range is None:
+                    exchange.respond(plan)
+                else:
+                    # It is logged even if the client disconnects while the variant is opened.
+                    exchange.plan = plan
+                    await exchange.stream(plan, await stored.open_range(*plan.byte_range))
+            finally:
+                stored.close()
+
         elif subscription is not None:
-            await self._respond_render(exchange, request, subscription)
+            if not is_counted:
+                count = self.metrics.miss if subscription.started else self.metrics.coalesced
+                count(request.options.f)
+            try:
+                output = await subscription.output
+                plan = plan_response(
+                    request,
+                    conditions,
+                    self.now(),
+                    "MISS" if subscription.started else "COALESCED",
+                )
+                await exchange.stream(plan, FileProducer(output, descriptor=output.descriptor))
+            finally:
+                subscription.leave()
+
         else:
-            await self._respond_head_of_miss(exchange, request)
+            # HEAD of a variant that is not stored: only a source that exists has one.
+            source = await self.preparer.open(request.source)
+            source.close()
+            exchange.respond(plan_response(request, conditions, self.now(), "MISS"))
 
-    def _count(
-        self,
-        request: VariantRequest,
-        stored: StoredVariant | None,
-        subscription: Subscription | None,
-    ) -> None:
-        if stored is not None:
-            self.metrics.hit(request.options.f)
-        elif subscription is not None:
-            count = self.metrics.miss if subscription.started else self.metrics.coalesced
-            count(request.options.f)
+    def plan_at_once(
+        self, request: VariantRequest, conditions: Conditions, now: float
+    ) -> tuple[ResponsePlan, bytes] | None:
+        """Return the response to a GET, and its body, for `audioproxy.server.fast_path`.
 
-    async def _respond_stored(
-        self,
-        exchange: Exchange,
-        request: VariantRequest,
-        stored: StoredVariant,
-        conditions: Conditions,
-    ) -> None:
-        try:
-            lookup = Lookup(stored.size, stored.headers, self.presign_ttl)
-            plan = plan_response(request, conditions, self.now(), lookup)
-            if plan.outcome is Outcome.UNSATISFIABLE:
-                raise RangeNotSatisfiable(stored.size)
-            exchange.set_cache_state(plan.cache_state)
-            if plan.outcome is Outcome.REDIRECT:
-                assert self.presign is not None
-                location = self.presign(request.key, plan.redirect_seconds)
-                exchange.set_headers({**plan.headers, b"location": location.encode("ascii")})
-                exchange.respond(plan.status, None if exchange.method == b"HEAD" else b"")
-            elif exchange.method == b"HEAD":
-                exchange.set_headers(plan.headers)
-                exchange.respond(plan.status)
-            else:
-                stream = await stored.open_range(*plan.byte_range)
-                exchange.set_headers(plan.headers)
-                await exchange.stream(plan.status, stream)
-        finally:
-            stored.close()
-
-    async def _respond_head_of_miss(self, exchange: Exchange, request: VariantRequest) -> None:
-        source = await self.preparer.open(request.source)
-        source.close()
-        exchange.set_cache_state("MISS")
-        exchange.set_headers(miss_headers(request, self.now()))
-        exchange.respond(200)
-
-    async def _respond_render(
-        self, exchange: Exchange, request: VariantRequest, subscription: Subscription
-    ) -> None:
-        try:
-            output = await subscription.output
-            exchange.set_cache_state("MISS" if subscription.started else "COALESCED")
-            exchange.set_headers(miss_headers(request, self.now()))
-            await exchange.stream(200, FileProducer(output, descriptor=output.descriptor))
-        finally:
-            subscription.leave()
+        :param now: Unix seconds.
+        :returns: None where a response takes more than a small file.
+        """
+        if request.is_expired(now):
+            return None
+        not_modified = plan_not_modified(request, conditions, now)
+        if not_modified is not None:
+            return not_modified, b""
+        found = self.small_variants and self.small_variants.read_small(request.key)
+        if not found:
+            return None
+        headers, data = found
+        self.metrics.hit(request.options.f)
+        plan = plan_response(request, conditions, now, Stored(len(data), headers))
+        if plan.byte_range is None:
+            return plan, plan.body or b""
+        start, stop = plan.byte_range
+        return plan, data[start:stop]

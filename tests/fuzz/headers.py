@@ -6,8 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from audioproxy.errors import RangeNotSatisfiable
-from audioproxy.web.conditions import matches, range_applies
-from audioproxy.web.ranges import read_range
+from audioproxy.web.conditions import matches, range_applies, read_range
 from tests.fuzz.draws import Draws, outcome
 
 #: The ETag of the requested variant. Inputs contain a short word instead, which a fuzzer finds

@@ -21,7 +21,7 @@ from audioproxy.media.probe import Probe, read_probe
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.variants.files import FileVariantStore, StoredFile, variant_path
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.web.ranges import read_range
+from audioproxy.web.conditions import read_range
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
 from tests.fuzz.engines import shrink

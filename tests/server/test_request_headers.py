@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.server.request_headers import connection_options, is_host
+from audioproxy.server.request import connection_options, is_host
 from tests.server.test_channel import HIT, ConnectionCase, count, responses_of
 from tests.support.http import Connection
 from tests.support.strategies import DETERMINISTIC

@@ -20,10 +20,10 @@ from audioproxy.server import sendfile as sendfile_module
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.listener import Listener
 from audioproxy.server.site import ProxySite
-from audioproxy.web.resource import BaseResource
 from audioproxy.web.cors import Cors
-from audioproxy.web.exchange import Exchange
-from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.web.exchange import Exchange, Instrumentation
+from audioproxy.web.resource import BaseResource
+from audioproxy.web.response_plan import ResponsePlan
 from tests.support.http import Log
 from tests.support.service import Client, fetch, reactor, send, until
 
@@ -42,11 +42,12 @@ class Files(BaseResource):
         """Send the range that the path names, or the growing file."""
         descriptor = self.output.descriptor
         if path == b"/growing":
-            await exchange.stream(200, FileProducer(self.output, descriptor=descriptor))
+            body = FileProducer(self.output, descriptor=descriptor)
+            await exchange.stream(ResponsePlan(200), body)
             return
         start, stop = map(int, path.strip(b"/").split(b"-"))
-        exchange.set_headers({b"content-length": b"%d" % (stop - start)})
-        await exchange.stream(200, FileProducer(self.output, start, stop, descriptor=descriptor))
+        plan = ResponsePlan(200, ((b"content-length", b"%d" % (stop - start)),))
+        await exchange.stream(plan, FileProducer(self.output, start, stop, descriptor=descriptor))
 
 
 class SendfileTests(TestCase):

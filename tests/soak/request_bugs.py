@@ -24,6 +24,7 @@ from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
 from audioproxy.web import exchange, response_plan
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.variant import VariantHandler
 from tests.soak.injection import Bugs, Patch, wrap
 
 BUGS = Bugs()
@@ -229,7 +230,7 @@ def ignore_conditions_on_fast_path() -> Patch:
 
     def read(original: Callable[..., Any], lines: bytes) -> Any:
         found = original(lines)
-        return found and {k: v for k, v in found.items() if k != b"if-none-match"}
+        return found and (found[0]._replace(if_none_match=None), found[1])
 
     return wrap(fast_path, "_read_headers", read)
 
@@ -240,7 +241,7 @@ def skip_log_on_fast_path() -> Patch:
 
     def create(original: Callable[..., None], self: FastPath, *words: Any) -> None:
         original(self, *words)
-        self._access_log = lambda entry: None
+        self._complete = replace(words[-1], access_log=lambda entry: None).complete
 
     return wrap(FastPath, "__init__", create)
 
@@ -252,7 +253,7 @@ def serve_expired_on_fast_path() -> Patch:
     def plan(original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float) -> Any:
         return original(self, replace(wanted, exp=None), headers, now)
 
-    return wrap(FastPath, "_plan", plan)
+    return wrap(VariantHandler, "plan_at_once", plan)
 
 
 # server

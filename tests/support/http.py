@@ -50,9 +50,9 @@ from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.cors import Cors
+from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.info import InfoHandler
-from audioproxy.web.instrumentation import Instrumentation
-from audioproxy.web.root import AudioProxyResource
+from audioproxy.web.resource import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
 from tests.support.processes import FakeSpawner, find_soxr
 
@@ -604,7 +604,8 @@ class ResourceHarness:
             self if with_store else None,
             lambda: self.now,
             presign_ttl,
-            self.presign,
+            None if presign_ttl is None else self.presign,
+            self if with_store and presign_ttl is None else None,
         )
         self.resource = AudioProxyResource(
             self.instrumentation,
@@ -614,12 +615,7 @@ class ResourceHarness:
             self.slots,
             self.readiness,
         )
-        self.fast_path = FastPath(
-            self.resource.verified_paths,
-            variants,
-            self if with_store else None,
-            self.instrumentation,
-        )
+        self.fast_path = FastPath(self.resource.verified_paths, variants, self.instrumentation)
         self.connection_clock = Clock()
         self.site = ProxySite(
             self.resource, self.connection_clock, fast_path=self.fast_path if fast else None

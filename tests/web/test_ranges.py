@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RangeNotSatisfiable
-from audioproxy.web.ranges import read_range
+from audioproxy.web.conditions import read_range
 from tests.support.strategies import DETERMINISTIC
 
 SIZE = 1000

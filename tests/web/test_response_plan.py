@@ -2,122 +2,160 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Literal
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import NotFound, QueueFull, RangeNotSatisfiable
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.web.conditions import Conditions
 from audioproxy.web.response_plan import (
-    Conditions,
-    Lookup,
-    Outcome,
     ResponsePlan,
-    miss_headers,
+    Stored,
+    plan_not_modified,
+    plan_refusal,
     plan_response,
 )
 
 NOW = 1_800_000_000
 GET, HEAD = b"GET", b"HEAD"
 HEADERS = VariantHeaders("audio/mpeg", CACHE_CONTROL, "attachment")
-HIT = Lookup(100, HEADERS)
-TYPE = (b"content-type", b"audio/mpeg")
+STORED = Stored(100, HEADERS)
+URL = "https://store.example/"
+IN_BUCKET = Stored(100, HEADERS, lambda seconds: f"{URL}{seconds}", 300)
+PATH = b"/plain/local://a"
 LONG_CACHE_CONTROL = (b"cache-control", CACHE_CONTROL.encode())
 
 
-def request(path: bytes = b"/plain/local://a") -> VariantRequest:
+def request(path: bytes = PATH) -> VariantRequest:
     """Return a request for a variant."""
     parsed = parse_request(path, None)
     assert isinstance(parsed, VariantRequest)
     return parsed
 
 
-class PlanTests(SynchronousTestCase):
-    """`plan_response`"""
+TAG = (b"etag", request().tag)
+HIT = (b"x-audio-proxy", b"HIT")
+TYPE = (b"content-type", b"audio/mpeg")
+DISPOSITION = (b"content-disposition", b"attachment")
+RANGES = (b"accept-ranges", b"bytes")
 
-    def plan(
-        self,
-        lookup: Lookup | None,
-        method: bytes = GET,
-        path: bytes = b"/plain/local://a",
-        **more: Any,
-    ) -> ResponsePlan:
-        """Return the plan for a request with some headers."""
-        return plan_response(request(path), Conditions(method, **more), NOW, lookup)
+
+def plan(
+    found: Stored | Literal["MISS", "COALESCED"],
+    method: bytes = GET,
+    path: bytes = PATH,
+    **more: Any,
+) -> ResponsePlan:
+    """Return the plan for a request with some headers."""
+    return plan_response(request(path), Conditions(method, **more), NOW, found)
+
+
+class PlanTests(SynchronousTestCase):
+    """Plans are whole: status, headers in the order in which they are sent, body or range."""
 
     def test_not_modified(self) -> None:
         """A matching entity tag is a 304 without a store lookup (Conditional requests)."""
         for method in (GET, HEAD):
-            plan = self.plan(None, method, if_none_match=b'"x", W/' + request().tag)
-            self.assertEqual((Outcome.NOT_MODIFIED, 304), (plan.outcome, plan.status))
-            self.assertEqual([LONG_CACHE_CONTROL], list(plan.headers.items()))
+            conditions = Conditions(method, b'"x", W/' + request().tag)
+            self.assertEqual(
+                ResponsePlan(304, (TAG, LONG_CACHE_CONTROL)),
+                plan_not_modified(request(), conditions, NOW),
+            )
 
-    def test_lookup_and_miss(self) -> None:
-        """Without a matching tag, the store is asked; a miss is rendered, for HEAD only headers."""
+    def test_modified(self) -> None:
+        """Without a matching tag, the store is asked."""
         for tag in (None, b'"x"', b"*"):
-            self.assertIs(Outcome.LOOK_UP, self.plan(None, if_none_match=tag).outcome)
-        self.assertIs(Outcome.RENDER, self.plan(Lookup()).outcome)
-        self.assertIs(Outcome.MISS, self.plan(Lookup(), HEAD).outcome)
+            self.assertIsNone(plan_not_modified(request(), Conditions(GET, tag), NOW))
+
+    def test_render(self) -> None:
+        """A variant that is not stored has its own headers, and neither length nor ranges."""
+        state: Literal["MISS", "COALESCED"]
+        for state in ("MISS", "COALESCED"):
+            headers = (TAG, (b"x-audio-proxy", state.encode()), TYPE, LONG_CACHE_CONTROL)
+            for method in (GET, HEAD):
+                self.assertEqual(
+                    ResponsePlan(200, headers, cache_state=state),
+                    plan(state, method, range=b"bytes=0-1"),
+                )
 
     def test_hit(self) -> None:
-        """A stored variant is sent completely, with its stored headers."""
-        for method in (GET, HEAD):
-            plan = self.plan(HIT, method)
+        """A stored variant is sent completely, with its stored headers; HEAD has no body."""
+        length = (b"content-length", b"100")
+        headers = (TAG, HIT, TYPE, LONG_CACHE_CONTROL, DISPOSITION, RANGES, length)
+        for method, byte_range in ((GET, (0, 100)), (HEAD, None)):
             self.assertEqual(
-                (Outcome.HIT, 200, (0, 100)), (plan.outcome, plan.status, plan.byte_range)
-            )
-            self.assertEqual(
-                [
-                    TYPE,
-                    LONG_CACHE_CONTROL,
-                    (b"content-disposition", b"attachment"),
-                    (b"accept-ranges", b"bytes"),
-                    (b"content-length", b"100"),
-                ],
-                list(plan.headers.items()),
+                ResponsePlan(200, headers, byte_range=byte_range, cache_state="HIT"),
+                plan(STORED, method),
             )
 
     def test_range(self) -> None:
         """A range of a GET is sent if If-Range is absent or the tag; past the end, it is a 416."""
         for condition in (None, request().tag):
-            plan = self.plan(HIT, range=b"bytes=10-19", if_range=condition)
-            self.assertEqual((206, (10, 20)), (plan.status, plan.byte_range))
-            self.assertEqual(b"bytes 10-19/100", plan.headers[b"content-range"])
-            self.assertEqual(b"10", plan.headers[b"content-length"])
-        for plan in (
-            self.plan(HIT, range=b"bytes=10-19", if_range=b'"other"'),
-            self.plan(HIT, HEAD, range=b"bytes=10-19"),
-        ):
-            self.assertEqual((200, (0, 100)), (plan.status, plan.byte_range))
-        plan = self.plan(HIT, range=b"bytes=100-")
-        self.assertEqual((Outcome.UNSATISFIABLE, 416), (plan.outcome, plan.status))
+            part = plan(STORED, range=b"bytes=10-19", if_range=condition)
+            self.assertEqual((206, (10, 20)), (part.status, part.byte_range))
+            self.assertEqual(
+                (RANGES, (b"content-length", b"10"), (b"content-range", b"bytes 10-19/100")),
+                part.headers[-3:],
+            )
+        for method, byte_range in ((GET, (0, 100)), (HEAD, None)):
+            whole = plan(STORED, method, range=b"bytes=10-19", if_range=b'"other"')
+            self.assertEqual((200, byte_range), (whole.status, whole.byte_range))
+        self.assertEqual(plan_refusal(RangeNotSatisfiable(100)), plan(STORED, range=b"bytes=100-"))
 
     def test_redirect(self) -> None:
         """In redirect mode a HIT is a 302 with ``no-store``, even with Range."""
-        lookup = Lookup(100, HEADERS, 300)
-        plan = self.plan(lookup, range=b"bytes=0-1")
-        self.assertEqual(
-            (Outcome.REDIRECT, 302, 300), (plan.outcome, plan.status, plan.redirect_seconds)
-        )
-        self.assertEqual(b"no-store", plan.headers[b"cache-control"])
-        self.assertNotIn(b"content-length", plan.headers)
-        self.assertEqual(b"100", self.plan(lookup, HEAD).headers[b"content-length"])
+        start = (TAG, HIT, TYPE, (b"cache-control", b"no-store"), DISPOSITION, RANGES)
+        location = (b"location", b"https://store.example/300")
+        for method, end in (
+            (GET, (location, (b"content-length", b"0"))),
+            (HEAD, ((b"content-length", b"100"), location)),
+        ):
+            self.assertEqual(
+                ResponsePlan(302, (*start, *end), cache_state="HIT"),
+                plan(IN_BUCKET, method, range=b"bytes=0-1"),
+            )
 
     def test_expiry(self) -> None:
         """``exp`` limits max-age and the lifetime of a presigned URL (D14)."""
         path = b"/exp:%d/plain/local://a" % (NOW + 60)
-        plan = self.plan(Lookup(100, HEADERS, 300), path=path)
-        self.assertEqual(60, plan.redirect_seconds)
-        for headers in (
-            self.plan(HIT, path=path).headers,
-            self.plan(None, path=path, if_none_match=request().tag).headers,
-            miss_headers(request(path), NOW),
-        ):
+        self.assertIn(
+            (b"location", b"https://store.example/60"), plan(IN_BUCKET, path=path).headers
+        )
+        not_modified = plan_not_modified(request(path), Conditions(GET, request().tag), NOW)
+        assert not_modified is not None
+        for planned in (plan(STORED, path=path), plan("MISS", path=path), not_modified):
             self.assertEqual(
-                b"public, max-age=60, immutable, no-transform", headers[b"cache-control"]
+                b"public, max-age=60, immutable, no-transform",
+                dict(planned.headers)[b"cache-control"],
             )
 
     def test_last_second(self) -> None:
         """In the last second of ``exp``, redirect mode sends the variant itself (D14)."""
-        plan = self.plan(Lookup(100, HEADERS, 300), path=b"/exp:%d/plain/local://a" % NOW)
-        self.assertIs(Outcome.HIT, plan.outcome)
+        self.assertEqual(200, plan(IN_BUCKET, path=b"/exp:%d/plain/local://a" % NOW).status)
+
+    def test_refusals(self) -> None:
+        """A refusal has the headers of its class, and then those of its document (Errors)."""
+        for refusal, headers in (
+            (NotFound(), [(b"cache-control", b"max-age=10")]),
+            (QueueFull(7), [(b"cache-control", b"no-store"), (b"retry-after", b"7")]),
+            (
+                RangeNotSatisfiable(9),
+                [(b"cache-control", b"no-store"), (b"content-range", b"bytes */9")],
+            ),
+        ):
+            refused = plan_refusal(refusal)
+            assert refused.body is not None
+            self.assertEqual(
+                {"error": refusal.code, "message": refusal.message}, json.loads(refused.body)
+            )
+            length = (b"content-length", b"%d" % len(refused.body))
+            self.assertEqual(
+                (*headers, (b"content-type", b"application/json"), length), refused.headers
+            )
+            self.assertEqual(
+                (refusal.status, refusal.code, None),
+                (refused.status, refused.error_code, refused.cache_state),
+            )
