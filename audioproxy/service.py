@@ -28,9 +28,9 @@ from audioproxy.engine import BootError, Engine
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.observe.access_log import AccessLog, log_request
 from audioproxy.observe.log_context import Logger
+from audioproxy.server.channel import ProxySite
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, max_clients
-from audioproxy.server.site import ProxySite
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.info import InfoHandler

@@ -1,14 +1,20 @@
-"""One connection to the service's own server: HTTP/1.1 with limits, phases and back-pressure."""
+"""The service's own HTTP server: a site whose connections have limits, phases and back-pressure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, ITCPTransport
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IReactorTime,
+    ITCPTransport,
+)
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
+from twisted.web.server import Site
 from zope.interface import implementer
 
 from audioproxy._twisted import (
@@ -17,12 +23,19 @@ from audioproxy._twisted import (
     is_plain_tcp,
     send_now,
     set_send_buffer,
+    silence_factory,
 )
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
-from audioproxy.server.request import connection_options, has_valid_encoding, has_valid_host
+from audioproxy.server.request import (
+    ProxyRequest,
+    connection_options,
+    has_valid_encoding,
+    has_valid_host,
+)
 from audioproxy.server.socket_state import has_unread, seconds_stalled
+from audioproxy.web.resource import BaseResource
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers
 # them. At its own limit Twisted would stop reading, and then not notice that the client has
@@ -41,27 +54,6 @@ _SEND_BUFFER = 32 * 1024
 HALF_CLOSE_TIMEOUT = 1.0
 
 
-class Server(Protocol):
-    """The part of a site that its connections use.
-
-    :ivar connections: the open connections.
-    :ivar fast_path: responds to common requests at once; None to have the resource handle all.
-    :ivar stopping: each connection closes after its current response.
-    """
-
-    connections: Connections
-    fast_path: FastPath | None
-    stopping: bool
-
-    def seconds(self) -> float:
-        """Return seconds of the server's clock."""
-        ...
-
-    def call_later(self, seconds: float, call: Callable[[], object]) -> IDelayedCall:
-        """Schedule a call: with 0 seconds, for the next turn of the reactor."""
-        ...
-
-
 #: The phases in which all input is ignored.
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
@@ -76,7 +68,7 @@ class ProxyChannel(HookedChannel):
     phase: Phase
     phase_since: float
     stalled_since: float | None
-    site: Server
+    site: ProxySite
     transport: Any
 
     def connectionMade(self) -> None:
@@ -114,7 +106,7 @@ class ProxyChannel(HookedChannel):
     def readConnectionLost(self) -> None:
         """Respond to the whole requests of a client that sends no more, and close then."""
         if self._half_closed is None:
-            self._half_closed = self.site.call_later(HALF_CLOSE_TIMEOUT, self._give_up)
+            self._half_closed = self.site.clock.callLater(HALF_CLOSE_TIMEOUT, self._give_up)
             self._close_if_done()
 
     def writeConnectionLost(self) -> None:
@@ -154,7 +146,7 @@ class ProxyChannel(HookedChannel):
         if response is None:
             return False
         self._empty_lines = 0
-        self.phase_since = site.seconds()
+        self.phase_since = site.clock.seconds()
         site.connections.served_by_fast_path(self)
         if self.is_plain_tcp:
             response = send_now(self.transport, response)
@@ -226,14 +218,14 @@ class ProxyChannel(HookedChannel):
     def pauseProducing(self) -> None:
         """Pause: the client's receive window is full."""
         if self.stalled_since is None:
-            self.stalled_since = self.site.seconds()
+            self.stalled_since = self.site.clock.seconds()
             self.site.connections.stalled(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
         """Resume: the client has received what was buffered for it."""
         self.stalled_since = None
-        self.phase_since = self.site.seconds()
+        self.phase_since = self.site.clock.seconds()
         self.site.connections.changed(self)
         HTTPChannel.resumeProducing(self)
         if self.phase is Phase.REFUSED:
@@ -326,7 +318,7 @@ class ProxyChannel(HookedChannel):
 
     def _resume_later(self) -> None:
         if self._next_turn is None and self.paused and self.stalled_since is None:
-            self._next_turn = self.site.call_later(0, self._resume)
+            self._next_turn = self.site.clock.callLater(0, self._resume)
 
     def _resume(self) -> None:
         self._next_turn = None
@@ -338,5 +330,55 @@ class ProxyChannel(HookedChannel):
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.phase_since = self.site.seconds()
+        self.phase_since = self.site.clock.seconds()
         self.site.connections.changed(self)
+
+
+class ProxySite(Site):
+    """Site that limits the number of its connections, and the time that each may take.
+
+    :ivar connections: the open connections.
+    :ivar fast_path: responds to common requests at once; None to have the resource handle all.
+    :ivar clock: of the connections.
+    :ivar stopping: each connection closes after its current response.
+    """
+
+    protocol: Any = ProxyChannel
+    requestFactory = ProxyRequest
+
+    def __init__(
+        self,
+        resource: BaseResource,
+        clock: IReactorTime,
+        most_connections: int | None = None,
+        fast_path: FastPath | None = None,
+        on_eviction: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Serve a resource.
+
+        :param most_connections: see `Connections`.
+        :param on_eviction: see `Connections`.
+        """
+        Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
+        silence_factory(self)
+        self.connections = Connections(clock, most_connections, on_eviction)
+        self.fast_path = fast_path
+        self.clock = clock
+        self.stopping = False
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Accept a connection. At the limit, evict another one."""
+        self.connections.make_room()
+        return Site.buildProtocol(self, addr)
+
+    def finish(self) -> None:
+        """Close the idle connections, and each other connection after its response."""
+        self.stopping = True
+        self.connections.close_idle()
+
+    def log(self, request: Any) -> None:
+        """Do nothing: the resource logs its requests.
+
+        Twisted 26.10 has no setting for that: without a file of its own, a site logs each request
+        to the log of the application.
+        """

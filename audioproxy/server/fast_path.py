@@ -12,12 +12,13 @@ every request without this module.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
+from audioproxy.grammar.request import VariantRequest
 from audioproxy.server.request import is_host
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.exchange import Instrumentation, choose_request_id
-from audioproxy.web.resource import VerifiedPathCache
 from audioproxy.web.variant import VariantHandler
 
 # The most common form of a whole request: printable ASCII, header names that are tokens, and no
@@ -44,13 +45,13 @@ class FastPath:
 
     def __init__(
         self,
-        verified_paths: VerifiedPathCache,
+        verified_paths: Mapping[bytes, VariantRequest],
         variants: VariantHandler,
         instrumentation: Instrumentation,
     ) -> None:
         """Use the objects of the ordinary path."""
         # Looked up once: `respond` runs some ten thousand times a second.
-        self._find = verified_paths.find
+        self._find = verified_paths.get
         self._now = variants.now
         self._plan = variants.plan_at_once
         self._seconds = instrumentation.seconds

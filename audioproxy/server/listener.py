@@ -8,7 +8,7 @@ from typing import Any
 
 from audioproxy._twisted import limit_accepts
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.server.site import ProxySite
+from audioproxy.server.channel import ProxySite
 
 # Clients that may wait to be accepted. The system allows as many as ``net.core.somaxconn``, 4096 by
 # default.

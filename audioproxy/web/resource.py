@@ -104,7 +104,8 @@ class BaseResource(Resource, ABC):
 class AudioProxyResource(BaseResource):
     """Resource of the main listener: variants, info documents, health and readiness.
 
-    :ivar verified_paths: the requests of paths that were verified lately.
+    :ivar verified_paths: the requests of the paths that were verified last. The key is the whole
+        path with its signature, so a path that differs in one byte is verified again.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class AudioProxyResource(BaseResource):
         :param slots: the render slots; readiness reports the depth of their queue.
         """
         BaseResource.__init__(self, instrumentation)
-        self.verified_paths = VerifiedPathCache()
+        self.verified_paths: LRUCache[bytes, VariantRequest] = LRUCache(_MOST_PATHS)
         self._keys = keys
         self._variants = variants
         self._infos = infos
@@ -169,7 +170,7 @@ class AudioProxyResource(BaseResource):
         :raises Refusal: where the path is refused.
         """
         now = self._variants.now()
-        cached = self.verified_paths.find(path)
+        cached = self.verified_paths.get(path)
         if cached is not None:
             exchange.endpoint = "render"
             if cached.is_expired(now):
@@ -181,28 +182,10 @@ class AudioProxyResource(BaseResource):
             raise NotFound("no such route")
         exchange.endpoint = "info" if is_info(signed_path.signed) else "render"
         request = read_request(signed_path, self._keys, now)
-        if isinstance(request, VariantRequest):
-            self.verified_paths.add(path, request)
+        if isinstance(request, VariantRequest) and len(path) <= _LONGEST_PATH:
+            # A request does not depend on the time or the store, so it never becomes wrong.
+            self.verified_paths[path] = request
         return request
-
-
-class VerifiedPathCache:
-    """The requests of the paths that were verified last, by path.
-
-    The key is the whole path with its signature, so a path that differs in one byte is verified
-    again. A request does not depend on the time or on what is stored, so a cached request never
-    becomes wrong.
-    """
-
-    def __init__(self) -> None:
-        self._requests: LRUCache[bytes, VariantRequest] = LRUCache(_MOST_PATHS)
-        #: Returns the request of a path, or None if the path is not cached.
-        self.find = self._requests.get
-
-    def add(self, path: bytes, request: VariantRequest) -> None:
-        """Add the request of a verified path."""
-        if len(path) <= _LONGEST_PATH:
-            self._requests[path] = request
 
 
 def _relative_path(request: Any) -> bytes:

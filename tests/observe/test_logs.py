@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.observe.access_log import AccessLogEntry, log_request
 from audioproxy.observe.logs import LEVELS, LineObserver
-from audioproxy.server.site import ProxySite
+from audioproxy.server.channel import ProxySite
 from audioproxy.web.metrics_resource import MetricsResource
 from tests.render.harness import RenderHarness
 from tests.support.http import Connection, ResourceHarness

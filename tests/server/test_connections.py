@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audioproxy.server.site import ProxySite
+from audioproxy.server.channel import ProxySite
 from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
 
 MALFORMED = b"SSH-2.0-OpenSSH_9.6\r\n"

@@ -9,8 +9,8 @@ from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
 from twisted.trial.unittest import TestCase
 
+from audioproxy.server.channel import ProxySite
 from audioproxy.server.listener import Listener
-from audioproxy.server.site import ProxySite
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
 from tests.support.service import Client, fetch, reactor, send, until

@@ -17,9 +17,8 @@ from audioproxy.observe.access_log import log_request
 from audioproxy.observe.metrics import Metrics
 from audioproxy.render.output import RenderOutput
 from audioproxy.server import sendfile as sendfile_module
-from audioproxy.server.channel import ProxyChannel
+from audioproxy.server.channel import ProxyChannel, ProxySite
 from audioproxy.server.listener import Listener
-from audioproxy.server.site import ProxySite
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange, Instrumentation
 from audioproxy.web.resource import BaseResource

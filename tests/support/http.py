@@ -46,8 +46,8 @@ from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
+from audioproxy.server.channel import ProxySite
 from audioproxy.server.fast_path import FastPath
-from audioproxy.server.site import ProxySite
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Instrumentation

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from audioproxy.server.site import ProxySite
+from audioproxy.server.channel import ProxySite
 from audioproxy.service import make_resource
 from tests.support.audio import convert_all
 from tests.support.service import (

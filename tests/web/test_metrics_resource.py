@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from audioproxy.server.site import ProxySite
+from audioproxy.server.channel import ProxySite
 from audioproxy.web.metrics_resource import MetricsResource, exposition
 from tests.observe.test_metrics import Counts, read
 from tests.support.http import Connection, Log, ResourceHarness, Response

@@ -20,8 +20,8 @@ from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
+from audioproxy.server.channel import ProxySite
 from audioproxy.server.listener import Listener, max_clients
-from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy
 from audioproxy.tap import raise_descriptor_limit
 
