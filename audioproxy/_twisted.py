@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -267,7 +268,7 @@ def own_process_group() -> Iterator[None]:
         module.posix_spawnp = spawn
 
 
-class HookedChannel(HTTPChannel):
+class HookedChannel(HTTPChannel, ABC):
     """An `HTTPChannel` with names for the private parts that its subclass reads or overrides.
 
     Twisted 26.10: none of these parts is public.
@@ -308,12 +309,12 @@ class HookedChannel(HTTPChannel):
         return self._version
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        self.bad_request_received()
+        self.reject()
 
-    def bad_request_received(self) -> None:
+    @abstractmethod
+    def reject(self) -> None:
         """Respond to bytes that are not an HTTP request.
 
         Twisted's own response has no headers and no log line. Unnecessary when there is a public
         hook.
         """
-        super()._respondToBadRequestAndDisconnect()  # type: ignore[no-untyped-call]

@@ -179,7 +179,7 @@ class RecordingChannel(HookedChannel):
 
     bad_requests = 0
 
-    def bad_request_received(self) -> None:
+    def reject(self) -> None:
         self.bad_requests += 1
         self.loseConnection()
 
@@ -209,7 +209,7 @@ class ChannelTests(SynchronousTestCase):
         self.assertEqual(
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             plain.transport.value(),
-            "`bad_request_received` may be needless",
+            "`HookedChannel.reject` may be needless as a hook",
         )
 
     def test_unfinished(self) -> None:

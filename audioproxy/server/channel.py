@@ -23,7 +23,6 @@ from audioproxy._twisted import (
     is_plain_tcp,
     send_now,
     set_send_buffer,
-    silence_factory,
 )
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
@@ -52,8 +51,6 @@ _SEND_BUFFER = 32 * 1024
 #: Seconds in which a response must begin after its client has closed the sending side. A client
 #: that is gone looks the same until bytes are sent to it.
 HALF_CLOSE_TIMEOUT = 1.0
-
-
 #: The phases in which all input is ignored.
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
@@ -298,10 +295,6 @@ class ProxyChannel(HookedChannel):
         """The seconds for which the client has received nothing although bytes wait for it."""
         return seconds_stalled(self.transport)
 
-    def bad_request_received(self) -> None:
-        """Refuse bytes that are not a valid request."""
-        self.reject()
-
     def reject(self, refusal: Refusal | None = None) -> None:
         """Refuse bytes that are not a valid request, or a request that is too large.
 
@@ -343,6 +336,7 @@ class ProxySite(Site):
     :ivar stopping: each connection closes after its current response.
     """
 
+    noisy = False
     protocol: Any = ProxyChannel
     requestFactory = ProxyRequest
 
@@ -360,7 +354,6 @@ class ProxySite(Site):
         :param on_eviction: see `Connections`.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
-        silence_factory(self)
         self.connections = Connections(clock, most_connections, on_eviction)
         self.fast_path = fast_path
         self.clock = clock
