@@ -1,14 +1,17 @@
-"""Conditional requests: If-None-Match and If-Range."""
+"""Conditional requests and ranges: If-None-Match, If-Range and Range."""
 
 from __future__ import annotations
+
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import RangeNotSatisfiable
 from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.web.conditions import matches, range_applies
+from audioproxy.web.conditions import matches, range_applies, read_range
 from tests.support.strategies import DETERMINISTIC
 
 TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
@@ -17,6 +20,47 @@ OTHER = b'"another, with a comma"'
 #: Characters of an entity tag (RFC 9110, 8.8.3).
 _CHARACTERS = [0x21, *range(0x23, 0x7F), *range(0x80, 0x100)]
 TAGS = st.lists(st.sampled_from(_CHARACTERS), max_size=20).map(lambda text: b'"%s"' % bytes(text))
+
+SIZE = 1000
+HUGE = b"9" * 5000
+
+#: Range headers for a variant of 1000 bytes, and the range that is sent.
+SATISFIABLE = (
+    (b"bytes=0-0", (0, 1)),
+    (b"bytes=0-499", (0, 500)),
+    (b"bytes=500-999", (500, 1000)),
+    (b"bytes=500-", (500, 1000)),
+    (b"bytes=0-", (0, 1000)),
+    (b"bytes=999-", (999, 1000)),
+    (b"bytes=999-999", (999, 1000)),
+    (b"bytes=990-2000", (990, 1000)),
+    (b"bytes=-1", (999, 1000)),
+    (b"bytes=-1000", (0, 1000)),
+    (b"bytes=-2000", (0, 1000)),
+    (b"bytes=007-0008", (7, 9)),
+    # The unit is case-insensitive (RFC 9110, 14.1); whitespace around the range is allowed.
+    (b"BYTES=1-2", (1, 3)),
+    (b"bytes= 1-2 ", (1, 3)),
+    # Numbers may have any length.
+    (b"bytes=5-" + b"9" * 20, (5, 1000)),
+    (b"bytes=5-" + HUGE, (5, 1000)),
+    (b"bytes=-" + HUGE, (0, 1000)),
+    (b"bytes=" + b"0" * 5000 + b"-1", (0, 2)),
+)
+
+UNSATISFIABLE = (
+    *(b"bytes=1000-", b"bytes=1000-1000", b"bytes=1000-2000", b"bytes=-0", b"bytes=-000"),
+    *(b"bytes=" + b"9" * 20 + b"-", b"bytes=" + HUGE + b"-" + HUGE),
+)
+
+IGNORED = (
+    *(b"", b"bytes", b"bytes=", b"bytes=-", b"bytes=a-b", b"bytes=1-b", b"bytes=1", b"bytes=--1"),
+    *(b"bytes=-1-", b"bytes=+1-2", b"bytes=1.0-2", b"bytes=0x1-2", b"bytes 1-2", b"bytes=1 -2"),
+    *(b"bytes=2-1", b"bytes=2000-1999", b"bytes=" + HUGE + b"-1"),
+    *(b"bytes=" + b"9" * 30 + b"-" + b"8" * 30, b"bytes=0-1,4-5", b"bytes=0-1,", b"bytes=,0-1"),
+    *(b"bytes=0-1, 0-1", b"items=0-1", b"seconds=1-2", b"=0-1", b"bytes=0-1\n"),
+    *("bytes=\u0661-2".encode(), b"bytes=\xb2-\xb3"),
+)
 
 
 class IfNoneMatchTests(SynchronousTestCase):
@@ -82,3 +126,58 @@ class IfRangeTests(SynchronousTestCase):
             (b"Sun, 06 Nov 1994 08:49:37 GMT", False),
         ):
             self.assertIs(applies, range_applies(condition, TAG), condition)
+
+
+class ReadRangeTests(SynchronousTestCase):
+    """`read_range`"""
+
+    def test_satisfiable(self) -> None:
+        """A single satisfiable range is cut at the variant's end (Hit in proxy mode, 2)."""
+        for header, stretch in SATISFIABLE:
+            self.assertEqual(stretch, read_range(header, SIZE), header[:60])
+
+    def test_unsatisfiable(self) -> None:
+        """A valid range without any byte of the variant is a 416 that states the size."""
+        for header in UNSATISFIABLE:
+            refusal = self.assertRaises(RangeNotSatisfiable, read_range, header, SIZE)
+            self.assertEqual(SIZE, refusal.size, header[:60])
+
+    def test_ignored(self) -> None:
+        """Several ranges, other units and malformed values are ignored."""
+        self.assertIsNone(read_range(None, SIZE))
+        for header in IGNORED:
+            self.assertIsNone(read_range(header, SIZE), header[:60])
+
+    def test_empty_variant(self) -> None:
+        """No range is satisfiable for an empty variant."""
+        for header in (b"bytes=0-", b"bytes=0-0", b"bytes=-1", b"bytes=-0"):
+            self.assertRaises(RangeNotSatisfiable, read_range, header, 0)
+
+    @DETERMINISTIC
+    @given(
+        st.binary(max_size=40)
+        | st.from_regex(rb"bytes=[0-9]{0,25}-[0-9]{0,25}(,[0-9]{0,3}-)?", fullmatch=True),
+        st.integers(0, 10**13),
+    )
+    def test_any_header(self, header: bytes, size: int) -> None:
+        """For any header, the returned range is not empty and is within the variant."""
+        try:
+            stretch = read_range(header, size)
+        except RangeNotSatisfiable:
+            self.assertIsNotNone(re.match(rb"(?i)bytes=", header))
+            return
+        if stretch is not None:
+            start, stop = stretch
+            self.assertTrue(0 <= start < stop <= size, (header, size, stretch))
+
+    @DETERMINISTIC
+    @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 1500))
+    def test_as_python_slices(self, first: int, last: int, size: int) -> None:
+        """The returned range has exactly the bytes that the header requests."""
+        data = bytes(i % 251 for i in range(size))
+        if first < size and first <= last:
+            start, stop = read_range(b"bytes=%d-%d" % (first, last), size) or (0, 0)
+            self.assertEqual(data[first : last + 1], data[start:stop])
+        if last:
+            start, stop = read_range(b"bytes=-%d" % last, size) or (0, 0)
+            self.assertEqual(data[-last:], data[start:stop])
