@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from http import HTTPStatus
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ class Exchange:
         values = self._request.requestHeaders.getRawHeaders(name)
         return b", ".join(values) if values else None
 
-    @property
+    @cached_property
     def conditions(self) -> Conditions:
         """The parts of the request besides the URL that the response depends on."""
         return Conditions(
