@@ -12,7 +12,7 @@ from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import bounded, thread_per_call
-from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.config import BucketStore, Config, Problem, S3Config
 from audioproxy.errors import RenderTimeout
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.cache_key import source_identity
@@ -60,7 +60,11 @@ _log = Logger()
 
 
 class BootError(Exception):
-    """The service cannot start; the text names the variable to change."""
+    """The service cannot start; the problem names the variable to change."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 class Engine:
@@ -76,6 +80,7 @@ class Engine:
         reads small variants at once.
     :ivar presign: returns the presigned URL of a variant from its cache key and a number of
         seconds; None where the store is no bucket.
+    :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
@@ -90,6 +95,8 @@ class Engine:
         """
         self.clock = clock = monotonic_clock(reactor)
         self.drain_timeout = min(_DRAIN, config.render_timeout)
+        self._is_open = False
+        self.warnings: list[Problem] = []
         self.metrics = metrics = Metrics()
         self.readiness = Readiness(config.ready_queue_threshold)
         self._render_timeout = config.render_timeout
@@ -160,21 +167,23 @@ class Engine:
 
         :raises BootError: where one of them is not writable.
         """
+        self._is_open = True
         self._clients.open()
         try:
             check_folder(self._folder)
         except OSError as error:
-            raise BootError(
-                f"TMPDIR: no file can be created in {self._folder} ({error.strerror}); set TMPDIR"
-                " to a writable directory"
-            ) from error
+            fault = f"no file can be created in {self._folder} ({error.strerror})"
+            wanted = "set TMPDIR to a writable directory"
+            raise BootError(Problem("TMPDIR", fault, wanted)) from error
         if self.store is not None:
             try:
                 await self.store.open()
             except Unwritable as error:
-                raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        self.renders.open()
-        self._monitor.start()
+                raise BootError(Problem.of("AP_VARIANT_STORE", error)) from error
+        # It may have been closed meanwhile.
+        if self._is_open:
+            self.renders.open()
+            self._monitor.start()
 
     def deadline(self) -> Deadline:
         """Return the deadline of a render that gets its slot now."""
@@ -206,6 +215,7 @@ class Engine:
 
     async def drain(self, deadline: Deadline) -> None:
         """Admit no more renders, and let those that run end and be stored, until a deadline."""
+        self._is_open = False
         await self._monitor.stop()
         await self.renders.drain(deadline)
 
@@ -255,7 +265,8 @@ class Engine:
             reads = BlockingCalls(self.clock, threads, _MOST_READS)
             return FileVariantStore(where.path, self._blocking_calls, reads)
         if not config.variant_s3.configured:
-            raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
+            fault = "an s3:// store needs credentials, and none are set"
+            raise BootError(Problem("AP_VARIANT_STORE", fault, ""))
         from audioproxy.s3.objects import StoreError
         from audioproxy.variants.s3 import S3VariantStore
 
@@ -265,17 +276,18 @@ class Engine:
         bundle_prefix = "AP_S3" if own.ca_bundle == shared.ca_bundle else "AP_VARIANT_S3"
         store = self._object_store(own, endpoint_prefix, bundle_prefix)
         if config.serve_mode == "redirect" and not _is_public(store.name):
-            _log.warn(
-                "AP_SERVE_MODE: redirect sends clients to {endpoint}, which they may be unable to"
-                " reach; with AP_SERVE_MODE=proxy this service sends the bytes",
-                endpoint=store.name,
+            warning = Problem(
+                "AP_SERVE_MODE",
+                f"redirect sends clients to {store.name}, which they may be unable to reach",
+                "with AP_SERVE_MODE=proxy this service sends the bytes",
             )
+            self.warnings.append(warning)
+            _log.warn("{text}", text=str(warning))
         try:
             bucket = S3VariantStore(store, where.bucket, self._space, self.clock, self._threads)
         except StoreError as error:
-            raise BootError(
-                f"AP_VARIANT_STORE: {error}; set {endpoint_prefix}_ADDRESSING to path"
-            ) from error
+            wanted = f"set {endpoint_prefix}_ADDRESSING to path"
+            raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error
         self.presign = bucket.presign
         return bucket
 
@@ -293,16 +305,14 @@ class Engine:
         try:
             return ObjectStore(settings, client)
         except ValueError as error:
-            raise BootError(
-                f"{endpoint_prefix}_ADDRESSING: {error}; set it to path, or"
-                f" {endpoint_prefix}_ENDPOINT to a host name"
-            ) from error
+            wanted = f"set it to path, or {endpoint_prefix}_ENDPOINT to a host name"
+            raise BootError(Problem(f"{endpoint_prefix}_ADDRESSING", str(error), wanted)) from error
 
     def _client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
         try:
-            return self._clients.client(bundle, variable)
+            return self._clients.client(bundle)
         except UnusableBundle as error:
-            raise BootError(str(error)) from error
+            raise BootError(Problem.of(variable if bundle else "SSL_CERT_FILE", error)) from error
 
 
 async def _same(opened: Input) -> Input:

@@ -265,3 +265,20 @@ class ProbeTimeout(Refusal):
     status = 504
     code = "probe_timeout"
     default_message = "Examining the source took longer than AP_PROBE_TIMEOUT."
+
+
+class Unusable(Exception):
+    """A setting, or what it names, cannot be used; the text is not for clients.
+
+    :ivar fault: what is wrong.
+    :ivar wanted: what would be right.
+    """
+
+    def __init__(self, fault: str, wanted: str) -> None:
+        super().__init__(f"{fault}; {wanted}")
+        self.fault = fault
+        self.wanted = wanted
+
+
+class InvalidValue(Unusable, ValueError):
+    """The text or the value of a setting is not accepted."""

@@ -23,7 +23,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.config import Config
+from audioproxy.config import Config, Problem
 from audioproxy.engine import BootError, Engine
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.observe.access_log import AccessLog, log_request
@@ -206,8 +206,6 @@ def _naming_variable(
     except OSError as error:
         no_address = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
         variable = bind_variable if no_address else port_variable
+        fault = f"cannot listen on {place} ({os.strerror(error.errno or 0)})"
         wanted = "an address of this machine" if no_address else "a free port"
-        raise BootError(
-            f"{variable}: cannot listen on {place} ({os.strerror(error.errno or 0)});"
-            f" set {variable} to {wanted}"
-        ) from error
+        raise BootError(Problem(variable, fault, f"set {variable} to {wanted}")) from error

@@ -30,7 +30,7 @@ from audioproxy._twisted import (
     use_monotonic_clock,
     write_to_log_file,
 )
-from audioproxy.config import Config, ConfigError, load
+from audioproxy.config import Config, ConfigError, Problem, load
 from audioproxy.config.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.log_context import Logger
@@ -68,7 +68,7 @@ class Options(UsageOptions):
     )
 
     config: Config
-    warnings: tuple[str, ...]
+    warnings: tuple[Problem, ...]
     listening: socket.socket | None
     notify: Callable[[str], None]
 
@@ -118,7 +118,7 @@ class _TwistdService(AudioProxy):
             self._writer.start()
             atexit.register(self._writer.drain, _LOG_DRAIN)
         for warning in self._options.warnings:
-            _log.warn("{text}", text=warning)
+            _log.warn("{text}", text=str(warning))
         # The reactor installs its own handlers after the port is open, and a signal may arrive
         # earlier.
         _set_handlers(self._signal_received)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError
-from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
-from zope.interface import provider
+from twisted.logger import LogLevel
 
 from audioproxy import __version__
 from audioproxy.cli.checks.machine import (
@@ -36,7 +34,6 @@ from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
-from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.service import AudioProxy, BootError, make_resource
 
@@ -64,8 +61,6 @@ exit status:
   1  at least one check is bad
 """
 
-_SETTING = re.compile(r"(?:AP|AWS)_\w+: ")
-
 
 def configure(parser: ArgumentParser) -> None:
     """Set the description and the arguments of the command."""
@@ -83,17 +78,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
         if not arguments.json:
             print(result.line, flush=True)
 
-    warnings: list[str] = []
-
-    @provider(ILogObserver)
-    def observe(event: LogEvent) -> None:
-        level, text = event.get("log_level"), formatEvent(event)
-        if level is not None and level >= LogLevel.error:
-            print_errors(text)
-        elif level is LogLevel.warn and _SETTING.match(text):
-            warnings.append(text)
-
-    run(lambda reactor: check_all(reactor, environment, report, warnings), observe)
+    run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
     print(as_document(results) if arguments.json else f"\n{summarize(results)}")
     return FAILURE if any(result.verdict is Verdict.BAD for result in results) else SUCCESS
 
@@ -102,20 +87,17 @@ async def check_all(
     reactor: Any,
     environment: Mapping[str, str],
     report: Callable[[CheckResult], None],
-    warnings: list[str],
 ) -> None:
     """Run all checks.
 
     :param report: called with each result as soon as it is known.
-    :param warnings: the list to which the log observer appends warnings about settings while the
-        service is constructed.
     """
     report(good("audioproxy", f"{__version__}, Python {platform.python_version()}, as {_user()}"))
     settings = load_usable(environment)
     for result in settings.results:
         report(result)
     settings, proxy = _build(reactor, environment, settings, report)
-    for warning in dict.fromkeys(warnings):
+    for warning in proxy.engine.warnings:
         report(setting_result(Verdict.NOTE, warning))
     try:
         for name, check in _checks(reactor, settings, proxy):
@@ -142,13 +124,13 @@ def _build(
         try:
             return settings, make_resource(settings.config, reactor)
         except BootError as error:
-            result = setting_result(Verdict.BAD, str(error))
-            report(result)
+            report(setting_result(Verdict.BAD, error.problem))
+            variable = error.problem.variable
         # The service can always be constructed without any settings.
-        environment = {} if result.check in refused else {**environment, result.check: ""}
-        refused |= {result.check}
+        environment = {} if variable in refused else {**environment, variable: ""}
+        refused |= {variable}
         # The service reads SSL_CERT_FILE from the environment of the process.
-        os.environ.pop(result.check, None)
+        os.environ.pop(variable, None)
         settings = load_usable(environment)
         settings = UsableSettings(settings.config, settings.refused | refused, ())
 

@@ -243,7 +243,7 @@ def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
     try:
         return load_config(environment), []
     except ConfigError as error:
-        return Config(allow_insecure=True), list(error.problems)
+        return Config(allow_insecure=True), list(map(str, error.problems))
 
 
 def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:

@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print_errors(str(error))
         return USAGE_ERROR
     except ConfigError as error:
-        print_errors(*error.warnings, *error.problems)
+        print_errors(*map(str, (*error.warnings, *error.problems)))
         return USAGE_ERROR
     except Refusal as refusal:
         print_errors(str(refusal))

@@ -18,15 +18,22 @@ from audioproxy.cli.formatting import print_errors
 T = TypeVar("T")
 
 
-def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | None = None) -> T:
+def run(work: Callable[[Any], Coroutine[Any, Any, T]], least: Any = LogLevel.warn) -> T:
     """Run the reactor until a coroutine has ended. A process can call this once.
 
     :param work: called with the reactor; returns the coroutine.
-    :param observer: receives the log. By default, warnings and errors are printed to stderr.
+    :param least: the lowest level of log events that are printed to stderr.
     :returns: the coroutine's result. Its exception is raised here. A signal that stops the reactor
         cancels the coroutine and raises ``KeyboardInterrupt``.
     """
-    globalLogBeginner.beginLoggingTo([observer or _print_warnings], redirectStandardIO=False)
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        level = event.get("log_level")
+        if level is not None and level >= least:
+            print_errors(formatEvent(event))
+
+    globalLogBeginner.beginLoggingTo([observe], redirectStandardIO=False)
     outcomes: list[T | Failure] = []
 
     async def main(reactor: Any) -> None:
@@ -52,10 +59,3 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
     if isinstance(outcomes[0], Failure):
         outcomes[0].raiseException()
     return outcomes[0]
-
-
-@provider(ILogObserver)
-def _print_warnings(event: LogEvent) -> None:
-    level = event.get("log_level")
-    if level is not None and level >= LogLevel.warn:
-        print_errors(formatEvent(event))

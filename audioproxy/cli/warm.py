@@ -166,7 +166,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
         try:
             client = clients.client()
         except UnusableBundle as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(f"SSL_CERT_FILE: {error}") from None
         fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:

@@ -1,7 +1,8 @@
 """The configuration: environment variables become one frozen `Config`."""
 
 from audioproxy.config.environment import VARIABLES, load
-from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config
+from audioproxy.config.model import BucketStore, Config, FileStore, S3Config
+from audioproxy.config.problems import ConfigError, Problem
 
 __all__ = [
     "VARIABLES",
@@ -9,6 +10,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "FileStore",
+    "Problem",
     "S3Config",
     "load",
 ]

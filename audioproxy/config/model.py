@@ -1,58 +1,56 @@
-"""The settings of one service as one frozen value; fields have the names of the variables."""
+"""The settings of one service as one frozen value.
+
+Each field is one setting: the name of its variable, the parser of its text, and its default.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from audioproxy.config.values import signing_problems
+from audioproxy.config.problems import ConfigError, Problem
+from audioproxy.config.values import (
+    allowed_origin,
+    allowlist,
+    bucket,
+    choice,
+    credential,
+    endpoint,
+    ip_literal,
+    listed,
+    readable_directory,
+    readable_file,
+    region,
+    switch,
+    whole_number,
+    writable_directory,
+)
+from audioproxy.errors import InvalidValue
+from audioproxy.grammar.signing_secrets import (
+    MIN_KEY_BYTES,
+    MIN_SALT_BYTES,
+    check_length,
+    describe_secret,
+    secret_reader,
+)
 
 #: Marks a default that is derived from other fields; no finished value contains it.
 DERIVED: Any = object()
 
 
-class ConfigError(Exception):
-    """The environment variables are invalid.
-
-    :ivar problems: one line each, which starts with the variable's name and says what was wrong and
-        what would be right.
-    :ivar warnings: warnings of the same kind as `load` returns with a valid configuration. A
-        misspelled variable is often the cause of a missing one.
-    """
-
-    def __init__(self, problems: Iterable[str], warnings: Iterable[str] = ()) -> None:
-        self.problems = tuple(problems)
-        self.warnings = tuple(warnings)
-        super().__init__("\n".join(self.problems))
-
-
-@dataclass(frozen=True, slots=True)
-class S3Config:
-    """The endpoint of an object store, and the identity that signs requests to it.
-
-    :ivar endpoint: an origin, or None for the default cloud provider.
-    :ivar addressing: ``virtual`` or ``path``; when omitted, ``path`` where there is an endpoint.
-    :ivar ca_bundle: a PEM file that replaces the system trust store.
-    """
-
-    endpoint: str | None = None
-    addressing: str = DERIVED
-    ca_bundle: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    region: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.addressing is DERIVED:
-            object.__setattr__(self, "addressing", "path" if self.endpoint else "virtual")
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is an identity. Without an identity no request can be signed."""
-        return None not in (self.access_key_id, self.secret_access_key, self.region)
+# Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
+# that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
+_MAX_BYTES = 10**15
+# So much is needed by no render of an ordinary source: eight channels at 192 kHz with `norm` and
+# `enhance`, on 64 CPUs. Filters of ffmpeg that lack memory may drop audio without an error.
+_MIN_CHILD_MEMORY = 384 << 20
+_MAX_SECONDS = 86_400
+_MAX_RENDERS = 4_096
+_MAX_PROBES = 65_536
+_MAX_QUEUE = 1_000_000
+_MAX_PRESIGN_SECONDS = 604_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,54 @@ class BucketStore:
     """A variant store in a bucket: ``s3://<bucket>``."""
 
     bucket: str
+
+
+def _variant_store(text: str) -> FileStore | BucketStore:
+    if text.startswith("s3://"):
+        return BucketStore(bucket(text.removeprefix("s3://")))
+    if text.startswith("file:///"):
+        # The path is not percent-decoded: a % is a %.
+        return FileStore(writable_directory(text.removeprefix("file://")))
+    fault = (
+        "a host, or no path, after file://" if text.startswith("file://") else "an unknown scheme"
+    )
+    raise InvalidValue(fault, "file:///<absolute path> or s3://<bucket> is required")
+
+
+def _setting(parse: Callable[[str], object], default: Any = None, *, secret: bool = False) -> Any:
+    """Return the field of a setting.
+
+    :param parse: returns the value for the text of the variable, or raises `InvalidValue`.
+    :param secret: whether the value is left out of the ``repr``.
+    """
+    return field(default=default, repr=not secret, metadata={"parse": parse})
+
+
+@dataclass(frozen=True, slots=True)
+class S3Config:
+    """The endpoint of an object store, and the identity that signs requests to it.
+
+    :ivar endpoint: an origin, or None for the default cloud provider.
+    :ivar addressing: ``virtual`` or ``path``; when omitted, ``path`` where there is an endpoint.
+    :ivar ca_bundle: a PEM file that replaces the system trust store.
+    """
+
+    endpoint: str | None = _setting(endpoint)
+    addressing: str = _setting(choice("virtual", "path"), DERIVED)
+    ca_bundle: str | None = _setting(readable_file)
+    access_key_id: str | None = _setting(credential, secret=True)
+    secret_access_key: str | None = _setting(credential, secret=True)
+    session_token: str | None = _setting(credential, secret=True)
+    region: str | None = _setting(region)
+
+    def __post_init__(self) -> None:
+        if self.addressing is DERIVED:
+            object.__setattr__(self, "addressing", "path" if self.endpoint else "virtual")
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is an identity. Without an identity no request can be signed."""
+        return None not in (self.access_key_id, self.secret_access_key, self.region)
 
 
 def _cpu_count() -> int:
@@ -108,30 +154,30 @@ class Config:
         unless both are missing and ``allow_insecure`` is set.
     """
 
-    key: bytes | None = field(default=None, repr=False)
-    salt: bytes | None = field(default=None, repr=False)
-    allow_insecure: bool = False
-    port: int = 4000
-    local_root: str | None = None
-    variant_store: FileStore | BucketStore | None = None
-    serve_mode: str = "redirect"
-    presign_ttl: int = 300
+    key: bytes | None = _setting(secret_reader(MIN_KEY_BYTES), secret=True)
+    salt: bytes | None = _setting(secret_reader(MIN_SALT_BYTES), secret=True)
+    allow_insecure: bool = _setting(switch, False)
+    port: int = _setting(whole_number(0, 65_535), 4000)
+    local_root: str | None = _setting(readable_directory)
+    variant_store: FileStore | BucketStore | None = _setting(_variant_store)  # noqa: RUF009
+    serve_mode: str = _setting(choice("redirect", "proxy"), "redirect")
+    presign_ttl: int = _setting(whole_number(1, _MAX_PRESIGN_SECONDS), 300)
     source_s3: S3Config = S3Config()
     variant_s3: S3Config = DERIVED
-    source_allowlist: tuple[str, ...] | None = None
-    allow_origin: str | None = None
-    log_level: str = "info"
-    metrics_bind: str = "127.0.0.1"
-    metrics_port: int = 9568
-    max_src_bytes: int = 2_000_000_000
-    max_variant_bytes: int = DERIVED
-    max_child_memory: int = 1 << 30
-    max_concurrency: int = field(default_factory=_cpu_count)
-    max_probe_concurrency: int = DERIVED
-    queue_size: int = 32
-    ready_queue_threshold: int = DERIVED
-    render_timeout: int = 300
-    probe_timeout: float = DERIVED
+    source_allowlist: tuple[str, ...] | None = _setting(allowlist)
+    allow_origin: str | None = _setting(allowed_origin)
+    log_level: str = _setting(choice("debug", "info", "warning", "error"), "info")
+    metrics_bind: str = _setting(ip_literal, "127.0.0.1")
+    metrics_port: int = _setting(whole_number(0, 65_535), 9568)
+    max_src_bytes: int = _setting(whole_number(1, _MAX_BYTES), 2_000_000_000)
+    max_variant_bytes: int = _setting(whole_number(1, _MAX_BYTES), DERIVED)
+    max_child_memory: int = _setting(whole_number(_MIN_CHILD_MEMORY, _MAX_BYTES), 1 << 30)
+    max_concurrency: int = _setting(whole_number(1, _MAX_RENDERS), DERIVED)
+    max_probe_concurrency: int = _setting(whole_number(1, _MAX_PROBES), DERIVED)
+    queue_size: int = _setting(whole_number(0, _MAX_QUEUE), 32)
+    ready_queue_threshold: int = _setting(whole_number(0, _MAX_QUEUE), DERIVED)
+    render_timeout: int = _setting(whole_number(1, _MAX_SECONDS), 300)
+    probe_timeout: float = _setting(whole_number(1, _MAX_SECONDS), DERIVED)
 
     def __post_init__(self) -> None:
         if problems := list(signing_problems(self.key, self.salt, self.allow_insecure)):
@@ -144,8 +190,42 @@ class Config:
 _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "variant_s3": lambda config: config.source_s3,
     "max_variant_bytes": lambda config: config.max_src_bytes,
+    "max_concurrency": lambda config: _cpu_count(),
     "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
     # A queue size of 0 gives 0, which disables the check. A queue size of 1 gives 1.
     "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),
     "probe_timeout": lambda config: 10 if config.render_timeout > 10 else config.render_timeout / 2,
 }
+
+
+def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Problem]:
+    """Yield each problem of the settings that decide which signatures are accepted.
+
+    `Config` checks them in its constructor: with an empty key anyone can sign (Authentication, 4;
+    D31, D32).
+    """
+    if not isinstance(allow_insecure, bool):
+        fault = type(allow_insecure).__name__
+        yield Problem("AP_ALLOW_INSECURE", fault, "True or False is required")
+    signing = {"AP_KEY": (key, MIN_KEY_BYTES), "AP_SALT": (salt, MIN_SALT_BYTES)}
+    missing = [name for name, (value, _) in signing.items() if value is None]
+    for name, (value, min_bytes) in signing.items():
+        if value is None:
+            if len(missing) == 1:
+                yield missing_beside(name, signing.keys() - {name}, signing)
+            elif not allow_insecure:
+                yield Problem(name, "not set", describe_secret(min_bytes))
+        elif not isinstance(value, bytes):
+            wanted = "bytes are required, such as bytes.fromhex returns for hexadecimal text"
+            yield Problem(name, type(value).__name__, wanted)
+        else:
+            try:
+                check_length(value, min_bytes)
+            except InvalidValue as error:
+                yield Problem.of(name, error)
+
+
+def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> Problem:
+    """Return the problem of a variable that is missing while others of its group are set."""
+    fault = f"missing beside {listed(present)}"
+    return Problem(name, fault, f"set {listed(group)} together", tuple(group))

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from audioproxy.config import ConfigError
+from audioproxy.config.problems import ConfigError, Problem
 
 # The first descriptor that is passed follows stdin, stdout and stderr.
 _FIRST_DESCRIPTOR = 3
@@ -32,18 +32,17 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
         return None
     if count != "1":
         fault = f"{count} sockets" if count.isdecimal() else "not a number"
-        raise _refused(f"{fault}; one is required: keep one ListenStream= in the socket unit")
+        raise _refused(fault, "one is required: keep one ListenStream= in the socket unit")
     try:
         given = socket.socket(fileno=_FIRST_DESCRIPTOR)
     except OSError as error:
-        raise _refused(
-            f"descriptor {_FIRST_DESCRIPTOR} is not a socket ({error.strerror}); {_ADVICE}"
-        ) from error
+        fault = f"descriptor {_FIRST_DESCRIPTOR} is not a socket ({error.strerror})"
+        raise _refused(fault, _ADVICE) from error
     # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
         given.close()
-        raise _refused(f"descriptor {_FIRST_DESCRIPTOR} is not a listening TCP socket; {_ADVICE}")
+        raise _refused(f"descriptor {_FIRST_DESCRIPTOR} is not a listening TCP socket", _ADVICE)
     given.set_inheritable(False)
     return given
 
@@ -63,5 +62,5 @@ def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
     return notify if name else lambda state: None
 
 
-def _refused(fault: str) -> ConfigError:
-    return ConfigError([f"LISTEN_FDS: {fault}"])
+def _refused(fault: str, wanted: str) -> ConfigError:
+    return ConfigError([Problem("LISTEN_FDS", fault, wanted)])

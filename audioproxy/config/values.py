@@ -1,8 +1,8 @@
 """Parsers for the text of one environment variable, one for each kind of value.
 
-Each parser returns the value or raises ``ValueError``. Its text says what was wrong and what would
-be right, in one line without a full stop: the caller adds the variable's name. Text that can
-contain a secret (keys, and every URL, since a URL can contain a password) is never quoted.
+Each parser returns the value or raises `InvalidValue`, whose parts are one line together, without
+a full stop. Text that can contain a secret (keys, and every URL, since a URL can contain a
+password) is never quoted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
-from audioproxy.grammar.signing_secrets import (
-    MIN_KEY_BYTES,
-    MIN_SALT_BYTES,
-    check_length,
-    describe_secret,
-)
+from audioproxy.config.problems import Problem
+from audioproxy.errors import InvalidValue
 
 _QUOTE_LIMIT = 200
 
@@ -61,7 +56,7 @@ def choice(*accepted: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in accepted:
-            raise ValueError(f"{quote(text)}; {listed(accepted, 'or')} is required")
+            raise InvalidValue(quote(text), f"{listed(accepted, 'or')} is required")
         return text
 
     return read
@@ -69,11 +64,9 @@ def choice(*accepted: str) -> Callable[[str], str]:
 
 def switch(text: str) -> bool:
     """Parse a switch, in any letter case (D31)."""
-    try:
-        return _SWITCH[text.lower()]
-    except KeyError:
-        words = listed(_SWITCH, "or")
-        raise ValueError(f"{quote(text)}; {words} is required") from None
+    if (value := _SWITCH.get(text.lower())) is None:
+        raise InvalidValue(quote(text), f"{listed(_SWITCH, 'or')} is required")
+    return value
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
@@ -81,49 +74,16 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
-            raise ValueError(f"{quote(text)}; a whole number from {low} to {high} is required")
+            raise InvalidValue(quote(text), f"a whole number from {low} to {high} is required")
         return int(text)
 
     return read
 
 
-def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
-    """Yield each problem of the settings that decide which signatures are accepted.
-
-    `audioproxy.config.Config` checks them in its constructor: with an empty key anyone can sign
-    (Authentication, 4; D31, D32).
-    """
-    if not isinstance(allow_insecure, bool):
-        yield f"AP_ALLOW_INSECURE: {type(allow_insecure).__name__}; True or False is required"
-    signing = {"AP_KEY": (key, MIN_KEY_BYTES), "AP_SALT": (salt, MIN_SALT_BYTES)}
-    missing = [name for name, (value, _) in signing.items() if value is None]
-    for name, (value, min_bytes) in signing.items():
-        if value is None:
-            if len(missing) == 1:
-                yield missing_beside(name, signing.keys() - {name}, signing)
-            elif not allow_insecure:
-                yield f"{name}: not set; {describe_secret(min_bytes)}"
-        elif not isinstance(value, bytes):
-            yield (
-                f"{name}: {type(value).__name__}; bytes are required, such as bytes.fromhex returns"
-                " for hexadecimal text"
-            )
-        else:
-            try:
-                check_length(value, min_bytes)
-            except ValueError as error:
-                yield f"{name}: {error}"
-
-
-def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> str:
-    """Return the problem of a variable that is missing while others of its group are set."""
-    return f"{name}: missing beside {listed(present)}; set {listed(group)} together"
-
-
 def credential(text: str) -> str:
     """Parse a storage credential, which is sent in a header. The error does not quote it."""
     if _VISIBLE.fullmatch(text) is None:
-        raise ValueError("white space or a character outside ASCII; visible ASCII is required")
+        raise InvalidValue("white space or a character outside ASCII", "visible ASCII is required")
     return text
 
 
@@ -133,9 +93,9 @@ def region(text: str) -> str:
     The error does not quote it, since users sometimes set the secret here by mistake.
     """
     if _REGION.fullmatch(text) is None:
-        raise ValueError(
-            "not the name of a region; letters, digits, hyphens and underscores such as "
-            "us-east-1 are required"
+        raise InvalidValue(
+            "not the name of a region",
+            "letters, digits, hyphens and underscores such as us-east-1 are required",
         )
     return text
 
@@ -147,40 +107,38 @@ def ip_literal(text: str) -> str:
         # `ipaddress` accepts any character in a zone (fe80::1%eth0).
         credential(text)
     except ValueError:
-        raise ValueError(
-            f"{quote(text)}; an IPv4 or IPv6 address without brackets is required, not a host name"
-        ) from None
+        wanted = "an IPv4 or IPv6 address without brackets is required, not a host name"
+        raise InvalidValue(quote(text), wanted) from None
     return text
 
 
-def readable_directory(text: str) -> str:
-    """Parse the path of a directory that this process can list and enter."""
-    return _directory(text, os.R_OK | os.X_OK, "readable")
+def existing_path(
+    exists: Callable[[str], bool], kind: str, mode: int, ability: str
+) -> Callable[[str], str]:
+    """Return a parser of paths.
+
+    :param exists: returns whether a path names something of this kind. It accepts any text.
+    :param mode: what this process must be permitted to do, for `os.access`.
+    :param ability: the same in a word.
+    """
+    wanted = f"an existing {kind}, {ability} by this process, is required"
+
+    def read(text: str) -> str:
+        # This comes first: `os.access` raises on a NUL character.
+        if not exists(text):
+            raise InvalidValue(f"{quote(text)} is not a {kind}", wanted)
+        if not os.access(text, mode):
+            raise InvalidValue(f"{quote(text)} is not {ability}", wanted)
+        return text
+
+    return read
 
 
-def writable_directory(text: str) -> str:
-    """Parse the path of a directory in which this process can create files."""
-    return _directory(text, os.R_OK | os.W_OK | os.X_OK, "writable")
-
-
-def _directory(text: str, mode: int, ability: str) -> str:
-    wanted = f"an existing directory, {ability} by this process, is required"
-    # isdir() comes first: it accepts any text, whereas access() raises on a NUL character.
-    if not os.path.isdir(text):
-        raise ValueError(f"{quote(text)} is not a directory; {wanted}")
-    if not os.access(text, mode):
-        raise ValueError(f"{quote(text)} is not {ability}; {wanted}")
-    return text
-
-
-def readable_file(text: str) -> str:
-    """Parse the path of a regular file that this process can read."""
-    wanted = "an existing regular file, readable by this process, is required"
-    if not os.path.isfile(text):
-        raise ValueError(f"{quote(text)} is not a regular file; {wanted}")
-    if not os.access(text, os.R_OK):
-        raise ValueError(f"{quote(text)} is not readable; {wanted}")
-    return text
+readable_directory = existing_path(os.path.isdir, "directory", os.R_OK | os.X_OK, "readable")
+writable_directory = existing_path(
+    os.path.isdir, "directory", os.R_OK | os.W_OK | os.X_OK, "writable"
+)
+readable_file = existing_path(os.path.isfile, "regular file", os.R_OK, "readable")
 
 
 def bucket(text: str) -> str:
@@ -190,11 +148,12 @@ def bucket(text: str) -> str:
     name, colon, _ = host_port.partition(":")
     extras = {"credentials": userinfo, "a port": colon, "a key prefix": slash}
     if found := [what for what, present in extras.items() if present]:
-        raise ValueError(f"{listed(found)} after s3://; s3://<bucket> alone is required")
+        raise InvalidValue(f"{listed(found)} after s3://", "s3://<bucket> alone is required")
     if _BUCKET.fullmatch(name) is None:
-        raise ValueError(
-            "no bucket name after s3://; 1 to 63 letters, digits, dots, hyphens and "
-            "underscores are required, the first a letter or digit"
+        raise InvalidValue(
+            "no bucket name after s3://",
+            "1 to 63 letters, digits, dots, hyphens and underscores are required, the first a"
+            " letter or digit",
         )
     return name
 
@@ -202,15 +161,15 @@ def bucket(text: str) -> str:
 def allowlist(text: str) -> tuple[str, ...]:
     """Parse comma-separated entries; blanks around each are ignored."""
     if not text.strip():
-        raise ValueError(
-            "set but empty, which would allow every bucket; set names separated by commas,"
-            " set * for everything, or unset the variable"
+        raise InvalidValue(
+            "set but empty, which would allow every bucket",
+            "set names separated by commas, set * for everything, or unset the variable",
         )
     entries = tuple(entry.strip() for entry in text.split(","))
     if "" in entries:
-        raise ValueError(
-            f"entry {entries.index('') + 1} of {len(entries)} is empty; names "
-            "separated by single commas are required"
+        raise InvalidValue(
+            f"entry {entries.index('') + 1} of {len(entries)} is empty",
+            "names separated by single commas are required",
         )
     return entries
 
@@ -220,14 +179,16 @@ def can_match(entry: str) -> bool:
     return _MATCHABLE.fullmatch(entry) is not None
 
 
-def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
+def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[Problem]:
     """Yield a warning for each AP_* variable that is not in ``variables`` (D33)."""
     known = [name for name in variables if name.startswith("AP_")]
     for name, value in environ.items():
         if value and name.startswith("AP_") and name not in known:
             (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
             shown = name if _NAME.fullmatch(name) else quote(name)
-            yield f"{shown}: unknown, so it is ignored; the nearest known name is {nearest}"
+            yield Problem(
+                shown, "unknown, so it is ignored", f"the nearest known name is {nearest}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +210,7 @@ def allowed_origin(text: str) -> str:
         return text
     origin = parse_origin(text, "* or exactly one origin such as https://app.example is required")
     if faults := origin.extras + origin.spellings:
-        raise ValueError(f"{listed(faults)}; the canonical spelling is {origin.canonical}")
+        raise InvalidValue(listed(faults), f"the canonical spelling is {origin.canonical}")
     return origin.canonical
 
 
@@ -258,7 +219,7 @@ def endpoint(text: str) -> str:
     wanted = "an origin such as https://s3.example or http://127.0.0.1:9000 is required"
     origin = parse_origin(text, wanted)
     if origin.extras:
-        raise ValueError(f"{listed(origin.extras)}; only {origin.canonical} is accepted")
+        raise InvalidValue(listed(origin.extras), f"only {origin.canonical} is accepted")
     return origin.canonical
 
 
@@ -269,20 +230,20 @@ def parse_origin(text: str, wanted: str) -> Origin:
     """
     url = _URL.fullmatch(text)
     if url is None or (scheme := url[1].lower()) not in _DEFAULT_PORTS:
-        raise ValueError(f"not an http:// or https:// origin; {wanted}")
+        raise InvalidValue("not an http:// or https:// origin", wanted)
     authority, path, query, fragment = url[2], url[3], url[4], url[5]
     if "@" in text[url.end(2) :]:
         # The text before the @ may be half of a password, which must not be shown as a host.
-        raise ValueError(f"an @ after the host; {wanted}")
+        raise InvalidValue("an @ after the host", wanted)
     _, at, host_port = authority.rpartition("@")
     parts = _HOST_PORT.fullmatch(host_port)
     if parts is None or not 1 <= int(parts[2] or 1) <= 65535:
-        raise ValueError(f"no host, or a port that is not a number from 1 to 65535; {wanted}")
+        raise InvalidValue("no host, or a port that is not a number from 1 to 65535", wanted)
     written, port_text = parts[1], parts[2]
     try:
         host = _normalize_host(written)
     except ValueError as error:
-        raise ValueError(f"{error}; {wanted}") from None
+        raise InvalidValue(str(error), wanted) from None
     port = "" if not port_text or int(port_text) == _DEFAULT_PORTS[scheme] else int(port_text)
     plain_host = written.lower().removesuffix(".")
     extras = {
@@ -309,7 +270,10 @@ def parse_origin(text: str, wanted: str) -> Origin:
 
 
 def _normalize_host(written: str) -> str:
-    """Return a host as browsers spell it (URL standard, 3.5)."""
+    """Return a host as browsers spell it (URL standard, 3.5).
+
+    :raises ValueError: with the fault, for an invalid host.
+    """
     if not written.isascii():
         raise ValueError("a host outside ASCII; its punycode spelling (xn--...) is required")
     if written.startswith("["):

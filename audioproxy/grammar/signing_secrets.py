@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from audioproxy.errors import InvalidValue
+
 #: The minimum lengths of a key and of a salt in bytes (Authentication, 4; D32).
 MIN_KEY_BYTES, MIN_SALT_BYTES = 32, 1
 
@@ -35,7 +37,7 @@ def secret_reader(min_bytes: int) -> Callable[[str], bytes]:
             fault = f"an odd number of hexadecimal digits, {digits}, but each byte has two"
         else:
             return check_length(bytes.fromhex(text), min_bytes)
-        raise ValueError(f"{fault}; {describe_secret(min_bytes)}")
+        raise InvalidValue(fault, describe_secret(min_bytes))
 
     return read
 
@@ -43,9 +45,9 @@ def secret_reader(min_bytes: int) -> Callable[[str], bytes]:
 def check_length(secret: bytes, min_bytes: int) -> bytes:
     """Return a decoded secret.
 
-    :raises ValueError: if it has fewer than ``min_bytes`` bytes.
+    :raises InvalidValue: if it has fewer than ``min_bytes`` bytes.
     """
     if len(secret) < min_bytes:
         amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
-        raise ValueError(f"{amount}; {describe_secret(min_bytes)}")
+        raise InvalidValue(amount, describe_secret(min_bytes))
     return secret

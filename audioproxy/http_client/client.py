@@ -21,6 +21,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.deadlines import ProgressTimeout
+from audioproxy.errors import Unusable
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,
@@ -226,8 +227,8 @@ class Response:
         return self._connection is not None and self._connection.closed_securely
 
 
-class UnusableBundle(Exception):
-    """A CA bundle cannot be read; the text names the setting."""
+class UnusableBundle(Unusable):
+    """A CA bundle cannot be read."""
 
 
 class ClientsByBundle:
@@ -249,10 +250,9 @@ class ClientsByBundle:
         self._ssl_cert_file = ssl_cert_file
         self._clients: dict[str | None, HttpClient] = {}
 
-    def client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
+    def client(self, bundle: str | None = None) -> HttpClient:
         """Return the client that trusts a CA bundle; None is the default bundle.
 
-        :param variable: the setting that names the bundle, for the error.
         :raises UnusableBundle: if the bundle cannot be read.
         """
         path = bundle or self._ssl_cert_file
@@ -260,10 +260,9 @@ class ClientsByBundle:
             try:
                 self._clients[path] = HttpClient(self._reactor, load_trust_root(path))
             except (OSError, ValueError) as error:
-                name = variable if bundle else "SSL_CERT_FILE"
                 raise UnusableBundle(
-                    f"{name}: no certificates could be read ({error}); a file of certificates in"
-                    " PEM form is required"
+                    f"no certificates could be read ({error})",
+                    "a file of certificates in PEM form is required",
                 ) from error
         return self._clients[path]
 

@@ -97,7 +97,8 @@ class FileVariantStore:
                 proof.close_now()
         except OSError as error:
             raise Unwritable(
-                f"not writable ({error}); a directory that this process may write into is required"
+                f"not writable ({error})",
+                "a directory that this process may write into is required",
             ) from error
 
     async def check_writable(self) -> None:
@@ -113,7 +114,7 @@ class FileVariantStore:
             (await self.create()).close_now()
         except OSError as error:
             raise Unwritable(
-                f"no new file can be created ({error}); disk space for variants is required"
+                f"no new file can be created ({error})", "disk space for variants is required"
             ) from error
         finally:
             self.close_now()

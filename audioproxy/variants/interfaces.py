@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from audioproxy.errors import Unusable
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
 
 
-class Unwritable(Exception):
-    """A store cannot be written to. The text states the cause, and what is required."""
+class Unwritable(Unusable):
+    """A store cannot be written to."""
 
 
 class VariantChanged(Exception):

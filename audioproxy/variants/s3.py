@@ -29,7 +29,6 @@ from audioproxy.s3.error_hints import hint_for
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
-    Busy,
     Changed,
     Denied,
     Missing,
@@ -287,12 +286,12 @@ class S3VariantStore:
             Denied: "credentials that may write, read and delete objects there are required",
             WrongEndpoint: "the endpoint, the region and the addressing of that bucket are"
             " required",
-            Unavailable: "a store that can be reached is required",
             Changed: "a store that accepts unconditional writes is required",
-            Busy: "a store that can be reached is required",
-        }[type(error)]
-        wanted = hint_for(self.object_store, error, wanted)
-        raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
+            Unavailable: "a store that can be reached is required",
+        }
+        otherwise = next(text for kind, text in wanted.items() if isinstance(error, kind))
+        fault = f"{step} in s3://{self._bucket} failed ({error})"
+        raise Unwritable(fault, hint_for(self.object_store, error, otherwise)) from error
 
 
 @dataclass(frozen=True, slots=True)

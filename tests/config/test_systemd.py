@@ -27,8 +27,8 @@ class SocketTests(SynchronousTestCase):
         """Return the only problem in the error that refuses the socket."""
         with self.assertRaises(ConfigError) as caught:
             self.find(given, **variables)
-        (line,) = caught.exception.problems
-        return line
+        (problem,) = caught.exception.problems
+        return str(problem)
 
     def test_found(self) -> None:
         """A listening TCP socket of IPv4 or IPv6 is used, and child processes do not inherit it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from audioproxy.config import VARIABLES, Config, ConfigError, load
+from audioproxy.config import VARIABLES, Config, ConfigError, Problem, load
 from tests.fuzz.draws import check_words, outcome
 
 #: Inserted into every secret; hexadecimal, so that a valid key stays valid.
@@ -17,7 +17,7 @@ SECRET = {
 #: Settings whose value is a URL: its userinfo is secret.
 URLS = {"AP_S3_ENDPOINT", "AP_VARIANT_S3_ENDPOINT", "AP_ALLOW_ORIGIN", "AP_VARIANT_STORE"}
 
-Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
+Load = Callable[[Mapping[str, str]], tuple[Config, tuple[Problem, ...]]]
 
 
 def check_environment(data: bytes, load: Load = load) -> None:
@@ -38,7 +38,7 @@ def check_environment(data: bytes, load: Load = load) -> None:
         assert config.key is not None or config.allow_insecure
         assert 0 <= config.ready_queue_threshold <= config.queue_size
         assert CANARY not in repr(config), "the configuration shows a secret"
-    for line in lines:
+    for line in map(str, lines):
         assert CANARY not in line, line
         check_words(line, longest=2000)
         assert line.partition(":")[0].strip("'"), line

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.config import Config, ConfigError, load
+from audioproxy.config import Config, ConfigError, Problem, load
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import Source, read_source
@@ -221,11 +221,11 @@ class ReaderTargetTests(SynchronousTestCase):
     def test_environment(self) -> None:
         """`check_environment` detects a secret in a problem."""
 
-        def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
+        def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
             try:
                 return load(environ)
             except ConfigError as error:
-                raise ConfigError([f"AP_KEY: {environ['AP_KEY']}"]) from error
+                raise ConfigError([Problem("AP_KEY", environ["AP_KEY"], "")]) from error
 
         with self.assertRaises(AssertionError):
             check_environment(b"AP_KEY=zz", chatty)

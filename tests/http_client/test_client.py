@@ -654,17 +654,17 @@ class ClientsByBundleTests(SynchronousTestCase):
         """
         default, clients = self.make(), self.make(self.bundle)
         self.assertIs(clients.client(), clients.client())
-        self.assertIs(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
-        self.assertIsNot(default.client(), default.client(self.bundle, "AP_S3_CA_BUNDLE"))
+        self.assertIs(clients.client(), clients.client(self.bundle))
+        self.assertIsNot(default.client(), default.client(self.bundle))
         self.assertEqual(self.bundle, clients.ca_file)
 
     def test_unusable(self) -> None:
-        """The error for an unusable CA bundle names its variable and the required form."""
-        for clients, bundle, name in (
-            (self.make(self.empty), None, "SSL_CERT_FILE"),
-            (self.make(), self.empty, "AP_S3_CA_BUNDLE"),
-            (self.make(), f"{self.empty}.none", "AP_S3_CA_BUNDLE"),
+        """The error for an unusable CA bundle names the fault and the required form."""
+        for clients, bundle in (
+            (self.make(self.empty), None),
+            (self.make(), self.empty),
+            (self.make(), f"{self.empty}.none"),
         ):
-            error = self.assertRaises(UnusableBundle, clients.client, bundle, "AP_S3_CA_BUNDLE")
-            self.assertTrue(str(error).startswith(f"{name}: no certificates could be read ("))
+            error = self.assertRaises(UnusableBundle, clients.client, bundle)
+            self.assertTrue(str(error).startswith("no certificates could be read ("))
             self.assertTrue(str(error).endswith("a file of certificates in PEM form is required"))

@@ -29,7 +29,7 @@ async def run_checks(
         case.patch(Programs, "probe_versions", _no_versions)
         case.patch(Programs, "probe_shortcoming", _lack_nothing)
     results: list[CheckResult] = []
-    await check_all(reactor, environment, results.append, [])
+    await check_all(reactor, environment, results.append)
     return results
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from audioproxy.cli.formatting import format_count, printable
+from audioproxy.config import Problem
 
 # The length of the longest name of a check that always runs.
 _WIDTH = 16
@@ -54,10 +55,9 @@ def bad(check: str, text: str) -> CheckResult:
     return CheckResult(Verdict.BAD, check, text)
 
 
-def setting_result(verdict: Verdict, line: str) -> CheckResult:
-    """Return a result for a problem or warning that begins with the name of a setting."""
-    name, _, text = line.partition(": ")
-    return CheckResult(verdict, name, text)
+def setting_result(verdict: Verdict, problem: Problem) -> CheckResult:
+    """Return the result for a problem of a setting, or for a warning about it."""
+    return CheckResult(verdict, problem.variable, problem.text)
 
 
 def summarize(results: Iterable[CheckResult]) -> str:

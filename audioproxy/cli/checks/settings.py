@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ from audioproxy.config.values import listed
 
 # Values that resolve a conflict with another setting. All other invalid settings are omitted.
 _HARMLESS = {"AP_ALLOW_INSECURE": "1", "AP_SERVE_MODE": "proxy"}
-_NAMES = re.compile(r"\b(?:AP|AWS)_[A-Z0-9_]+")
 _SOURCE_SETTINGS = {
     "AP_LOCAL_ROOT",
     "AP_SOURCE_ALLOWLIST",
@@ -70,10 +68,9 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
             return load(kept)[0], frozenset(refused)
         except ConfigError as error:
             problems = error.problems
-        # Each problem begins with the name of a setting. These settings are changed first. If none
-        # of them can be changed, all settings that the problems mention are changed.
-        blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
-        blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
+        # If none of these settings can be changed, those that they conflict with are changed.
+        blamed = _changeable(kept, {problem.variable for problem in problems})
+        blamed = blamed or _changeable(kept, {n for problem in problems for n in problem.related})
         if not blamed:
             return Config(allow_insecure=True), frozenset(VARIABLES)
         refused |= blamed
