@@ -20,6 +20,10 @@ class UntrustedCertificate(TransportError):
     """The server's certificate is not trusted, or is for another name."""
 
 
+class NameMismatch(UntrustedCertificate):
+    """The server's certificate is for another name."""
+
+
 def translate_error(error: BaseException | None, expired: bool = False) -> Exception:
     """Return an error of Twisted's client as `TransportError` or ``CancelledError``.
 
@@ -34,7 +38,7 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
         return CancelledError()
     for cause in causes:
         if isinstance(cause, VerificationError):
-            return UntrustedCertificate("the certificate is for another name")
+            return NameMismatch("the certificate is for another name")
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from audioproxy.http_client.errors import NameMismatch, UntrustedCertificate
 from audioproxy.s3.objects import ObjectStore, StoreError
 
-# Hints, by the part of an error's text that identifies the error.
-_HINTS = {
-    "RequestTimeTooSkewed": "a correct clock is required",
-    "certificate is not trusted": "AP_S3_CA_BUNDLE or AP_VARIANT_S3_CA_BUNDLE with the CA of"
-    " its certificate is required",
-    "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as in its"
-    " certificate, is required",
+# Hints for errors of TLS. The first class that matches counts.
+_CERTIFICATE_HINTS = {
+    NameMismatch: "AP_S3_ADDRESSING=path, or the endpoint's name as in its certificate, is"
+    " required",
+    UntrustedCertificate: "AP_S3_CA_BUNDLE or AP_VARIANT_S3_CA_BUNDLE with the CA of its"
+    " certificate is required",
 }
 
 
@@ -19,14 +19,14 @@ def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
 
     :param otherwise: the hint for an error that has no hint of its own.
     """
-    hint = next((hint for text, hint in _HINTS.items() if text in str(error)), otherwise)
-    if "RequestTimeTooSkewed" in str(error):
+    if error.code == "RequestTimeTooSkewed":
         ahead = store.clock_ahead
-        return (
-            f"{hint}"
-            f"{', here and in the store' if ahead is None else f': {describe_clock_offset(ahead)}'}"
-        )
-    return hint
+        where = ", here and in the store" if ahead is None else f": {describe_clock_offset(ahead)}"
+        return f"a correct clock is required{where}"
+    for kind, hint in _CERTIFICATE_HINTS.items():
+        if isinstance(error.__cause__, kind):
+            return hint
+    return otherwise
 
 
 def describe_clock_offset(ahead: int) -> str:

@@ -54,9 +54,14 @@ class StoreError(Exception):
     """The store did not carry out a request; the text gives its status and error code.
 
     :cvar refusal: the refusal that clients get.
+    :ivar code: of the store's error document; empty where there is none.
     """
 
     refusal: type[Refusal]
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Missing(StoreError):
@@ -89,6 +94,10 @@ class Changed(Unavailable):
 
 class Busy(Unavailable):
     """The store cannot be reached, or is busy, so that another attempt may succeed."""
+
+
+class Unreachable(Busy):
+    """There was no response; the cause is a `TransportError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +293,7 @@ class StoreObject:
         try:
             response = await self.store.client.request(method, url, signed, request_body)
         except TransportError as error:
-            raise Busy(f"{self.store.name} is unreachable: {error}") from error
+            raise Unreachable(f"{self.store.name} is unreachable: {error}") from error
         self.store.last_dates = signed["X-Amz-Date"], response.header("date")
         return response
 
@@ -331,7 +340,8 @@ async def read_document(response: Response) -> bytes:
         raise Unavailable(f"the response is incomplete: {error}") from error
     texts = element_texts(document)
     if "Error" in texts:
-        raise Unavailable(_error_code(texts) or "an error without a code")
+        code = _error_code(texts)
+        raise Unavailable(code or "an error without a code", code)
     return document
 
 
@@ -347,7 +357,7 @@ async def _read_error(response: Response) -> StoreError:
     kind = _error_class(response.status, code)
     if response.status < 300:
         return kind(f"the response has status {response.status}, which was not expected")
-    return kind(f"status {response.status}{f', {code}' if code else ''}")
+    return kind(f"status {response.status}{f', {code}' if code else ''}", code)
 
 
 def _error_code(texts: Mapping[str, str]) -> str:

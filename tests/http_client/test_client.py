@@ -26,7 +26,7 @@ from audioproxy.http_client.client import (
     UnusableBundle,
     load_trust_root,
 )
-from audioproxy.http_client.errors import TransportError, UntrustedCertificate
+from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
 from tests.support.authority import Authority
 from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
@@ -503,7 +503,7 @@ class TrustTests(ClientCase):
             self.assertEqual(self.network.requests[-1].headers["host"], host)
         requests = len(self.network.requests)
         for host in ("a_b.c.s3.test", "my_show.s3.test2", "xn--i-7iq.test", "a_b.test"):
-            error = self.exactly(self.get(host), UntrustedCertificate)
+            error = self.exactly(self.get(host), NameMismatch)
             self.assertEqual(str(error), "the certificate is for another name", host)
         self.serve(trustme.CA().issue_cert("*.s3.test"))
         self.exactly(self.get("an_other.s3.test"), UntrustedCertificate)
@@ -530,11 +530,9 @@ class TrustTests(ClientCase):
             "s3.test", not_before=yesterday - timedelta(days=9), not_after=yesterday
         )
         system_only = HttpClient(self.network, load_trust_root(None))
-        untrusted, another_name = (
-            "the certificate is not trusted",
-            "the certificate is for another name",
-        )
-        for certificate, host, client, reason in (
+        untrusted = (UntrustedCertificate, "the certificate is not trusted")
+        another_name = (NameMismatch, "the certificate is for another name")
+        for certificate, host, client, (kind, reason) in (
             (trustme.CA().issue_cert("s3.test"), "s3.test", self.client, untrusted),
             (expired, "s3.test", self.client, untrusted),
             (right, "other.test", self.client, another_name),
@@ -547,7 +545,7 @@ class TrustTests(ClientCase):
             self.serve(certificate)
             fetching = self.get(host)
             self.network.run()
-            self.assertEqual(str(self.exactly(fetching, UntrustedCertificate)), reason, host)
+            self.assertEqual(str(self.exactly(fetching, kind)), reason, host)
         self.assertEqual(self.network.requests, [])
 
     def test_not_tls(self) -> None:

@@ -15,7 +15,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web._newclient import ParseError
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
-from audioproxy.http_client.errors import TransportError, UntrustedCertificate, translate_error
+from audioproxy.http_client.errors import (
+    NameMismatch,
+    TransportError,
+    UntrustedCertificate,
+    translate_error,
+)
 
 UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
 
@@ -38,7 +43,7 @@ class TranslateErrorTests(SynchronousTestCase):
         with CancelledError.
         """
         other_tls_error = TlsError([("SSL routines", "", "wrong version number")])
-        another_name = (UntrustedCertificate, "the certificate is for another name")
+        another_name = (NameMismatch, "the certificate is for another name")
         untrusted = (UntrustedCertificate, "the certificate is not trusted")
         lost, name = ConnectionLost(), VerificationError([])
         refused = ConnectionRefusedError()

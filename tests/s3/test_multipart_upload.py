@@ -12,7 +12,15 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.config import S3Config
 from audioproxy.s3.multipart_upload import put_multipart
-from audioproxy.s3.objects import Busy, Denied, ObjectStore, StoreError, Unavailable, UploadRange
+from audioproxy.s3.objects import (
+    Busy,
+    Denied,
+    ObjectStore,
+    StoreError,
+    Unavailable,
+    Unreachable,
+    UploadRange,
+)
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
@@ -175,7 +183,7 @@ class FailureTests(PartsCase):
             (reply(403, error("AccessDenied")), Denied, (1, 2, 3, 4)),
             (reply(500, error("InternalError")), Busy, (1, 2, 3, 4)),
             (reply(200, error("InternalError")), Unavailable, (1, 2, 3, 4)),
-            (lambda peer, _: peer.close(), Busy, (1, 2, 3, 4)),
+            (lambda peer, _: peer.close(), Unreachable, (1, 2, 3, 4)),
             # A part without an ETag.
             (reply(200), Unavailable, (1, 2, 3)),
             (send_truncated, Unavailable, (4,)),
@@ -191,7 +199,7 @@ class FailureTests(PartsCase):
     def test_short_file(self) -> None:
         """A file that is shorter than announced aborts the upload; its part is never complete."""
         self.network.scripts += [*STEPS[:2], reply(204)]
-        self.exactly(self.put(DATA[:1500]), Busy)
+        self.exactly(self.put(DATA[:1500]), Unreachable)
         self.assertEqual(
             self.sent_requests(),
             ["POST uploads=", "PUT partNumber=1&uploadId=upload-1", ABORT],

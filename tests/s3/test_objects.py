@@ -29,6 +29,7 @@ from audioproxy.s3.objects import (
     StoreError,
     StoreObject,
     Unavailable,
+    Unreachable,
     UploadRange,
     WrongEndpoint,
     read_document,
@@ -342,7 +343,7 @@ class RefusalTests(StoreCase):
         fetching = self.begin(self.target.find())
         self.network.advance(1)
         self.network.advance(1)
-        refused = self.exactly(fetching, Busy)
+        refused = self.exactly(fetching, Unreachable)
         self.assertIn("http://s3.test:9000 is unreachable", str(refused))
         self.assertIn("refused", str(refused))
 

@@ -13,7 +13,7 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.error_hints import describe_clock_offset, hint_for
-from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_document
+from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, Unreachable, read_document
 from audioproxy.service import AudioProxy
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.files import FileVariantStore
@@ -75,7 +75,7 @@ async def check_folder(config: Config, path: str, store: FileVariantStore) -> Ch
 async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[CheckResult]:
     """Check that a bucket is writable, and that a presigned URL returns what was written."""
     objects = store.object_store
-    unwritable = None
+    reached = True
     presigned: list[CheckResult] = []
 
     async def inspect(proof: StoreObject) -> None:
@@ -84,8 +84,8 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
     try:
         await store.open(_CONTENT, inspect)
     except Unwritable as error:
-        unwritable = str(error)
-        yield bad("variant store", f"AP_VARIANT_STORE: {unwritable}")
+        reached = not isinstance(error.__cause__, Unreachable)
+        yield bad("variant store", f"AP_VARIANT_STORE: {error}")
         yield note("presigned URLs", _SKIPPED)
     else:
         yield good("variant store", f"{store.place}: a test object was written, found and removed")
@@ -93,7 +93,7 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
             yield result
     own = config.variant_s3.endpoint != config.source_s3.endpoint
     prefix = "AP_VARIANT_S3" if own else "AP_S3"
-    yield _check_encryption("way to the store", config.variant_s3, objects, unwritable, prefix)
+    yield _check_encryption("way to the store", config.variant_s3, objects, reached, prefix)
 
 
 async def _check_presigned_url(config: Config, proof: StoreObject) -> CheckResult:
@@ -126,22 +126,19 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
     try:
         await sources.request_bucket_list()
     except StoreError as error:
-        if not str(error).endswith(_LISTING_REFUSED):
-            hint = hint_for(
-                objects,
-                error,
-                "a reachable endpoint, and credentials and a region that it accepts, are required",
-            )
-            failure = f"listing buckets failed ({error}); {hint}"
-    if failure is not None:
-        yield bad("bucket sources", f"{objects.name}: {failure}")
-    else:
+        failure = error
+    if failure is None or failure.code in _LISTING_REFUSED:
         yield good("bucket sources", f"{objects.name} accepts the credentials")
-    yield _check_encryption("way to sources", config.source_s3, objects, failure, "AP_S3")
+    else:
+        wanted = "a reachable endpoint, and credentials and a region that it accepts, are required"
+        hint = hint_for(objects, failure, wanted)
+        yield bad("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
+    reached = not isinstance(failure, Unreachable)
+    yield _check_encryption("way to sources", config.source_s3, objects, reached, "AP_S3")
 
 
 def _check_encryption(
-    check: str, settings: S3Config, objects: ObjectStore, failure: str | None, prefix: str
+    check: str, settings: S3Config, objects: ObjectStore, reached: bool, prefix: str
 ) -> CheckResult:
     """Check that requests to a store are encrypted, or do not leave this machine.
 
@@ -149,7 +146,7 @@ def _check_encryption(
     """
     origin = urlsplit(objects.name)
     if origin.scheme == "https":
-        if failure is not None and "unreachable" in failure:
+        if not reached:
             return note(check, _SKIPPED)
         file = os.environ.get("SSL_CERT_FILE")
         authority = "the system's authorities"
