@@ -11,14 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from typing import Any
 
-from audioproxy.config.model import (
-    BucketStore,
-    Config,
-    FileStore,
-    S3Config,
-    missing_beside,
-    signing_problems,
-)
+from audioproxy.config.model import BucketStore, Config, FileStore, S3Config, missing_beside
 from audioproxy.config.problems import ConfigError, Problem
 from audioproxy.config.values import can_match, listed, quote, unknown_variables
 from audioproxy.errors import InvalidValue
@@ -88,15 +81,17 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
             except InvalidValue as error:
                 problems.append(Problem.of(variable, error))
     failed = present - values.keys()
-    # A value that could not be parsed is already reported; an acceptable value replaces it here.
-    to_check = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
-    insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
-    signing_errors = [*signing_problems(to_check.get("AP_KEY"), to_check.get("AP_SALT"), insecure)]
-    problems += signing_errors
+    # A key and a salt that are already reported, or that an unreadable AP_ALLOW_INSECURE may make
+    # unnecessary, are not reported as missing.
+    values |= {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
+    if "AP_ALLOW_INSECURE" in failed and values.keys().isdisjoint(_ACCEPTABLE):
+        values |= _ACCEPTABLE
+    try:
+        config = _assemble(values)
+    except ConfigError as error:
+        problems += error.problems
+        config = _assemble(values | _ACCEPTABLE)
     problems += _incomplete(present)
-    # `Config` raises for an invalid key or salt. With acceptable ones, the other checks can run.
-    signed = not signing_errors and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
-    config = _assemble(values if signed else values | _ACCEPTABLE)
     # A value that could not be parsed is already reported. A conflict of the default that replaces
     # it would be misleading.
     problems += [

@@ -180,7 +180,7 @@ class Config:
     probe_timeout: float = _setting(whole_number(1, _MAX_SECONDS), DERIVED)
 
     def __post_init__(self) -> None:
-        if problems := list(signing_problems(self.key, self.salt, self.allow_insecure)):
+        if problems := list(_signing_problems(self.key, self.salt, self.allow_insecure)):
             raise ConfigError(problems)
         for name, derive in _DERIVED_DEFAULTS.items():
             if getattr(self, name) is DERIVED:
@@ -198,11 +198,10 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
 }
 
 
-def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Problem]:
+def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Problem]:
     """Yield each problem of the settings that decide which signatures are accepted.
 
-    `Config` checks them in its constructor: with an empty key anyone can sign (Authentication, 4;
-    D31, D32).
+    With an empty key anyone can sign (Authentication, 4; D31, D32).
     """
     if not isinstance(allow_insecure, bool):
         fault = type(allow_insecure).__name__
