@@ -32,12 +32,11 @@ from audioproxy.cli.checks.results import (
 )
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
-from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
 from audioproxy.cli.reactor import run
 from audioproxy.service import AudioProxy, BootError, make_resource
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
 encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
 temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
@@ -62,15 +61,13 @@ exit status:
 """
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     results: list[CheckResult] = []
 
     def report(result: CheckResult) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-from argparse import Action, ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.config import Config, load
@@ -18,35 +15,8 @@ from audioproxy.urls import Signer
 _ASSIGNMENT = re.compile(
     r"""([A-Za-z_]\w*)=(?:'([^'\\]*)'|"([^"\\$`]*)"|([\w./:,@%+=*\[\]-]*))""", re.ASCII
 )
-# Variables that the service reads and that are not settings.
-_PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
-
-
-class _FileAction(Action):
-    """Option that names a file."""
-
-    @property
-    def complete(self) -> object:
-        """How each shell completes the value."""
-        # Only `audioproxy completion` reads this property. The other commands work without shtab.
-        import shtab
-
-        return shtab.FILE
-
-    def __call__(self, parser: Any, namespace: object, values: Any, option: Any = None) -> None:
-        """Store the value."""
-        setattr(namespace, self.dest, values)
-
-
-def add_env_file(parser: ArgumentParser) -> None:
-    """Add the option ``--env-file``."""
-    parser.add_argument(
-        "--env-file",
-        action=_FileAction,
-        metavar="FILE",
-        help="read the settings from FILE, in lines NAME=value, as the service's unit does; they"
-        " override the environment",
-    )
+#: Variables that the service reads and that are not settings.
+PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 
 
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:
@@ -72,11 +42,6 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
                 name, *values = match.groups()
                 settings[name] = "".join(filter(None, values))
     return settings
-
-
-def export_process_variables(settings: Mapping[str, str]) -> None:
-    """Set the process variables, which a file of settings may contain too, in ``os.environ``."""
-    os.environ.update({name: settings[name] for name in _PROCESS_VARIABLES if name in settings})
 
 
 def load_config(environment: Mapping[str, str]) -> Config:

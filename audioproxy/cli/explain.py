@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from audioproxy.cli.env_file import add_env_file, load_config, make_signer
+from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import format_time, printable
 from audioproxy.cli.option_help import describe_defaults, describe_options
@@ -43,7 +43,7 @@ from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.variants.files import variant_path
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Explain a URL: the verdict on its signature, each option with its meaning, the canonical options
 and source, the cache key, and the commands that a render of it runs. To find the commands, the
 source is probed as the service would probe it, with the service's settings. Nothing is rendered or
@@ -57,11 +57,8 @@ The exit status is that of `audioproxy verify`.
 """
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("url", metavar="URL", help="a URL of the service, or its path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
@@ -110,7 +107,8 @@ class Explanation:
         return json.dumps(self.parts, indent=2)
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     explanation = Explanation()
     path = parse_url(arguments.url)
     explanation.add("signed", path.signed.decode("ascii"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Collection, Sequence
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 
 from audioproxy import __version__
-from audioproxy.cli.env_file import export_process_variables, read_environment
-from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, USAGE_ERROR, UsageError
+from audioproxy.cli.env_file import PROCESS_VARIABLES, read_environment
+from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
@@ -30,8 +30,16 @@ exit status:
 
 `audioproxy COMMAND --help` has examples of each command.
 """
+_COMPLETION = """\
+Print a script with which a shell completes the words of this command.
 
-# The commands in the order of the help text. Each has a module of its name in this package.
+examples:
+  audioproxy completion bash > ~/.local/share/bash-completion/completions/audioproxy
+  audioproxy completion zsh > /usr/local/share/zsh/site-functions/_audioproxy
+"""
+
+# The commands in the order of the help text. Each, except `completion`, has a module of its name
+# in this package, with its description, its arguments and its function `execute`.
 _COMMANDS = {
     "sign": "create signed URLs",
     "verify": "check signed URLs",
@@ -54,8 +62,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if sys.stdout is None:
             raise UsageError("there is no standard output")
         environment = read_environment(os.environ, arguments.env_file)
-        export_process_variables(environment)
-        status = int(arguments.run(arguments, environment))
+        # A file of settings may contain these too.
+        os.environ.update({n: environment[n] for n in PROCESS_VARIABLES if n in environment})
+        status = int(arguments.execute(arguments, environment))
         sys.stdout.flush()
         return status
     except UsageError as error:
@@ -88,11 +97,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def build_parser(wanted: Collection[str] = tuple(_COMMANDS)) -> ArgumentParser:
+def build_parser(
+    wanted: Collection[str] = tuple(_COMMANDS), files: object = None
+) -> ArgumentParser:
     """Return the parser of the command line.
 
     :param wanted: the commands whose arguments are parsed. Only their modules are imported, so that
         ``sign`` starts without importing Twisted. The help text lists every command.
+    :param files: how the shells complete names of files, for shtab.
     """
     parser = ArgumentParser(
         "audioproxy",
@@ -103,12 +115,38 @@ def build_parser(wanted: Collection[str] = tuple(_COMMANDS)) -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"audioproxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
-        parser_of_command = commands.add_parser(
+        command = commands.add_parser(
             name, help=summary, formatter_class=RawDescriptionHelpFormatter
         )
-        if name in wanted:
-            import_module(f"audioproxy.cli.{name}").configure(parser_of_command)
+        if name not in wanted:
+            continue
+        if name == "completion":
+            import shtab
+
+            command.description = _COMPLETION
+            command.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+            command.set_defaults(execute=_print_completion, env_file=None)
+            continue
+        module = import_module(f"audioproxy.cli.{name}")
+        command.description = module.DESCRIPTION
+        command.set_defaults(execute=module.execute)
+        option = command.add_argument(
+            "--env-file",
+            metavar="FILE",
+            help="read the settings from FILE, in lines NAME=value, as the service's unit does;"
+            " they override the environment",
+        )
+        # shtab completes this option with the names of files.
+        option.complete = files  # type: ignore[attr-defined]
+        module.add_arguments(command)
     return parser
+
+
+def _print_completion(arguments: Namespace, _environment: Mapping[str, str]) -> int:
+    import shtab
+
+    print(shtab.complete(build_parser(files=shtab.FILE), shell=arguments.shell))
+    return SUCCESS
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 from twisted.internet.defer import Deferred
 
-from audioproxy.cli.env_file import add_env_file, load_config, make_signer
+from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.measure_report import REPORTS, Report, Row
@@ -24,7 +24,7 @@ from audioproxy.loudness import LoudnessMeter, Measurement, find_gain
 from audioproxy.service import BootError
 from audioproxy.urls import Signer, Variant
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Print the integrated loudness (LUFS), the loudness range (LU) and the true peak (dBTP) of each
 source, as EBU R 128 and ITU-R BS.1770-4 define them. Sources are read as the service reads them,
 with the same settings.
@@ -53,11 +53,8 @@ _LOWEST_CEILING, _HIGHEST_CEILING = -9, 0
 _DEFAULT_CEILING = Decimal(-1)
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "sources",
         nargs="+",
@@ -143,7 +140,8 @@ class MeasurePlan:
         return row if self.sign is None else replace(row, url=self.sign(row.source, variant))
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     plan = _read_plan(arguments, environment)
     config = load_config(environment)
     sources = list(read_lines(arguments.sources))

@@ -6,14 +6,14 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Mapping
 
-from audioproxy.cli.env_file import add_env_file, make_signer
+from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
 from audioproxy.urls import Signer, Variant
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Print the signed URL of each source. The options are those of a URL, in any order; they are checked
 as the service would check them, and written in their canonical order.
 
@@ -30,11 +30,8 @@ _DURATION = re.compile(r"([0-9]{1,10})([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "sources",
         nargs="+",
@@ -82,7 +79,8 @@ def _duration(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     signer = make_signer(environment, arguments.base, arguments.encoded)
     if arguments.expires_in is not None and (arguments.info or arguments.path):
         raise UsageError("--expires-in works with variants only, not with --info or --path")

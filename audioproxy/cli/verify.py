@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from audioproxy.cli.env_file import add_env_file, make_signer
+from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import format_time, print_errors, printable
 from audioproxy.cli.url_input import parse_url, read_lines
@@ -15,7 +15,7 @@ from audioproxy.grammar.parser import read_expiry
 from audioproxy.grammar.request import InfoRequest, SigningKeys, read_request
 from audioproxy.grammar.segments import SignedPath, split_target
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
 syntax of its source. The source itself is not read. If a common signing mistake made the signature
 wrong, the output names the mistake.
@@ -33,11 +33,8 @@ exit status, the highest of all URLs:
 """
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "urls",
         nargs="+",
@@ -46,7 +43,8 @@ def configure(parser: ArgumentParser) -> None:
     )
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     signer = make_signer(environment)
     keys = SigningKeys(signer.key, signer.salt)
     highest = SUCCESS

@@ -12,7 +12,6 @@ from typing import Any
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
-from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import (
     FAILED,
@@ -29,7 +28,7 @@ from audioproxy.cli.url_input import standard_input
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
 from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Fetch URLs, so that the service renders and stores their variants before clients request them.
 Each response is read to its end and discarded. A redirect to the store is not followed: it means
 that the variant is stored. While the service is busy, a URL is fetched again after the time that
@@ -57,11 +56,8 @@ _LONGEST_LINE = 64 * 1024
 _REMEMBERED = 10_000
 
 
-def configure(parser: ArgumentParser) -> None:
-    """Set the description and the arguments of the command."""
-    parser.description = _DESCRIPTION
-    add_env_file(parser)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "urls",
         nargs="+",
@@ -147,7 +143,8 @@ class WarmProgress:
 _ORDER = (RENDERED, STORED, NOT_A_VARIANT, FAILED)
 
 
-def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
     words = arguments.urls
     bar = tqdm(
         total=None if "-" in words else len(words),
