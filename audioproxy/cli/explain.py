@@ -9,7 +9,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.env_file import load_config, make_signer
@@ -56,6 +56,9 @@ examples:
 The exit status is that of `audioproxy verify`.
 """
 
+# A title, with one line or several.
+Fact = tuple[str, str | list[str]]
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -85,134 +88,102 @@ class Commands:
     samples: PcmSamples | None = None
 
 
-@dataclass(slots=True)
-class Explanation:
-    """The facts about a URL by title, in the order of the output."""
-
-    parts: dict[str, str | list[str]] = field(default_factory=dict)
-
-    def add(self, title: str, text: str | list[str]) -> None:
-        """Add a fact, as one line or several."""
-        self.parts[title] = text
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of a table of all facts."""
-        width = max(map(len, self.parts)) + 2
-        for title, text in self.parts.items():
-            for number, line in enumerate([text] if isinstance(text, str) else text):
-                yield f"{'' if number else title:{width}}{printable(line)}"
-
-    def document(self) -> str:
-        """Return a JSON document of all facts."""
-        return json.dumps(self.parts, indent=2)
-
-
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
-    explanation = Explanation()
     path = parse_url(arguments.url)
-    explanation.add("signed", path.signed.decode("ascii"))
-    status = _explain_signature(explanation, path, environment)
+    status, verdict = _check_signature(path, environment)
+    facts: dict[str, str | list[str]] = {
+        "signed": path.signed.decode("ascii"),
+        "signature": verdict,
+    }
     try:
-        _explain_target(explanation, path, environment, probe=not arguments.no_probe)
+        for title, text in _explain_target(path, environment, probe=not arguments.no_probe):
+            facts[title] = text
     except Refusal as refusal:
-        explanation.add("refused", f"{refusal.status} {refusal.code}: {refusal}")
+        facts["refused"] = f"{refusal.status} {refusal.code}: {refusal}"
         status = max(status, REFUSED)
-    print(explanation.document() if arguments.json else "\n".join(explanation.lines()))
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+        return status
+    width = max(map(len, facts)) + 2
+    for title, text in facts.items():
+        for number, line in enumerate([text] if isinstance(text, str) else text):
+            print(f"{'' if number else title:{width}}{printable(line)}")
     return status
 
 
-def _explain_signature(
-    explanation: Explanation, path: SignedPath, environment: Mapping[str, str]
-) -> int:
+def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Return the exit status of `verify`, and the verdict on the signature."""
     if path.signature == INSECURE:
-        explanation.add("signature", "none: only a service with AP_ALLOW_INSECURE=1 accepts this")
-        return SUCCESS
+        return SUCCESS, "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
     if not environment.get("AP_KEY"):
-        explanation.add("signature", "not checked, since AP_KEY is not set")
-        return SUCCESS
+        return SUCCESS, "not checked, since AP_KEY is not set"
     signer = make_signer(environment)
-    status, verdict = verify_path(SigningKeys(signer.key, signer.salt), path, time.time())
-    explanation.add("signature", verdict)
-    return status
+    return verify_path(SigningKeys(signer.key, signer.salt), path, time.time())
 
 
 def _explain_target(
-    explanation: Explanation, path: SignedPath, environment: Mapping[str, str], *, probe: bool
-) -> None:
+    path: SignedPath, environment: Mapping[str, str], *, probe: bool
+) -> Iterator[Fact]:
+    """Yield the facts about a path, up to the part that the service would refuse.
+
+    :raises Refusal: after the last fact, if there is such a part.
+    """
+    target = split_target(path.signed)
     # The service checks nothing more once a URL has expired; this command still explains the rest.
-    _explain_expiry(explanation, path)
-    try:
-        request = parse_request(path.signed, now=None)
-    except Refusal:
-        _explain_readable_part(explanation, path)
-        raise
-    source, options = request.source, None
-    if isinstance(request, InfoRequest):
-        explanation.add("asks for", "the info document")
-    else:
-        options = request.options
-        _explain_options(explanation, options)
-    explanation.add("source", _display(source.canonical))
-    config, problems = _read_config(environment)
-    if isinstance(request, VariantRequest):
-        explanation.add("cache key", request.key)
-        _explain_storage(explanation, config, request.key)
-    if probe and not problems:
-        commands = _commands_of_source(config, request)
-        _explain_commands(explanation, commands, config, source)
-        return
-    reasons = problems or ["the source was not read, because of --no-probe"]
-    explanation.add(
-        "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
-    )
-    _explain_commands(explanation, _commands_of_assumed_source(options, source), config, source)
-
-
-def _explain_readable_part(explanation: Explanation, path: SignedPath) -> None:
-    """Explain the options of a path whose source is refused."""
-    target = split_target(path.signed)
-    with suppress(Refusal):
-        if target is not None and target.info:
-            refuse_options(target.options)
-            explanation.add("asks for", "the info document")
-        elif target is not None:
-            _explain_options(explanation, read_options(target.options)[0])
-
-
-def _explain_expiry(explanation: Explanation, path: SignedPath) -> None:
-    target = split_target(path.signed)
     exp = None if target is None or target.info else read_expiry(target.options)
     if exp is not None:
         left = exp - int(time.time())
-        explanation.add(
-            "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
-        )
+        yield "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+    try:
+        request = parse_request(path.signed, now=None)
+    except Refusal:
+        # The options are explained even if the source is refused.
+        with suppress(Refusal):
+            if target is not None and target.info:
+                refuse_options(target.options)
+                yield "asks for", "the info document"
+            elif target is not None:
+                yield from _explain_options(read_options(target.options)[0])
+        raise
+    source, options = request.source, None
+    if isinstance(request, InfoRequest):
+        yield "asks for", "the info document"
+    else:
+        options = request.options
+        yield from _explain_options(options)
+    # Other characters and bytes are escaped.
+    yield "source", printable(source.canonical.decode("utf-8", "backslashreplace"))
+    config, problems = _read_config(environment)
+    if isinstance(request, VariantRequest):
+        yield "cache key", request.key
+        match config.variant_store:
+            case FileStore(folder):
+                yield "stored as", variant_path(folder, request.key)
+            case BucketStore(bucket):
+                yield "stored as", f"s3://{bucket}/{request.key}"
+    if probe and not problems:
+        commands = _commands_of_source(config, request)
+    else:
+        reasons = problems or ["the source was not read, because of --no-probe"]
+        yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
+        commands = _commands_of_assumed_source(options, source)
+    yield from _explain_commands(commands, config, source)
 
 
-def _explain_options(explanation: Explanation, options: VariantOptions) -> None:
+def _explain_options(options: VariantOptions) -> Iterator[Fact]:
     rows = list(describe_options(options))
     width = max(len(segment) for segment, _ in rows) + 2
-    explanation.add("options", [f"{segment:{width}}{meaning}" for segment, meaning in rows])
+    yield "options", [f"{segment:{width}}{meaning}" for segment, meaning in rows]
     if defaults := list(describe_defaults(options)):
-        explanation.add("and", "; ".join(defaults))
-    explanation.add("canonical", options.canonical())
+        yield "and", "; ".join(defaults)
+    yield "canonical", options.canonical()
 
 
-def _explain_storage(explanation: Explanation, config: Config, key: str) -> None:
-    match config.variant_store:
-        case FileStore(folder):
-            explanation.add("stored as", variant_path(folder, key))
-        case BucketStore(bucket):
-            explanation.add("stored as", f"s3://{bucket}/{key}")
-
-
-def _explain_commands(
-    explanation: Explanation, commands: Commands, config: Config, source: Source
-) -> None:
+def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
     probe = commands.probe
     length = "?" if probe.duration is None else print_decimal(probe.duration)
-    explanation.add(
+    yield (
         "read as",
         f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
         f" bits: {probe.bit_depth}, seconds: {length}",
@@ -229,10 +200,11 @@ def _explain_commands(
         if command is not None:
             words = shlex.join(without_secrets(word) for word in command)
             suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
-            explanation.add(title, words + suffix)
+            yield title, words + suffix
     if (samples := commands.samples) is not None:
-        explanation.add(
-            "samples", f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
+        yield (
+            "samples",
+            f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg",
         )
 
 
@@ -271,8 +243,3 @@ def _commands_of_assumed_source(options: VariantOptions | None, source: Source) 
         opened = remote_input(url, "audioproxy")
     render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
     return Commands(probe, probe_arguments("ffprobe", opened), None, render)
-
-
-def _display(canonical: bytes) -> str:
-    """Return a canonical source as printable text, with other characters and bytes escaped."""
-    return printable(canonical.decode("utf-8", "backslashreplace"))
