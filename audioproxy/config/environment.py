@@ -46,16 +46,7 @@ VARIABLES = (*_PARSERS, _DEFAULT_REGION)
 
 # Variables that are set together or not at all.
 _SHARED_IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
-_VARIANT_IDENTITY = (
-    "AP_VARIANT_S3_ACCESS_KEY_ID",
-    "AP_VARIANT_S3_SECRET_ACCESS_KEY",
-    "AP_VARIANT_S3_REGION",
-)
-# A session token belongs to the key pair that it was issued with, so it is never set alone.
-_TOKENS = {
-    "AWS_SESSION_TOKEN": _SHARED_IDENTITY,
-    "AP_VARIANT_S3_SESSION_TOKEN": _VARIANT_IDENTITY,
-}
+_VARIANT_IDENTITY = tuple(name.replace("AWS_", "AP_VARIANT_S3_") for name in _SHARED_IDENTITY)
 # A key and a salt that `Config` accepts, to check the other settings with.
 _ACCEPTABLE = {"AP_KEY": bytes(MIN_KEY_BYTES), "AP_SALT": bytes(MIN_SALT_BYTES)}
 
@@ -127,11 +118,14 @@ def _pick(values: Mapping[str, Any], prefix: str, names: Iterable[str]) -> dict[
 
 
 def _incomplete(present: AbstractSet[str]) -> Iterator[Problem]:
-    for group in (_SHARED_IDENTITY, _VARIANT_IDENTITY):
+    identities = {"AWS_": _SHARED_IDENTITY, "AP_VARIANT_S3_": _VARIANT_IDENTITY}
+    for group in identities.values():
         if some := [name for name in group if name in present]:
             for name in [name for name in group if name not in present]:
                 yield missing_beside(name, some, group)
-    for token, group in _TOKENS.items():
+    for prefix, group in identities.items():
+        # It belongs to the key pair that it was issued with.
+        token = f"{prefix}SESSION_TOKEN"
         if token in present and present.isdisjoint(group):
             yield Problem(token, "set on its own", f"it belongs to {listed(group)}", group)
 
@@ -139,47 +133,31 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[Problem]:
 def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
     """Yield conflicts between settings that are valid separately."""
     # Port 0 means any free port, so two of them are different ports.
-    if config.metrics_port == config.port != 0:
-        yield Problem(
-            "AP_METRICS_PORT",
-            f"{config.metrics_port} is the port of the main listener, AP_PORT, as well",
-            "two different ports are required",
-            ("AP_PORT",),
-        )
+    if (port := config.metrics_port) == config.port != 0:
+        fault = f"{port} is the port of the main listener, AP_PORT, as well"
+        yield Problem("AP_METRICS_PORT", fault, "two different ports are required", ("AP_PORT",))
     if config.serve_mode == "redirect" and isinstance(config.variant_store, FileStore):
-        default = "" if "AP_SERVE_MODE" in present else " (the default)"
-        yield Problem(
-            "AP_SERVE_MODE",
-            f"redirect{default} cannot serve from the file:// store that AP_VARIANT_STORE names",
-            "set AP_SERVE_MODE to proxy, or name an s3:// store",
-            ("AP_VARIANT_STORE",),
-        )
+        mode = "redirect" if "AP_SERVE_MODE" in present else "redirect (the default)"
+        fault = f"{mode} cannot serve from the file:// store that AP_VARIANT_STORE names"
+        wanted = "set AP_SERVE_MODE to proxy, or name an s3:// store"
+        yield Problem("AP_SERVE_MODE", fault, wanted, ("AP_VARIANT_STORE",))
     # A group that is only partly set is already reported with the missing names.
     identities = (*_SHARED_IDENTITY, *_VARIANT_IDENTITY)
     if isinstance(config.variant_store, BucketStore) and present.isdisjoint(identities):
-        yield Problem(
-            "AP_VARIANT_STORE",
-            "an s3:// store needs credentials, and none are set",
-            f"set {listed(_SHARED_IDENTITY)}, or {listed(_VARIANT_IDENTITY)}",
-            identities,
-        )
-    if config.ready_queue_threshold > config.queue_size:
-        yield Problem(
-            "AP_READY_QUEUE_THRESHOLD",
-            f"{config.ready_queue_threshold} is more than AP_QUEUE_SIZE, which is"
-            f" {config.queue_size}",
-            "a number up to AP_QUEUE_SIZE is required",
-            ("AP_QUEUE_SIZE",),
-        )
+        fault = "an s3:// store needs credentials, and none are set"
+        wanted = f"set {listed(_SHARED_IDENTITY)}, or {listed(_VARIANT_IDENTITY)}"
+        yield Problem("AP_VARIANT_STORE", fault, wanted, identities)
+    threshold, queue = config.ready_queue_threshold, config.queue_size
+    if threshold > queue:
+        fault = f"{threshold} is more than AP_QUEUE_SIZE, which is {queue}"
+        wanted = "a number up to AP_QUEUE_SIZE is required"
+        yield Problem("AP_READY_QUEUE_THRESHOLD", fault, wanted, ("AP_QUEUE_SIZE",))
     # The default adapts to a short AP_RENDER_TIMEOUT; an explicit value does not.
-    if "AP_PROBE_TIMEOUT" in present and config.probe_timeout >= config.render_timeout:
-        yield Problem(
-            "AP_PROBE_TIMEOUT",
-            f"{config.probe_timeout} is not shorter than AP_RENDER_TIMEOUT, which is"
-            f" {config.render_timeout}",
-            "a shorter time is required",
-            ("AP_RENDER_TIMEOUT",),
-        )
+    probe, render = config.probe_timeout, config.render_timeout
+    if "AP_PROBE_TIMEOUT" in present and probe >= render:
+        fault = f"{probe} is not shorter than AP_RENDER_TIMEOUT, which is {render}"
+        wanted = "a shorter time is required"
+        yield Problem("AP_PROBE_TIMEOUT", fault, wanted, ("AP_RENDER_TIMEOUT",))
 
 
 def _warnings(config: Config) -> Iterator[Problem]:
@@ -191,15 +169,9 @@ def _warnings(config: Config) -> Iterator[Problem]:
             "turn it off where untrusted clients can reach the service",
         )
     if config.allow_insecure and config.key is None:
-        yield Problem(
-            "AP_KEY",
-            "not set, and neither is AP_SALT",
-            "no signature is accepted, only the word insecure",
-        )
+        wanted = "no signature is accepted, only the word insecure"
+        yield Problem("AP_KEY", "not set, and neither is AP_SALT", wanted)
     for entry in config.source_allowlist or ():
         if not can_match(entry):
-            yield Problem(
-                "AP_SOURCE_ALLOWLIST",
-                f"{quote(entry)} matches nothing",
-                "write a bare name, prefix*, *.suffix or *",
-            )
+            wanted = "write a bare name, prefix*, *.suffix or *"
+            yield Problem("AP_SOURCE_ALLOWLIST", f"{quote(entry)} matches nothing", wanted)

@@ -12,14 +12,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.checks import disk_space as disk_space_module
 from audioproxy.cli.checks import machine as machine_module
-from audioproxy.cli.checks.disk_space import filesystem_of
 from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
     check_open_files,
     check_temporary_files,
+    filesystem_of,
 )
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
@@ -223,7 +222,7 @@ class OutputTests(SynchronousTestCase):
             "24 23 0:21 / /srv/a\\040b rw shared:1 - xfs /dev/sdb rw\n"
             "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
         )
-        self.patch(disk_space_module, "_MOUNTS", table)
+        self.patch(machine_module, "_MOUNTS", table)
         kinds = {"/srv/a b/c": "xfs", "/srv/x": "tmpfs", "/srvx": "ext4", "/": "ext4"}
         self.assertEqual(kinds, {path: filesystem_of(path) for path in kinds})
         table.unlink()

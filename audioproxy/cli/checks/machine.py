@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from audioproxy.cli.checks.disk_space import check_free_space, filesystem_of
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
@@ -32,6 +33,9 @@ _FEW_CLIENTS, _TOO_FEW_CLIENTS = 500, 16
 # Maximum seconds and bytes for the response of the program that holds a port.
 _TIMEOUT = 3.0
 _DOCUMENT = 1024 * 1024
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 # Returns the body of the response for a URL.
 _Fetch = Callable[[str], Awaitable[bytes]]
@@ -138,6 +142,39 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
         f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(files or ['nothing'])},",
         "free some space, set TMPDIR to a larger disk, or lower one of these settings",
     )
+
+
+def check_free_space(
+    check: str, path: str, needed: int, consumers: str, advice: str
+) -> CheckResult:
+    """Compare the free space of a directory with the space that renders may need.
+
+    :param needed: the maximum, in bytes.
+    :param consumers: what needs the space; "may take 2 GB" follows it in the message.
+    """
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
+    text = f"{path} ({filesystem_of(path)}) is writable and has {format_bytes(free)} free"
+    if free < needed:
+        return note(check, f"{text}; {consumers} may take {format_bytes(needed)}; {advice}")
+    return good(check, text)
+
+
+def filesystem_of(path: str) -> str:
+    """Return the type of the filesystem that contains a path, by its kernel name."""
+    try:
+        table = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return "filesystem unknown"
+    found, kind = "", "filesystem unknown"
+    target = os.path.realpath(path)
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        mount = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), left.split()[4])
+        # If two filesystems have the same mount point, the later mount hides the earlier one.
+        if len(mount) >= len(found) and f"{target}/".startswith(f"{mount.rstrip('/')}/"):
+            found, kind = mount, right.split()[0]
+    return kind
 
 
 async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from audioproxy.cli.checks.disk_space import check_free_space
+from audioproxy.cli.checks.machine import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
