@@ -219,8 +219,12 @@ class Engine:
         await self._monitor.stop()
         await self.renders.drain(deadline)
 
-    async def close(self, deadline: Deadline) -> None:
-        """Remove temporary files, and close all outbound connections."""
+    async def close(self, deadline: Deadline | None = None) -> None:
+        """Remove temporary files, and close all outbound connections.
+
+        :param deadline: by default, the longest time that a stop may take.
+        """
+        deadline = deadline or Deadline(self.clock, self.drain_timeout)
         if self.file_store is not None:
             await self.file_store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
         await self._clients.close()

@@ -6,7 +6,7 @@ import getpass
 import os
 import platform
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -34,7 +34,7 @@ from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
 from audioproxy.cli.reactor import run
-from audioproxy.service import AudioProxy, BootError, make_resource
+from audioproxy.engine import BootError, Engine
 
 DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
@@ -93,11 +93,21 @@ async def check_all(
     settings = load_usable(environment)
     for result in settings.results:
         report(result)
-    settings, proxy = _build(reactor, environment, settings, report)
-    for warning in proxy.engine.warnings:
+    settings, engine = _build(reactor, environment, settings, report)
+    config = settings.config
+    for warning in engine.warnings:
         report(setting_result(Verdict.NOTE, warning))
     try:
-        for name, check in _checks(reactor, settings, proxy):
+        for name, check in (
+            # This check is first: with too few descriptors, the check of ffmpeg fails too.
+            ("open files", check_open_files(config)),
+            ("ffmpeg", check_programs(engine)),
+            ("local sources", check_local_sources(config)),
+            ("variant store", check_stores(settings, engine)),
+            ("certificates", check_certificates(reactor, settings)),
+            ("temporary files", check_temporary_files(config)),
+            ("ports", check_ports(reactor, settings)),
+        ):
             try:
                 async for result in check:
                     report(result)
@@ -106,7 +116,7 @@ async def check_all(
             except Exception as error:
                 report(bad(name, f"the check itself failed ({error!r})"))
     finally:
-        await proxy.stopService()
+        await engine.close()
 
 
 def _build(
@@ -114,12 +124,12 @@ def _build(
     environment: Mapping[str, str],
     settings: UsableSettings,
     report: Callable[[CheckResult], None],
-) -> tuple[UsableSettings, AudioProxy]:
-    """Construct the service, without the settings that it rejects."""
+) -> tuple[UsableSettings, Engine]:
+    """Construct the engine, without the settings that it rejects."""
     refused = settings.refused
     while True:
         try:
-            return settings, make_resource(settings.config, reactor)
+            return settings, Engine(settings.config, reactor)
         except BootError as error:
             report(setting_result(Verdict.BAD, error.problem))
             variable = error.problem.variable
@@ -130,22 +140,6 @@ def _build(
         os.environ.pop(variable, None)
         settings = load_usable(environment)
         settings = UsableSettings(settings.config, settings.refused | refused, ())
-
-
-def _checks(
-    reactor: Any, settings: UsableSettings, proxy: AudioProxy
-) -> list[tuple[str, AsyncIterator[CheckResult]]]:
-    config = settings.config
-    return [
-        # This check is first: with too few descriptors, the check of ffmpeg fails too.
-        ("open files", check_open_files(config)),
-        ("ffmpeg", check_programs(proxy)),
-        ("local sources", check_local_sources(config)),
-        ("variant store", check_stores(settings, proxy)),
-        ("certificates", check_certificates(reactor, settings)),
-        ("temporary files", check_temporary_files(config)),
-        ("ports", check_ports(reactor, settings, proxy)),
-    ]
 
 
 def _user() -> str:

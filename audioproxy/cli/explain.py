@@ -19,7 +19,6 @@ from audioproxy.cli.option_help import describe_defaults, describe_options
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
-from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.engine import Engine
 from audioproxy.errors import Refusal
@@ -228,7 +227,7 @@ def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -
             ffmpeg = None if job.samples else job.pipeline.encoder
             return Commands(job.source.probe, ffprobe, job.measure, ffmpeg, job.samples)
         finally:
-            await engine.close(Deadline(engine.clock, engine.drain_timeout))
+            await engine.close()
 
     return run(find)
 

@@ -20,7 +20,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
-from audioproxy.loudness import LoudnessMeter, Measurement, find_gain
+from audioproxy.loudness import Gain, LoudnessMeter, Measurement, find_gain
 from audioproxy.service import BootError
 from audioproxy.urls import Signer, Variant
 
@@ -117,27 +117,20 @@ class MeasurePlan:
     album: bool
     sign: Callable[[str, Variant], str] | None
 
-    def row(self, source: str, measured: Measurement, of: Measurement | None = None) -> Row:
-        """Return the row of a source.
-
-        :param of: the measurement that the gain is computed from; by default, that of the source.
-        """
-        gain = None
-        if self.target is not None:
-            gain = find_gain(of or measured, self.target, self.ceiling)
-        return Row(source, measured.loudness, gain)
+    def gain(self, measured: Measurement) -> Gain | None:
+        """Return the gain to the target, if there is one."""
+        return None if self.target is None else find_gain(measured, self.target, self.ceiling)
 
     def signed(self, row: Row) -> Row:
-        """Return the row with its URL.
-
-        :raises Refusal: for a gain that the service does not accept.
-        """
-        variant = self.variant
-        if variant is None:
+        """Return the row with its URL, or with an error if no URL has its source and gain."""
+        if (variant := self.variant) is None:
             return row
-        if row.gain is not None:
-            variant = replace(variant, gain=row.gain.decibels)
-        return row if self.sign is None else replace(row, url=self.sign(row.source, variant))
+        try:
+            if row.gain is not None:
+                variant = replace(variant, gain=row.gain.decibels)
+            return row if self.sign is None else replace(row, url=self.sign(row.source, variant))
+        except Refusal as refusal:
+            return replace(row, error=str(refusal))
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
@@ -251,10 +244,7 @@ async def write_report(
 
     def add(row: Row) -> None:
         nonlocal failures
-        try:
-            row = plan.signed(row)
-        except Refusal as refusal:
-            row = replace(row, error=str(refusal))
+        row = plan.signed(row)
         with bar.external_write_mode():
             if row.error is not None:
                 failures += 1
@@ -268,7 +258,7 @@ async def write_report(
         elif plan.album:
             measured.append((source, result))
         else:
-            add(plan.row(source, result))
+            add(Row(source, result.loudness, plan.gain(result)))
     if not plan.album:
         report.end(None)
         return failures
@@ -278,7 +268,8 @@ async def write_report(
         plan = replace(plan, target=None, sign=None)
         print_errors("the album has no loudness, since not all of its sources were measured")
     album = Measurement.combine(each for _, each in measured)
+    gain = plan.gain(album)
     for source, each in measured:
-        add(plan.row(source, each, album))
-    report.end(plan.row("album", album) if complete else None)
+        add(Row(source, each.loudness, gain))
+    report.end(Row("album", album.loudness, gain) if complete else None)
     return failures

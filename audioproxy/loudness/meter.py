@@ -9,7 +9,6 @@ from typing import Any
 
 from twisted.internet.defer import DeferredSemaphore
 
-from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
 from audioproxy.engine import Engine
 from audioproxy.errors import InvalidOptions, IrregularSource, NothingDecoded
@@ -73,9 +72,7 @@ class LoudnessMeter:
 
     async def close(self) -> None:
         """Close all connections."""
-        deadline = Deadline(self._engine.clock, self._engine.drain_timeout)
-        await self._engine.drain(deadline)
-        await self._engine.close(deadline)
+        await self._engine.close()
 
     async def _decode(
         self, probed: ProbedSource, on_progress: Callable[[float], object]

@@ -40,7 +40,7 @@ class Listener:
         :returns: the port, which the system chooses for port 0.
         :raises OSError: where the system refuses.
         """
-        return self.listen_on(_open_socket(bind, port))
+        return self.listen_on(open_socket(bind, port))
 
     def listen_on(self, opened: socket.socket) -> int:
         """Listen on a socket that already listens; from here on the listener owns it.
@@ -106,7 +106,11 @@ def max_clients(children: int) -> int:
     return max(_FEWEST_CLIENTS, (limit - _RESERVED - _PER_CHILD * children) // _PER_CLIENT)
 
 
-def _open_socket(bind: str, port: int) -> socket.socket:
+def open_socket(bind: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address, or on every interface without one.
+
+    :raises OSError: where the system refuses.
+    """
     both = bind in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
     return socket.create_server((bind, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)

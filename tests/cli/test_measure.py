@@ -193,6 +193,9 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(text.splitlines()[2], f"    {url}")
         self.assertEqual(failures, 1)
         self.assertIn('"gain:64.00" is not accepted', self.errors[0])
+        text, _ = self.report("json", {"local://a": "no"}, variant=Variant(), sign=signer.url)
+        (row,) = json.loads(text)["sources"]
+        self.assertEqual((row["url"], row["error"]), (signer.url("local://a", Variant()), "no"))
 
 
 class ProgressTests(SynchronousTestCase):

@@ -8,7 +8,8 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,12 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
+from audioproxy.engine import Engine
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.client import ClientsByBundle
+from audioproxy.http_client.client import ClientsByBundle, HttpClient
 from audioproxy.http_client.errors import TransportError
-from audioproxy.server.channel import ProxySite
-from audioproxy.server.listener import Listener, max_clients
-from audioproxy.service import AudioProxy
+from audioproxy.server.listener import max_clients, open_socket
 from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
@@ -37,28 +37,25 @@ _DOCUMENT = 1024 * 1024
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
-# Returns the body of the response for a URL.
-_Fetch = Callable[[str], Awaitable[bytes]]
 
-
-async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
+async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
     """Check ffmpeg, its encoders and filters, and the programs of util-linux ahead of it."""
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
-    elif missing := await proxy.engine.programs.probe_missing():
+    elif missing := await engine.programs.probe_missing():
         yield bad("ffmpeg", f"renders will fail: {', '.join(missing)}; {_FFMPEG}")
     else:
-        versions = await proxy.engine.programs.probe_versions()
+        versions = await engine.programs.probe_versions()
         if len(set(versions.values())) > 1:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with everything that renders need")
-        if shortcoming := await proxy.engine.programs.probe_shortcoming():
+        if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
     # The parent-death signal kills encoders when this process ends for any reason (D40).
-    if proxy.engine.programs.launcher.parent_death_prefix:
+    if engine.programs.launcher.parent_death_prefix:
         yield good("setpriv", "encoders end with the service, even if it is killed")
     else:
         yield note(
@@ -66,7 +63,7 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
             "not found, so encoders may outlive a service that is killed; the setpriv of"
             " util-linux is required: apt-get install util-linux",
         )
-    if (limits := proxy.engine.programs.launcher.limits) is not None:
+    if (limits := engine.programs.launcher.limits) is not None:
         text = f"ffmpeg and ffprobe may each take {limits.memory >> 20} MiB of memory"
         yield good("prlimit", f"{text} (AP_MAX_CHILD_MEMORY)")
     else:
@@ -193,17 +190,10 @@ async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
         yield good("open files", text)
 
 
-async def check_ports(
-    reactor: Any, settings: UsableSettings, proxy: AudioProxy
-) -> AsyncIterator[CheckResult]:
+async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
     """Check that each port is free, or that a running audioproxy holds it."""
     config = settings.config
     client = ClientsByBundle(reactor, None).client()
-    site = ProxySite(proxy.resource, reactor, 1)
-
-    async def fetch(url: str) -> bytes:
-        return await (await client.request("GET", url, {}, timeout=_TIMEOUT)).read(_DOCUMENT)
-
     try:
         for variable, port, bind in (
             ("AP_PORT", config.port, ""),
@@ -214,58 +204,44 @@ async def check_ports(
             if port == 0:
                 yield good(variable, "any free port")
                 continue
-            listener = Listener(reactor, site)
             try:
-                listener.open(port, bind)
+                open_socket(bind, port).close()
             except OSError as error:
-                yield await _explain_failure(fetch, variable, port, bind, error)
+                if error.errno == errno.EADDRINUSE:
+                    yield await _check_holder(client, variable, port, bind)
+                else:
+                    yield _explain_failure(variable, port, bind, error)
             else:
-                await listener.close()
                 yield good(variable, f"{port} is free")
     finally:
         await client.close()
 
 
-async def _explain_failure(
-    fetch: _Fetch, variable: str, port: int, bind: str, error: OSError
-) -> CheckResult:
-    """Return the reason why a port cannot be opened, and which program holds it."""
+def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> CheckResult:
+    """Return the reason why a port that is free cannot be opened."""
     if isinstance(error, PermissionError):
-        return bad(
-            variable,
-            f"{port} needs a privilege; set {variable} to 1024 or more, or give the"
-            " service CAP_NET_BIND_SERVICE",
-        )
-    if error.errno != errno.EADDRINUSE:
-        why = os.strerror(error.errno or 0)
-        return bad(
-            "AP_METRICS_BIND" if bind else variable,
-            f"cannot listen on {bind or 'any address'} ({why}); an address of this machine is"
-            " required",
-        )
+        wanted = f"set {variable} to 1024 or more, or give the service CAP_NET_BIND_SERVICE"
+        return bad(variable, f"{port} needs a privilege; {wanted}")
+    fault = f"cannot listen on {bind or 'any address'} ({os.strerror(error.errno or 0)})"
+    name = "AP_METRICS_BIND" if bind else variable
+    return bad(name, f"{fault}; an address of this machine is required")
+
+
+async def _check_holder(client: HttpClient, variable: str, port: int, bind: str) -> CheckResult:
+    """Check that the program that holds a port is an audioproxy."""
     host = bind if bind not in ("", "0.0.0.0", "::") else "127.0.0.1"
     origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    identify = _identify_metrics if variable == "AP_METRICS_PORT" else _identify_service
-    try:
-        return good(
-            variable, f"{port} is taken by {await identify(fetch, origin)}, which is running"
-        )
-    except (TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
-        return bad(
-            variable,
-            f"{port} is taken by another program (`ss -ltnp` shows which); set {variable} to a"
-            " free port",
-        )
 
+    async def fetch(path: str) -> bytes:
+        response = await client.request("GET", origin + path, {}, timeout=_TIMEOUT)
+        return await response.read(_DOCUMENT)
 
-async def _identify_service(fetch: _Fetch, origin: str) -> str:
-    document = json.loads(await fetch(f"{origin}/health"))
-    if document["status"] != "ok":
-        raise ValueError("another program's health document")
-    return f"audioproxy {str(document['version'])[:20]}"
-
-
-async def _identify_metrics(fetch: _Fetch, origin: str) -> str:
-    if b"audio_proxy_renders_total" not in await fetch(f"{origin}/metrics"):
-        raise ValueError("the metrics of another program")
-    return "an audioproxy"
+    with suppress(TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
+        if variable == "AP_METRICS_PORT":
+            if b"audio_proxy_renders_total" in await fetch("/metrics"):
+                return good(variable, f"{port} is taken by an audioproxy, which is running")
+        elif (document := json.loads(await fetch("/health")))["status"] == "ok":
+            version = f"audioproxy {str(document['version'])[:20]}"
+            return good(variable, f"{port} is taken by {version}, which is running")
+    fault = f"{port} is taken by another program (`ss -ltnp` shows which)"
+    return bad(variable, f"{fault}; set {variable} to a free port")

@@ -11,10 +11,10 @@ from audioproxy.cli.checks.machine import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
+from audioproxy.engine import Engine
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.error_hints import describe_clock_offset, hint_for
 from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, Unreachable, read_document
-from audioproxy.service import AudioProxy
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable
@@ -33,25 +33,25 @@ _NOTE_OFFSET, _BAD_OFFSET = 5, 300
 _SKIPPED = "not checked, since the store cannot be used"
 
 
-async def check_stores(settings: UsableSettings, proxy: AudioProxy) -> AsyncIterator[CheckResult]:
+async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterator[CheckResult]:
     """Check the variant store and the bucket sources, and compare the clock with theirs."""
     config = settings.config
     if "AP_VARIANT_STORE" in settings.refused:
         yield note("variant store", "not checked, since AP_VARIANT_STORE is refused")
-    elif proxy.engine.store is None:
+    elif engine.store is None:
         yield note(
             "variant store",
             "none, so every request renders; set AP_VARIANT_STORE to store variants",
         )
-    elif isinstance(config.variant_store, FileStore) and proxy.engine.file_store is not None:
-        yield await check_folder(config, config.variant_store.path, proxy.engine.file_store)
-    elif isinstance(proxy.engine.store, S3VariantStore):
-        async for result in check_bucket(config, proxy.engine.store):
+    elif isinstance(config.variant_store, FileStore) and engine.file_store is not None:
+        yield await check_folder(config, config.variant_store.path, engine.file_store)
+    elif isinstance(engine.store, S3VariantStore):
+        async for result in check_bucket(config, engine.store):
             yield result
-    if not _is_shared(config) and proxy.engine.bucket_sources is not None:
-        async for result in check_bucket_sources(config, proxy.engine.bucket_sources):
+    if not _is_shared(config) and engine.bucket_sources is not None:
+        async for result in check_bucket_sources(config, engine.bucket_sources):
             yield result
-    ahead = _clock_ahead(proxy)
+    ahead = _clock_ahead(engine)
     if ahead is not None:
         yield check_clock(ahead)
 
@@ -176,12 +176,12 @@ def _is_shared(config: Config) -> bool:
     return isinstance(config.variant_store, BucketStore) and config.source_s3 == config.variant_s3
 
 
-def _clock_ahead(proxy: AudioProxy) -> int | None:
+def _clock_ahead(engine: Engine) -> int | None:
     """Return the seconds by which this machine's clock is ahead of a store's; None if unknown.
 
     The clock of the variant store is preferred to that of the bucket sources.
     """
-    owners = (proxy.engine.store, proxy.engine.bucket_sources)
+    owners = (engine.store, engine.bucket_sources)
     stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
     known = [store.clock_ahead for store in stores if store.clock_ahead is not None]
     return known[0] if known else None
