@@ -167,7 +167,7 @@ class PortsTests(DoctorCase):
         def refuse(*arguments: Any) -> None:
             raise PermissionError(13, "Permission denied")
 
-        self.patch(machine_module.Listener, "open", refuse)
+        self.patch(machine_module, "open_socket", refuse)
         results = await self.run_checks(AP_PORT="80")
         self.assert_result(results, "AP_PORT", BAD, "CAP_NET_BIND_SERVICE")
 
