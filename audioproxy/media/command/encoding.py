@@ -9,7 +9,7 @@ from decimal import Decimal
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.bitrates import bitrate_bounds
+from audioproxy.media.command.encoders import bitrate_bounds
 from audioproxy.media.command.conversion import SOXR, output_depth, output_sample_format
 from audioproxy.media.command.decoding import decoder_arguments, open_source, regularity_checks
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.bitrates import bitrate_bounds
+from audioproxy.media.command.encoders import bitrate_bounds
 from tests.support.strategies import DETERMINISTIC
 
 
