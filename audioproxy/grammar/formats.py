@@ -1,4 +1,6 @@
-"""The table of output formats: which options a URL may combine with each.
+"""The table of output formats: what a URL may combine with each, and what it gives.
+
+`audioproxy.media.command.encoders` is its other half: how each format is encoded.
 
 The bounds of ``br`` are those that the encoders honor (D6). The ranges of ``q`` are those of the
 contract (Format and encoding options).
@@ -53,22 +55,29 @@ class Format:
     """One output format.
 
     :ivar token: the value of ``f``.
+    :ivar description: its codec and its container.
     :ivar content_type: the variant's Content-Type; None for peaks, where ``pk_fmt`` decides.
     :ivar br: bounds of ``br`` in kbps, or None where it cannot change the output.
     :ivar q: bounds of ``q``, or None.
     :ivar q_whole: ``q`` is a compression level, a whole number.
+    :ivar default_br: kbps where a URL sets neither ``br`` nor ``q`` (D9); None for a format that
+        has a default quality instead.
+    :ivar default_q: the value of ``q`` where a URL omits it, if ``q`` always has one.
     :ivar depths: values of ``bd``.
     :ivar revision: the format's byte revision, part of every cache key (D5). Raise it with each
         change that alters the bytes of the format, such as new encoder arguments or filters.
     """
 
     token: str
+    description: str
     content_type: str | None
     lossy: bool
     rates: Rates
     br: tuple[int, int] | None = None
     q: tuple[str, str] | None = None
     q_whole: bool = False
+    default_br: int | None = None
+    default_q: str = ""
     depths: tuple[str, ...] = ()
     revision: int = 5
 
@@ -78,59 +87,85 @@ _MPEG_RATES = Rates((8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 4800
 # RFC 6716, 2.
 _OPUS_RATES = Rates((8000, 12000, 16000, 24000, 48000))
 # ISO/IEC 14496-3, table 1.18.
-_AAC_RATES = Rates(
-    (
-        7350,
-        8000,
-        11025,
-        12000,
-        16000,
-        22050,
-        24000,
-        32000,
-        44100,
-        48000,
-        64000,
-        88200,
-        96000,
-    )
-)
+_AAC_RATES = Rates((7350, *_MPEG_RATES.listed, 64000, 88200, 96000))
 
 FORMATS = {
     row.token: row
     for row in (
-        Format("mp3", "audio/mpeg", True, _MPEG_RATES, br=(8, 320), q=("0", "9")),
+        Format(
+            "mp3",
+            "MPEG audio, layer III",
+            "audio/mpeg",
+            True,
+            _MPEG_RATES,
+            br=(8, 320),
+            q=("0", "9"),
+            default_br=192,
+        ),
         Format(
             "opus",
+            "Opus in Ogg",
             "audio/ogg",
             True,
             _OPUS_RATES,
             br=(6, 510),
             q=("0", "10"),
             q_whole=True,
+            default_br=128,
+            default_q="10",
         ),
         Format(
             "ogg",
+            "Vorbis in Ogg",
             "audio/ogg",
             True,
             Rates(highest=200000),
             br=(32, 500),
             q=("-1", "10"),
+            default_q="5",
         ),
-        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
-        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
+        Format(
+            "aac",
+            "AAC in ADTS",
+            "audio/aac",
+            True,
+            _AAC_RATES,
+            br=(8, 512),
+            q=("0.1", "2"),
+            default_br=160,
+        ),
+        Format(
+            "m4a",
+            "AAC in fragmented MP4",
+            "audio/mp4",
+            True,
+            _AAC_RATES,
+            br=(8, 512),
+            q=("0.1", "2"),
+            default_br=160,
+        ),
         Format(
             "flac",
+            "FLAC, lossless",
             "audio/flac",
             False,
             # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
             Rates(step_10_above=65534),
             q=("0", "12"),
             q_whole=True,
+            default_q="5",
             depths=("16", "24"),
         ),
-        Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
+        Format(
+            "wav", "PCM in WAVE, lossless", "audio/wav", False, Rates(), depths=("16", "24", "32f")
+        ),
         # Nothing is encoded: the rate is that of the source.
-        Format("peaks", None, False, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
+        Format(
+            "peaks",
+            "a waveform",
+            None,
+            False,
+            Rates(highest=2**31 - 1, step_10_above=2**31 - 1),
+        ),
     )
 }

@@ -13,14 +13,15 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
 from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
-_ENCODERS = (
-    "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_s32le pcm_f32le pcm_f64le pcm_u8"
-).split()
+# Those of decoders for irregular sources, and of the pass that measures a source.
+_OTHER_ENCODERS = ["pcm_s32le", "pcm_f64le", "pcm_u8"]
+_ENCODERS = [name for row in ENCODERS.values() for name, _ in row.encoders.values()]
 _FILTERS = (
     "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
@@ -33,7 +34,7 @@ _LIST_ENTRY = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
 #: The lists that ffmpeg prints. Each row has the option that prints the list, the kind of entry,
 #: and the names that must be listed.
 LISTS: tuple[tuple[str, str, list[str]], ...] = (
-    ("-encoders", "encoder", _ENCODERS),
+    ("-encoders", "encoder", list(dict.fromkeys(_ENCODERS + _OTHER_ENCODERS))),
     ("-filters", "filter", _FILTERS),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 
-from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.encoders import ENCODERS
 from bench.bare import commands, first_byte, whole
 from bench.client import fetch
 from bench.figures import Figure

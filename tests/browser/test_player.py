@@ -16,7 +16,7 @@ import numpy as np
 from twisted.internet.defer import Deferred
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.lengths.headers import LENGTH_HEADERS
+from audioproxy.media.command.encoders import ENCODERS
 from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing, program
 from tests.examples.test_player import HOSTILE
@@ -128,7 +128,7 @@ class PlayerTests(NodeCase):
             # A seek sends a range request, which may cover the whole file from its first byte.
             self.assertEqual({(206, "HIT")}, {tuple(response) for response in later}, token)
             # The header of these formats states the length of a stream (D57).
-            if token in LENGTH_HEADERS:
+            if ENCODERS[token].length_header is not None:
                 duration = float(heard["streamed"]["duration"])
                 self.assertApproximates(SECONDS, duration, 0.06, token)
             # The page shows the duration even if the browser cannot tell the length of a stream.

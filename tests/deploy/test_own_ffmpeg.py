@@ -17,7 +17,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
-from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.inputs import local_input, remote_input
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.probe import Probe, probe_arguments, read_probe

@@ -10,7 +10,7 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import IrregularSource
-from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.encoders import ENCODERS
 from tests.support.audio import (
     Sound,
     convert,

@@ -14,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
-from audioproxy.media.command.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import local_input
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.lengths.reading import SourceLength
@@ -336,9 +337,8 @@ class RequirementsTests(SynchronousTestCase):
     def test_encoders(self) -> None:
         """Boot checks every encoder that a render can use (D34)."""
         used = {
-            ENCODERS[token].codec(depth)[1]
+            ENCODERS[token].encoders[depth][0]
             for token, form in FORMATS.items()
-            if token in ENCODERS
             for depth in form.depths or ("",)
         }
         used |= {f"pcm_{decoded_stream(source).decoded}" for source in IRREGULAR}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.probe import Probe
 
 # Resamplers compute in double precision. If they converted 16 bits to 16 bits, libsoxr would add
@@ -16,13 +17,6 @@ SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12",
 
 #: The sample format of all stages that compute samples.
 WORKING_FORMAT = "dblp"
-
-# The sample formats of the encoders, by output format and by depth. The encoders of mp3 and opus
-# also take 16-bit samples; resampled or mixed audio would be rounded to 16 bits for them.
-_FORMATS = {"mp3": "fltp", "opus": "flt", "ogg": "fltp", "aac": "fltp", "m4a": "fltp"}
-_DEPTHS = {"16": "s16", "24": "s32", "32f": "flt"}
-# Waveforms have 16 bits, of which dither would be visible in silence.
-_WAVEFORM_FORMAT = "s16"
 
 # Arguments of aresample for the depths that are dithered. Below 4 kHz, where hearing is sensitive,
 # the noise of triangular_hp is 5 dB lower than plain triangular noise.
@@ -43,9 +37,7 @@ def output_depth(options: VariantOptions, probe: Probe) -> str:
 
 def output_sample_format(options: VariantOptions, probe: Probe) -> str:
     """Return the sample format of the output's encoder, as ffmpeg names it."""
-    if depth := output_depth(options, probe):
-        return _DEPTHS[depth]
-    return _FORMATS.get(options.f, _WAVEFORM_FORMAT)
+    return ENCODERS[options.f].encoders[output_depth(options, probe)][1]
 
 
 def working_format(rate: int, layout: str | None = None) -> str:

@@ -1,18 +1,17 @@
-"""ffmpeg command lines: one row for each output format, every setting explicit, nothing random."""
+"""ffmpeg command lines: every setting explicit, nothing random."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.encoders import bitrate_bounds
-from audioproxy.media.command.conversion import SOXR, output_depth, output_sample_format
+from audioproxy.media.command.conversion import SOXR, output_depth
 from audioproxy.media.command.decoding import decoder_arguments, open_source, regularity_checks
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
+from audioproxy.media.command.encoders import ENCODERS as ENCODERS
+from audioproxy.media.command.encoders import bitrate_bounds
 from audioproxy.media.command.filters import (
     copies_floats,
     filter_chain,
@@ -22,19 +21,13 @@ from audioproxy.media.command.filters import (
 )
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.command.trim import fades_out, find_sample_range
-from audioproxy.media.lengths.headers import LENGTH_HEADERS, LengthHeader, OutputForm
+from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
 
 # No dates, encoder tags or random serials (D44).
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
-
-# FF_QP2LAMBDA of libavutil: one step of quality, in the unit of -global_quality.
-_LAMBDA = 118
-
-# The default bit rate of mp3 (D9).
-_MP3_KBPS = 192
 
 # Containers and codecs whose last frame is decoded whole: all of its padding in MP4, and that of
 # Vorbis on a single page.
@@ -44,124 +37,6 @@ _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
 #: arguments that select the resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, tuple[str, ...]], list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class FormatEncoding:
-    """Encoder and container settings of one output format.
-
-    :ivar codec: arguments that select the encoder, for an output bit depth.
-    :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
-        never used (D9).
-    :ivar muxer: arguments that select the container.
-    :ivar header_bytes: the most bytes of container headers in an output without audio.
-    :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
-        encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
-        output.
-    """
-
-    codec: Callable[[str], list[str]]
-    quality: Callable[[VariantOptions], list[str]]
-    muxer: tuple[str, ...]
-    header_bytes: int
-    exits_zero_when_empty: bool = False
-
-    def encoded_nothing(self, size: int) -> bool:
-        """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
-
-        The size of the headers varies: ``header_bytes`` bytes may also be a short output with small
-        headers and some audio. So the size decides only for encoders whose empty output ffmpeg does
-        not report.
-        """
-        return size == 0 or (self.exits_zero_when_empty and size <= self.header_bytes)
-
-
-def _bitrate(kbps: int) -> list[str]:
-    return ["-b:a", f"{kbps}k"]
-
-
-def _constant_or_variable(default: int) -> Callable[[VariantOptions], list[str]]:
-    """Return a function that builds the arguments for a bit rate or for a VBR quality.
-
-    :param default: kbps where the options set neither.
-    """
-
-    def words(options: VariantOptions) -> list[str]:
-        if options.q is not None:
-            return ["-q:a", print_decimal(options.q)]
-        return _bitrate(options.br or default)
-
-    return words
-
-
-def _ogg_quality(options: VariantOptions) -> list[str]:
-    if options.br is not None:
-        return _bitrate(options.br)
-    # Equivalent to -q:a, which treats negative values as not set.
-    quality = Decimal(5) if options.q is None else options.q
-    return ["-flags:a", "+qscale", "-global_quality:a", str(round(quality * _LAMBDA))]
-
-
-def _opus_quality(options: VariantOptions) -> list[str]:
-    level = "10" if options.q is None else print_decimal(options.q)
-    return [*_bitrate(options.br or 128), "-vbr", "on", "-compression_level", level]
-
-
-def _flac_quality(options: VariantOptions) -> list[str]:
-    return ["-compression_level", "5" if options.q is None else print_decimal(options.q)]
-
-
-# Microseconds of audio in each page. No audio reaches a client before the second page is complete.
-# Half a second gives the first audio some 10 ms earlier than the default of one second, and a file
-# a quarter of a percent larger. A fifth of a second gains only another 4 ms, and makes the file 1 %
-# larger than the default does.
-_PAGE_DURATION = ("-page_duration", "500000")
-
-_WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
-
-ENCODERS = {
-    "mp3": FormatEncoding(
-        lambda depth: ["-c:a", "libmp3lame"],
-        _constant_or_variable(_MP3_KBPS),
-        ("-write_xing", "0", "-id3v2_version", "0", "-f", "mp3"),
-        0,
-    ),
-    "opus": FormatEncoding(
-        lambda depth: ["-c:a", "libopus", "-application", "audio"],
-        _opus_quality,
-        (*_PAGE_DURATION, "-f", "opus"),
-        140,
-    ),
-    "ogg": FormatEncoding(
-        lambda depth: ["-c:a", "libvorbis"],
-        _ogg_quality,
-        (*_PAGE_DURATION, "-f", "ogg"),
-        4600,
-    ),
-    "aac": FormatEncoding(
-        lambda depth: ["-c:a", "aac"], _constant_or_variable(160), ("-f", "adts"), 0
-    ),
-    "m4a": FormatEncoding(
-        lambda depth: ["-c:a", "aac"],
-        _constant_or_variable(160),
-        ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000", "-f", "mp4"),
-        800,
-    ),
-    "flac": FormatEncoding(
-        lambda depth: ["-c:a", "flac"],
-        _flac_quality,
-        ("-metadata_header_padding", "0", "-f", "flac"),
-        64,
-        exits_zero_when_empty=True,
-    ),
-    "wav": FormatEncoding(
-        lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
-    ),
-    # Raw samples, which `audioproxy.media.waveform` reduces to pixels.
-    "peaks": FormatEncoding(
-        lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0
-    ),
-}
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
@@ -204,7 +79,7 @@ def uses_length(options: VariantOptions, probe: Probe) -> bool:
     Its header states it, a fade ends there, or the decoder outputs padding after it.
     """
     is_padded = (probe.container, probe.codec) in _DECODED_PADDING
-    return options.f in LENGTH_HEADERS or fades_out(options) or is_padded
+    return ENCODERS[options.f].length_header is not None or fades_out(options) or is_padded
 
 
 def expected_samples(options: VariantOptions, probe: Probe) -> int | None:
@@ -222,17 +97,17 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    samples = expected_samples(options, probe)
-    if options.f not in LENGTH_HEADERS or samples is None:
+    samples, header = expected_samples(options, probe), ENCODERS[options.f].length_header
+    if header is None or samples is None:
         return None
     form = OutputForm(
         samples,
         output_rate(options, probe),
         output_channels(options, probe),
         sample_bytes=int(output_depth(options, probe).rstrip("f") or 0) // 8,
-        kbps=None if options.q is not None else options.br or _MP3_KBPS,
+        kbps=None if options.q is not None else options.br or options.format.default_br,
     )
-    return StatedLength(form, LENGTH_HEADERS[options.f])
+    return StatedLength(form, header)
 
 
 def encoder_arguments(
@@ -251,6 +126,7 @@ def encoder_arguments(
     sample_range = find_sample_range(options, probe)
     samples = not copies_floats(options, probe)
     encoder = ENCODERS[options.f]
+    codec, sample_format = encoder.encoders[output_depth(options, probe)]
     stated = stated_length(options, probe)
     filters = [
         *regularity_checks(source, probe, sample_range.seek, samples=samples),
@@ -263,10 +139,11 @@ def encoder_arguments(
         *_BIT_EXACT,
         *(["-af", ",".join(filters)] if filters else []),
         *resampler,
-        *encoder.codec(output_depth(options, probe)),
+        "-c:a",
+        codec,
         *encoder.quality(options),
         "-sample_fmt",
-        output_sample_format(options, probe),
+        sample_format,
         "-ar",
         str(output_rate(options, probe)),
         "-ac",

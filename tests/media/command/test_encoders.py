@@ -1,4 +1,4 @@
-"""Bit rates by sample rate and channel count."""
+"""The encoders of the formats, and their bit rates by sample rate and channel count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.encoders import bitrate_bounds
+from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds
 from tests.support.strategies import DETERMINISTIC
 
 
@@ -67,3 +67,22 @@ class BitrateTests(SynchronousTestCase):
         if bounds is not None:
             assert general is not None
             self.assertTrue(general[0] <= bounds[0] < bounds[1] <= general[1])
+
+
+class EncodersTests(SynchronousTestCase):
+    """`ENCODERS`"""
+
+    def test_formats(self) -> None:
+        """Every format has an encoder for each of its depths; for peaks it outputs raw samples."""
+        self.assertEqual(list(ENCODERS), list(FORMATS))
+        self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
+        for token, encoder in ENCODERS.items():
+            for depth in FORMATS[token].depths or ("",):
+                self.assertIn(depth, encoder.encoders)
+
+    def test_encoded_nothing(self) -> None:
+        """An empty output has no audio, and neither has FLAC output of headers only (D11)."""
+        for token, encoder in ENCODERS.items():
+            self.assertTrue(encoder.encoded_nothing(0))
+            self.assertIs(encoder.encoded_nothing(1), token == "flac")
+            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1), False)

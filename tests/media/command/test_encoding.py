@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.encoding import (
-    ENCODERS,
     check_bitrate,
     encoder_arguments,
     output_rate,
@@ -231,22 +229,3 @@ class RateAndDepthTests(SynchronousTestCase):
             ("f:wav/bd:32f", "pcm_f32le", "flt"),
         ):
             self.assertIn(f" -c:a {codec} -sample_fmt {samples} ", " ".join(command(text)))
-
-
-class EncodersTests(SynchronousTestCase):
-    """`ENCODERS`"""
-
-    def test_formats(self) -> None:
-        """Every format has an encoder for each of its depths; for peaks it outputs raw samples."""
-        self.assertEqual(list(ENCODERS), list(FORMATS))
-        self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
-        for token, encoder in ENCODERS.items():
-            for depth in FORMATS[token].depths or ("",):
-                self.assertEqual(encoder.codec(depth)[0], "-c:a")
-
-    def test_encoded_nothing(self) -> None:
-        """An empty output has no audio, and neither has FLAC output of headers only (D11)."""
-        for token, encoder in ENCODERS.items():
-            self.assertTrue(encoder.encoded_nothing(0))
-            self.assertIs(encoder.encoded_nothing(1), token == "flac")
-            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1), False)

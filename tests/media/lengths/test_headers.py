@@ -7,17 +7,25 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
+from audioproxy.media.lengths.headers import (
+    FLAC_LENGTH,
+    MP3_LENGTH,
+    WAV_LENGTH,
+    LengthHeader,
+    OutputForm,
+    fragmented_mp4_length,
+)
 from audioproxy.media.lengths.mpeg_frame import RATES, FrameHeader, bitrates
 
 CD = OutputForm(44100, 44100, 2, sample_bytes=2)
+M4A_LENGTH = fragmented_mp4_length(1024)
 FORMAT = b"fmt " + struct.pack("<I", 16) + bytes(16)
 
 
-def patched(token: str, form: OutputForm, header: bytes) -> bytes:
+def patched(length: LengthHeader, form: OutputForm, header: bytes) -> bytes:
     """Return a header after its patches."""
     changed = bytearray(header)
-    for offset, data in LENGTH_HEADERS[token].patches(form, header):
+    for offset, data in length.patches(form, header):
         changed[offset : offset + len(data)] = data
     assert len(changed) == len(header)
     return bytes(changed)
@@ -30,25 +38,25 @@ class WavTests(SynchronousTestCase):
         """The sizes and the number of samples are exact, and an odd size is padded."""
         mono = OutputForm(5, 44100, 1, sample_bytes=3)
         for form, riff, data in ((CD, 176448, 176400), (mono, 48 + 16, 15)):
-            header = LENGTH_HEADERS["wav"].prefix(form)
+            header = WAV_LENGTH.prefix(form)
             header += b"RIFF\xff\xff\xff\xffWAVE" + FORMAT + b"data\xff\xff\xff\xff"
             expected = b"RIFF" + struct.pack("<I", riff) + b"WAVE" + FORMAT
             expected += b"fact" + struct.pack("<II", 4, form.samples)
             expected += b"data" + struct.pack("<I", data)
-            self.assertEqual(patched("wav", form, header), expected)
-        suffix = LENGTH_HEADERS["wav"].suffix
+            self.assertEqual(patched(WAV_LENGTH, form, header), expected)
+        suffix = WAV_LENGTH.suffix
         self.assertEqual((suffix(CD, 176456), suffix(mono, 71)), (b"", b"\0"))
 
     def test_64_bits(self) -> None:
         """From 4 GiB on, RF64 has the sizes (EBU Tech 3306)."""
-        muxer = LENGTH_HEADERS["wav"].muxer
+        muxer = WAV_LENGTH.muxer
         largest = OutputForm(2**30 - 24, 44100, 2, sample_bytes=2)
         self.assertEqual(muxer(largest), [])
         large = replace(largest, samples=2**30 - 23)
         self.assertEqual(muxer(large), ["-rf64", "always"])
         header = bytes(12) + b"RF64\xff\xff\xff\xffWAVEds64" + struct.pack("<I", 28) + bytes(28)
         header += FORMAT + b"data\xff\xff\xff\xff"
-        found = patched("wav", large, header)
+        found = patched(WAV_LENGTH, large, header)
         size = large.data_bytes
         self.assertEqual(struct.unpack_from("<QQQ", found, 20), (84 + size, size, large.samples))
         self.assertEqual((found[4:8], found[-4:]), (b"\xff" * 4,) * 2)
@@ -62,7 +70,7 @@ class FlacTests(SynchronousTestCase):
         """The low 36 bits of eight bytes of STREAMINFO are the number of samples."""
         header = b"fLaC\0\0\0\x22" + bytes(10) + bytes.fromhex("0ac442f000000000") + bytes(16)
         for samples, field in ((44100, "0ac442f00000ac44"), (2**36 - 1, "0ac442ffffffffff")):
-            found = patched("flac", replace(CD, samples=samples), header)
+            found = patched(FLAC_LENGTH, replace(CD, samples=samples), header)
             self.assertEqual(found[18:26].hex(), field)
 
 
@@ -74,10 +82,10 @@ class M4aTests(SynchronousTestCase):
         header = b"\0\0\0\x6cmvhd" + struct.pack(">IIIII", 0, 0, 0, 1000, 0)
         header += b"\0\0\0\x5ctkhd" + struct.pack(">IIIIII", 3, 0, 0, 1, 0, 0)
         header += b"\0\0\0\x20mdhd" + struct.pack(">IIIII", 0, 0, 0, 44100, 0)
-        found = patched("m4a", CD, header)
+        found = patched(M4A_LENGTH, CD, header)
         durations = [struct.unpack_from(">I", found, at)[0] for at in (24, 56, 84)]
         self.assertEqual(durations, [1024, 1024, 45124])
-        self.assertEqual(patched("m4a", replace(CD, samples=2**32), header), header)
+        self.assertEqual(patched(M4A_LENGTH, replace(CD, samples=2**32), header), header)
 
 
 class Mp3Tests(SynchronousTestCase):
@@ -85,7 +93,7 @@ class Mp3Tests(SynchronousTestCase):
 
     def test_header_frame(self) -> None:
         """The frame states the number of frames, the delay and the padding, and has no audio."""
-        prefix = LENGTH_HEADERS["mp3"].prefix
+        prefix = MP3_LENGTH.prefix
         for version, rates in RATES.items():
             for rate in rates:
                 for channels, kbps in ((1, None), (2, None), (1, 64), (2, 128), (2, 8)):
@@ -110,7 +118,7 @@ class Mp3Tests(SynchronousTestCase):
 
     def test_checksum(self) -> None:
         """The checksum of the tag is that of the bytes before it (LAME)."""
-        frame = LENGTH_HEADERS["mp3"].prefix(CD)
+        frame = MP3_LENGTH.prefix(CD)
         value = 0
         for bit in (byte >> n & 1 for byte in frame[:82] for n in range(8)):
             value = value >> 1 ^ (0xA001 if (value ^ bit) & 1 else 0)
