@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions, refusals
+from audioproxy.grammar.options import VariantOptions, refusals
 from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 

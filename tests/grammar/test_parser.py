@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, LoudnessTargets, Trim, VariantOptions
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
 #: Two valid values for each key; ``enhance`` has only one.

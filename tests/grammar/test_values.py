@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.values import (
+    parse_decimal,
+    parse_integer,
     percent_decode,
     percent_encode,
     print_decimal,
-    read_decimal,
-    read_integer,
 )
 from tests.support.strategies import DETERMINISTIC, escaped, junk, spell_thousandths
 
 
 class DecimalTests(SynchronousTestCase):
-    """`read_decimal` and `print_decimal`"""
+    """`parse_decimal` and `print_decimal`"""
 
     def test_spellings(self) -> None:
         """A decimal is parsed exactly, and printed in its shortest form (D3)."""
@@ -38,7 +38,7 @@ class DecimalTests(SynchronousTestCase):
             ("-999999999.999", b"-999999999.999"),
         ):
             for text in spellings.split():
-                value = read_decimal(text, -(10**9), 10**9)
+                value = parse_decimal(text, -(10**9), 10**9)
                 self.assertEqual((value, print_decimal(value)), (Decimal(printed), printed), text)
 
     def test_refused_spellings(self) -> None:
@@ -51,16 +51,16 @@ class DecimalTests(SynchronousTestCase):
         ):
             for plus in (False, True):
                 error = self.assertRaises(
-                    ValueError, read_decimal, text, -(10**9), 10**9, plus=plus
+                    ValueError, parse_decimal, text, -(10**9), 10**9, plus=plus
                 )
                 self.assertIn("plain decimal", str(error), text)
                 self.assertIn("at most 3 fractional digits", str(error), text)
 
     def test_plus(self) -> None:
         """A leading plus is accepted only with ``plus=True`` (D3)."""
-        self.assertEqual(read_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
-        self.assertEqual(print_decimal(read_decimal(b"+0", 0, 9, plus=True)), "0")
-        self.assertRaises(ValueError, read_decimal, b"+3.5", 0, 9)
+        self.assertEqual(parse_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
+        self.assertEqual(print_decimal(parse_decimal(b"+0", 0, 9, plus=True)), "0")
+        self.assertRaises(ValueError, parse_decimal, b"+3.5", 0, 9)
 
     def test_bounds(self) -> None:
         """Both bounds are accepted, and values 0.001 outside them are refused (D6).
@@ -69,9 +69,9 @@ class DecimalTests(SynchronousTestCase):
         """
         low, high = Decimal("0.1"), Decimal(2)
         for text in (b"0.1", b"2", b"2.000"):
-            self.assertTrue(low <= read_decimal(text, low, high) <= high, text)
+            self.assertTrue(low <= parse_decimal(text, low, high) <= high, text)
         for text in (b"0.099", b"2.001", b"-1"):
-            error = self.assertRaises(ValueError, read_decimal, text, low, high)
+            error = self.assertRaises(ValueError, parse_decimal, text, low, high)
             self.assertEqual(str(error), "a number from 0.1 to 2 is expected", text)
         for value, printed in (("1E+3", "1000"), ("1E-3", "0.001"), ("0E+2", "0"), ("-0E-9", "0")):
             self.assertEqual(print_decimal(Decimal(value)), printed, value)
@@ -87,21 +87,21 @@ class DecimalTests(SynchronousTestCase):
         text = spell_thousandths(
             thousandths, fraction_digits=digits[0], integer_digits=digits[1], plus=plus
         )
-        value = read_decimal(text.encode(), -(10**9), 10**9, plus=True)
+        value = parse_decimal(text.encode(), -(10**9), 10**9, plus=True)
         printed = print_decimal(value)
         self.assertEqual(value, Decimal(thousandths) / 1000)
         shortest = spell_thousandths(thousandths, fraction_digits=0, integer_digits=1, plus=False)
         self.assertEqual(printed, shortest, text)
-        self.assertEqual(read_decimal(printed.encode(), -(10**9), 10**9), value)
+        self.assertEqual(parse_decimal(printed.encode(), -(10**9), 10**9), value)
 
 
 class IntegerTests(SynchronousTestCase):
-    """`read_integer`"""
+    """`parse_integer`"""
 
     def test_spellings(self) -> None:
         """Whole numbers have at most 9 digits, and may have leading zeros and a minus (D3)."""
         for text in b"0 -0 7 -7 000000007 -000000007 999999999 -999999999".split():
-            self.assertEqual(read_integer(text, -999_999_999, 999_999_999), int(text), text)
+            self.assertEqual(parse_integer(text, -999_999_999, 999_999_999), int(text), text)
 
     def test_refused_spellings(self) -> None:
         """A fraction, an exponent, a plus or a tenth digit is refused (D3)."""
@@ -110,29 +110,29 @@ class IntegerTests(SynchronousTestCase):
             *(b"%37", b"0000000007", b"-0000000007", b"1000000000", b"9" * 18, b"9" * 5000),
             *(b"\xd9\xa1", b"\xb2", b"\xff"),
         ):
-            error = self.assertRaises(ValueError, read_integer, text, -(10**8), 10**8)
+            error = self.assertRaises(ValueError, parse_integer, text, -(10**8), 10**8)
             words = "a whole number from -100000000 to 100000000 is expected"
             self.assertEqual(str(error), words, text)
 
     def test_bounds(self) -> None:
         """Both bounds are accepted, and nothing outside them (D3, D6)."""
         for text, value in ((b"6", 6), (b"512", 512)):
-            self.assertEqual(read_integer(text, 6, 512), value)
+            self.assertEqual(parse_integer(text, 6, 512), value)
         for text in (b"5", b"513", b"-6"):
-            self.assertRaises(ValueError, read_integer, text, 6, 512)
+            self.assertRaises(ValueError, parse_integer, text, 6, 512)
         # A bound with more than 9 digits allows numbers with as many digits.
-        self.assertEqual(read_integer(b"253402300799", 1, 253_402_300_799), 253_402_300_799)
-        self.assertEqual(read_integer(b"000000000007", 1, 253_402_300_799), 7)
-        self.assertRaises(ValueError, read_integer, b"0000000000007", 1, 253_402_300_799)
+        self.assertEqual(parse_integer(b"253402300799", 1, 253_402_300_799), 253_402_300_799)
+        self.assertEqual(parse_integer(b"000000000007", 1, 253_402_300_799), 7)
+        self.assertRaises(ValueError, parse_integer, b"0000000000007", 1, 253_402_300_799)
 
     @DETERMINISTIC
     @given(text=junk())
     def test_junk(self, text: bytes) -> None:
         """Any bytes give a number within the bounds or raise ValueError (D3)."""
         with contextlib.suppress(ValueError):
-            self.assertTrue(1 <= read_integer(text, 1, 65_536) <= 65_536)
+            self.assertTrue(1 <= parse_integer(text, 1, 65_536) <= 65_536)
         with contextlib.suppress(ValueError):
-            self.assertTrue(-60 <= read_decimal(text, -60, 60, plus=True) <= 60)
+            self.assertTrue(-60 <= parse_decimal(text, -60, 60, plus=True) <= 60)
 
 
 class PercentTests(SynchronousTestCase):

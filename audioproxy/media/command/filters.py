@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.options import Fade, LoudnessTargets, VariantOptions
-from audioproxy.grammar.values import print_decimal
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.values import Fade, LoudnessTargets, print_decimal
 from audioproxy.media.command.conversion import (
     WORKING_FORMAT,
     convert_to,
