@@ -6,7 +6,7 @@ import base64
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, astuple, dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote
@@ -19,14 +19,20 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
-from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from audioproxy.urls.sources import SourceLike, read_source
 from audioproxy.urls.values import (
+    BYTES,
+    LOUDNESS,
+    NUMBER,
+    SECONDS,
+    TEXT,
+    WHOLE,
+    WORD,
+    Kind,
     Number,
     Seconds,
     require_type,
     seconds_from_now,
-    spell_option,
     to_bytes,
     unix_seconds,
 )
@@ -48,6 +54,10 @@ class InvalidOptions(errors.InvalidOptions, ValueError):
 
 class Expired(errors.Expired, ValueError):
     """An expiry in the past. The service returns 410 for the URL."""
+
+
+def _option(kind: Kind, default: str | None = None) -> Any:
+    return field(default=default, metadata={"kind": kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,27 +92,27 @@ class Variant:
         message.
     """
 
-    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = "mp3"
-    br: int | None = None
-    q: Number | None = None
-    sr: int | None = None
-    ch: Literal[1, 2] | None = None
-    bd: Literal[16, 24, "16", "24", "32f"] | None = None
-    t: Seconds | Sequence[Seconds] | None = None
-    fade: Seconds | Sequence[Seconds] | None = None
-    gain: Number | None = None
-    norm: Literal["ebu"] | Number | Sequence[Number] | None = None
-    enhance: Literal["voice"] | None = None
-    pts: int | None = None
-    pk_fmt: Literal["json", "dat"] | None = None
-    pk_bits: Literal[8, 16] | None = None
-    dl: str | None = None
-    cb: str | bytes | None = None
+    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = _option(WORD, "mp3")
+    br: int | None = _option(WHOLE)
+    q: Number | None = _option(NUMBER)
+    sr: int | None = _option(WHOLE)
+    ch: Literal[1, 2] | None = _option(WHOLE)
+    bd: Literal[16, 24, "16", "24", "32f"] | None = _option(WHOLE)
+    t: Seconds | Sequence[Seconds] | None = _option(SECONDS)
+    fade: Seconds | Sequence[Seconds] | None = _option(SECONDS)
+    gain: Number | None = _option(NUMBER)
+    norm: Literal["ebu"] | Number | Sequence[Number] | None = _option(LOUDNESS)
+    enhance: Literal["voice"] | None = _option(WORD)
+    pts: int | None = _option(WHOLE)
+    pk_fmt: Literal["json", "dat"] | None = _option(WORD)
+    pk_bits: Literal[8, 16] | None = _option(WHOLE)
+    dl: str | None = _option(TEXT)
+    cb: str | bytes | None = _option(BYTES)
     _options: VariantOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         segments = (
-            spell_option(row.name, value)
+            row.metadata["kind"].segment(row.name, value)
             for row in fields(self)
             if row.init and (value := getattr(self, row.name)) is not None
         )
@@ -126,7 +136,7 @@ class Variant:
         if exp is not None:
             raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
         values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
-        return cls(**{name: _numbers(value) for name, value in values.items()})
+        return cls(**{name: _accepted(value) for name, value in values.items()})
 
     @property
     def options(self) -> VariantOptions:
@@ -293,12 +303,8 @@ def _secret(name: str, text: str, least: int) -> bytes:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _numbers(value: Any) -> Any:
+def _accepted(value: Any) -> Any:
     """Return a parsed option as the value that a `Variant` field accepts."""
-    if isinstance(value, Trim):
-        return (value.start,) if value.duration is None else (value.start, value.duration)
-    if isinstance(value, Fade):
-        return (value.fade_in, value.fade_out)
-    if isinstance(value, LoudnessTargets):
-        return (value.integrated, value.true_peak, value.loudness_range)
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(number for number in astuple(value) if number is not None)
     return value

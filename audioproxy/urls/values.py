@@ -23,74 +23,62 @@ _SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """The types that an option accepts, and their description.
+class Kind:
+    """The Python values that an option accepts.
 
-    :ivar several: whether a sequence of such values is accepted too.
+    :ivar types: of a value. The abstract classes of numbers include those of NumPy. Text is spelled
+        as in a URL.
+    :ivar description: of the types.
+    :ivar several: a sequence of such values is accepted too.
+    :ivar encoded: the URL has the value percent-encoded.
+    :ivar prefix: precedes numbers in the URL.
     """
 
     types: tuple[type, ...]
     description: str
     several: bool = False
+    encoded: bool = False
+    prefix: str = ""
+
+    def segment(self, name: str, value: Any) -> str:
+        """Return the segment of an option. The parser refuses invalid values.
+
+        :raises TypeError: for a value of a type that the option does not accept.
+        :raises UnicodeEncodeError: for a lone surrogate in percent-encoded text.
+        """
+        single = (
+            not self.several or isinstance(value, str | bytes) or not isinstance(value, Sequence)
+        )
+        parts = [self._spell(name, part) for part in ((value,) if single else value)]
+        if self.prefix and not isinstance(value, str):
+            parts.insert(0, self.prefix)
+        return f"{name}:{':'.join(parts)}"
+
+    def _spell(self, name: str, value: Any) -> str:
+        require_type(name, value, self.types, self.description)
+        if self.encoded:
+            return percent_encode(to_bytes(value))
+        if isinstance(value, str):
+            # The value of a member of an enumeration, not its name.
+            return str.__str__(value)
+        if isinstance(value, Decimal):
+            return format(value, "f")
+        if isinstance(value, Integral):
+            return str(int(value))
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        return format(float(seconds), ".3f")
 
 
+_NUMBERS = "int, float, Decimal or str"
 _SEVERAL = "or a tuple or list of them"
-# The abstract classes of numbers include those of NumPy. Text is spelled as in a URL.
-_TEXT = _Kind((str,), "str")
-_BYTES = _Kind((str, bytes), "str or bytes")
-_WHOLE = _Kind((Integral, str), "int or str")
-_NUMBER = _Kind((Real, Decimal, str), "int, float, Decimal or str")
-_NUMBERS = _Kind(_NUMBER.types, f"{_NUMBER.description}, {_SEVERAL}", several=True)
-_SECONDS = _Kind(
-    (*_NUMBER.types, timedelta), f"timedelta, {_NUMBER.description}, {_SEVERAL}", several=True
-)
-_KINDS = {
-    "f": _TEXT,
-    "br": _WHOLE,
-    "q": _NUMBER,
-    "sr": _WHOLE,
-    "ch": _WHOLE,
-    "bd": _WHOLE,
-    "t": _SECONDS,
-    "fade": _SECONDS,
-    "gain": _NUMBER,
-    "norm": _NUMBERS,
-    "enhance": _TEXT,
-    "pts": _WHOLE,
-    "pk_fmt": _TEXT,
-    "pk_bits": _WHOLE,
-    "dl": _TEXT,
-    "cb": _BYTES,
-}
 
-
-def spell_option(name: str, value: Any) -> str:
-    """Return an option segment. The parser refuses invalid values.
-
-    :raises TypeError: for a value of a type that the option does not accept.
-    :raises UnicodeEncodeError: for a lone surrogate in percent-encoded text.
-    """
-    kind = _KINDS[name]
-    single = not kind.several or isinstance(value, str | bytes) or not isinstance(value, Sequence)
-    parts = [_spell_value(name, kind, part) for part in ((value,) if single else value)]
-    if name == "norm" and not isinstance(value, str):
-        parts.insert(0, "ebu")
-    return f"{name}:{':'.join(parts)}"
-
-
-def _spell_value(name: str, kind: _Kind, value: Any) -> str:
-    require_type(name, value, kind.types, kind.description)
-    if name in ("dl", "cb"):
-        return percent_encode(to_bytes(value))
-    if isinstance(value, str):
-        # The value of a member of an enumeration, not its name.
-        return str.__str__(value)
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, Integral):
-        return str(int(value))
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return format(float(seconds), ".3f")
+WORD = Kind((str,), "str")
+TEXT = Kind((str,), "str", encoded=True)
+BYTES = Kind((str, bytes), "str or bytes", encoded=True)
+WHOLE = Kind((Integral, str), "int or str")
+NUMBER = Kind((Real, Decimal, str), _NUMBERS)
+LOUDNESS = Kind(NUMBER.types, f"{_NUMBERS}, {_SEVERAL}", several=True, prefix="ebu")
+SECONDS = Kind((*NUMBER.types, timedelta), f"timedelta, {_NUMBERS}, {_SEVERAL}", several=True)
 
 
 def seconds_from_now(value: int | timedelta) -> int:
