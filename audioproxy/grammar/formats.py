@@ -71,7 +71,6 @@ class Format:
     token: str
     description: str
     content_type: str | None
-    lossy: bool
     rates: Rates
     br: tuple[int, int] | None = None
     q: tuple[str, str] | None = None
@@ -80,6 +79,11 @@ class Format:
     default_q: str = ""
     depths: tuple[str, ...] = ()
     revision: int = 5
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the codec is lossy: those codecs have a bit rate."""
+        return self.br is not None
 
 
 # ISO/IEC 11172-3, 13818-3 and LAME's MPEG 2.5.
@@ -96,7 +100,6 @@ FORMATS = {
             "mp3",
             "MPEG audio, layer III",
             "audio/mpeg",
-            True,
             _MPEG_RATES,
             br=(8, 320),
             q=("0", "9"),
@@ -106,7 +109,6 @@ FORMATS = {
             "opus",
             "Opus in Ogg",
             "audio/ogg",
-            True,
             _OPUS_RATES,
             br=(6, 510),
             q=("0", "10"),
@@ -118,7 +120,6 @@ FORMATS = {
             "ogg",
             "Vorbis in Ogg",
             "audio/ogg",
-            True,
             Rates(highest=200000),
             br=(32, 500),
             q=("-1", "10"),
@@ -128,7 +129,6 @@ FORMATS = {
             "aac",
             "AAC in ADTS",
             "audio/aac",
-            True,
             _AAC_RATES,
             br=(8, 512),
             q=("0.1", "2"),
@@ -138,7 +138,6 @@ FORMATS = {
             "m4a",
             "AAC in fragmented MP4",
             "audio/mp4",
-            True,
             _AAC_RATES,
             br=(8, 512),
             q=("0.1", "2"),
@@ -148,7 +147,6 @@ FORMATS = {
             "flac",
             "FLAC, lossless",
             "audio/flac",
-            False,
             # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
             Rates(step_10_above=65534),
             q=("0", "12"),
@@ -156,15 +154,12 @@ FORMATS = {
             default_q="5",
             depths=("16", "24"),
         ),
-        Format(
-            "wav", "PCM in WAVE, lossless", "audio/wav", False, Rates(), depths=("16", "24", "32f")
-        ),
+        Format("wav", "PCM in WAVE, lossless", "audio/wav", Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.
         Format(
             "peaks",
             "a waveform",
             None,
-            False,
             Rates(highest=2**31 - 1, step_10_above=2**31 - 1),
         ),
     )
