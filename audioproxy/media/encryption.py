@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 
-from audioproxy.media.lengths.boxes import Box, inside, read_box
 from audioproxy.media.lengths.find import run_reader
+from audioproxy.media.lengths.mp4 import Box, inside, read_box
 from audioproxy.media.lengths.reading import Malformed, read_range
 
 # Of Common Encryption, iTunes and Audible.
