@@ -6,11 +6,9 @@ put a box of the protection scheme into them, and older schemes have an entry of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-
 from audioproxy.media.lengths.find import run_reader
 from audioproxy.media.lengths.mp4 import Box, inside, read_box
-from audioproxy.media.lengths.reading import Malformed, read_range
+from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 
 # Of Common Encryption, iTunes and Audible.
 _ENCRYPTED_ENTRIES = (b"enca", b"drms", b"aavd")
@@ -24,21 +22,18 @@ _MOST_ENTRIES = 16
 # QuickTime has later versions than 0, with more fields.
 _ENTRY_FIELDS = {0: 36, 1: 52, 2: 72}
 
-_Walk = Generator[tuple[int, int], bytes, bool]
 
-
-async def is_encrypted(read: Callable[[int, int], Awaitable[bytes]], size: int) -> bool:
+async def is_encrypted(read: ReadRange, size: int) -> bool:
     """Return whether the first audio track of an MP4 or QuickTime file is encrypted.
 
     A file that does not have the form of such a file counts as clear.
 
-    :param read: returns up to a number of bytes from an offset.
     :param size: bytes of the source.
     """
     return bool(await run_reader(read, size, _read_movie(size)))
 
 
-def _read_movie(size: int) -> _Walk:
+def _read_movie(size: int) -> Reader[bool]:
     movie = yield from _find(0, size, b"moov")
     start, end = inside(movie)
     while True:
@@ -52,7 +47,7 @@ def _read_movie(size: int) -> _Walk:
             return (yield from _read_entries((yield from _find(*inside(tables), b"stsd"))))
 
 
-def _find(start: int, end: int, name: bytes) -> Generator[tuple[int, int], bytes, Box]:
+def _find(start: int, end: int, name: bytes) -> Reader[Box]:
     """Return the first box of a name; the boxes behind it may be damaged or incomplete."""
     for _ in range(_MOST_BOXES):
         box = yield from read_box(start, end)
@@ -62,7 +57,7 @@ def _find(start: int, end: int, name: bytes) -> Generator[tuple[int, int], bytes
     raise Malformed
 
 
-def _read_entries(table: Box) -> _Walk:
+def _read_entries(table: Box) -> Reader[bool]:
     """Return whether one of the sample entries of a track is encrypted: clear ones may precede."""
     start, end = inside(table)
     start += 8
@@ -76,7 +71,7 @@ def _read_entries(table: Box) -> _Walk:
     return False
 
 
-def _has_protection(entry: Box) -> _Walk:
+def _has_protection(entry: Box) -> Reader[bool]:
     version = int.from_bytes((yield from read_range(entry.start + 16, 2)), "big")
     start = entry.start + _ENTRY_FIELDS.get(version, 36)
     try:

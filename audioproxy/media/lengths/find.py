@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from typing import TypeVar
+from collections.abc import Callable
 
 from audioproxy.media.lengths.flac import read_flac
 from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
@@ -11,14 +10,12 @@ from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4
 from audioproxy.media.lengths.ogg import read_opus, read_vorbis
 from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_w64, read_wav
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
+from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, SourceLength, T
 from audioproxy.media.probe import Probe
-
-T = TypeVar("T")
 
 #: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
 #: uncompressed audio, and None for all codecs.
-READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader]] = {
+READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength]]] = {
     ("wav", "pcm"): read_wav,
     ("w64", "pcm"): read_w64,
     ("aiff", "pcm"): read_aiff,
@@ -41,14 +38,11 @@ _LARGEST_WINDOW = 1024 * 1024
 _MOST_READS = 16
 
 
-async def find_length(
-    read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
-) -> SourceLength | None:
+async def find_length(read: ReadRange, size: int, probe: Probe) -> SourceLength | None:
     """Return the length of a source; None where nothing confirms it.
 
     The result depends on the bytes of the source alone.
 
-    :param read: returns up to a number of bytes from an offset.
     :param size: bytes of the source.
     """
     codec = "pcm" if probe.codec.startswith("pcm_") else probe.codec
@@ -64,14 +58,9 @@ async def find_length(
     return length if is_known else None
 
 
-async def run_reader(
-    read: Callable[[int, int], Awaitable[bytes]],
-    size: int,
-    running: Generator[tuple[int, int], bytes, T],
-) -> T | None:
+async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None:
     """Return the result of a reader; None where the source does not have the expected form.
 
-    :param read: as that of `find_length`.
     :param size: bytes of the source.
     """
     windows: list[tuple[int, bytes]] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -44,7 +42,7 @@ _CRC_8 = _crc_table(0x07, 8)
 _CRC_16 = _crc_table(0x8005, 16)
 
 
-def read_flac(size: int, probe: Probe) -> Reader:
+def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a flac file.
 
     A file that does not state its length, as an encoder writes it to a pipe, has the length that
@@ -82,7 +80,7 @@ def read_flac(size: int, probe: Probe) -> Reader:
     )
 
 
-def _skip_blocks(offset: int) -> Generator[tuple[int, int], bytes, int]:
+def _skip_blocks(offset: int) -> Reader[int]:
     """Return the offset of the first frame."""
     for _ in range(_MOST_BLOCKS):
         header = yield from read_range(offset, 4)
@@ -92,7 +90,7 @@ def _skip_blocks(offset: int) -> Generator[tuple[int, int], bytes, int]:
     raise Malformed
 
 
-def _find_end(start: int, end: int, info: bytes) -> Generator[tuple[int, int], bytes, int]:
+def _find_end(start: int, end: int, info: bytes) -> Reader[int]:
     """Return the number of samples up to the end of the last frame.
 
     :raises Malformed: where the file does not end with a whole frame.

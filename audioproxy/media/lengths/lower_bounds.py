@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 from audioproxy.media.lengths.reading import (
     INCOMPLETE_FRAMES,
     Malformed,
@@ -28,7 +26,7 @@ _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 _MARGIN = 1
 
 
-def read_adts(size: int, probe: Probe) -> Reader:
+def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read a lower bound of the length of a raw AAC stream (ISO/IEC 14496-3, 1.A.2)."""
     start = yield from skip_id3()
     header = yield from read_range(start, _ADTS_HEADER)
@@ -52,7 +50,7 @@ def read_adts(size: int, probe: Probe) -> Reader:
     return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)
 
 
-def read_matroska(size: int, probe: Probe) -> Reader:
+def read_matroska(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read a lower bound of the length: the duration that the header states, less a second.
 
     :raises Malformed: where the file ends before its segment.
@@ -64,7 +62,7 @@ def read_matroska(size: int, probe: Probe) -> Reader:
     return SourceLength(int((probe.duration - _MARGIN) * probe.sample_rate), exact=False)
 
 
-def _read_element(offset: int, name: bytes) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+def _read_element(offset: int, name: bytes) -> Reader[tuple[int, int]]:
     """Return the offset and the length of an element's content (RFC 8794, 4).
 
     :raises Malformed: for another element, or one of unknown length.

@@ -42,7 +42,7 @@ class _Header(NamedTuple):
     is_constant: bool
 
 
-def read_mp3(size: int, probe: Probe) -> Reader:
+def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an mp3 file.
 
     An encoder's header is believed if the size that it states agrees with the file. Without such a

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Generator
 from typing import NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
@@ -33,7 +32,7 @@ class Box(NamedTuple):
     end: int
 
 
-def read_box(start: int, end: int) -> Generator[tuple[int, int], bytes, Box]:
+def read_box(start: int, end: int) -> Reader[Box]:
     """Read the header of a box.
 
     :param end: the end of the box around it, or of the file.
@@ -76,7 +75,7 @@ class _Table(NamedTuple):
     even: bool
 
 
-def read_mp4(size: int, probe: Probe) -> Reader:
+def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of the first audio track.
 
     :raises Malformed: where the file ends before its last box, or is fragmented, or has more edits
@@ -100,7 +99,7 @@ def read_mp4(size: int, probe: Probe) -> Reader:
     raise Malformed
 
 
-def _list_boxes(start: int, end: int) -> Generator[tuple[int, int], bytes, list[Box]]:
+def _list_boxes(start: int, end: int) -> Reader[list[Box]]:
     boxes: list[Box] = []
     while end - start >= 8 and len(boxes) < _MOST_BOXES:
         box = yield from read_box(start, end)
@@ -120,7 +119,7 @@ def _find(boxes: list[Box], name: bytes) -> Box:
     return found
 
 
-def _read_rate(header: Box) -> Generator[tuple[int, int], bytes, int]:
+def _read_rate(header: Box) -> Reader[int]:
     """Return the units of a second from a movie or media header."""
     version = (yield from read_range(header.start + 8, 1))[0]
     rate = yield from read_range(header.start + (28 if version else 20), 4)
@@ -131,7 +130,7 @@ def _read_rate(header: Box) -> Generator[tuple[int, int], bytes, int]:
 
 def _read_edit(
     track: list[Box],
-) -> Generator[tuple[int, int], bytes, tuple[bool, _Edit | None]]:
+) -> Reader[tuple[bool, _Edit | None]]:
     """Return whether an empty edit precedes the audio, and the only edit with audio."""
     if not any(box.name == b"edts" for box in track):
         return False, None
@@ -150,7 +149,7 @@ def _read_edit(
     return bool(empty), _Edit(duration, begin)
 
 
-def _read_samples(media: list[Box], probe: Probe) -> Generator[tuple[int, int], bytes, _Table]:
+def _read_samples(media: list[Box], probe: Probe) -> Reader[_Table]:
     """Return the number of samples of all packets, from the time-to-sample table."""
     if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed

@@ -5,7 +5,6 @@ RFC 3533 describes pages, RFC 7845 Opus in them, and the Vorbis I specification,
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
@@ -39,7 +38,7 @@ class _Page(NamedTuple):
         return sum(size < 255 for size in self.lacing)
 
 
-def read_opus(size: int, probe: Probe) -> Reader:
+def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg Opus file."""
     first = yield from _read_page(0)
     head = yield from read_range(first.start, 12)
@@ -55,7 +54,7 @@ def read_opus(size: int, probe: Probe) -> Reader:
     return SourceLength(samples - delay, is_stated_only=True, seekable=True)
 
 
-def read_vorbis(size: int, probe: Probe) -> Reader:
+def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg Vorbis file."""
     first = yield from _read_page(0)
     head = yield from read_range(first.start, 29)
@@ -72,7 +71,7 @@ def read_vorbis(size: int, probe: Probe) -> Reader:
     return SourceLength(samples, is_stated_only=True, block=longest)
 
 
-def _read_page(offset: int) -> Generator[tuple[int, int], bytes, _Page]:
+def _read_page(offset: int) -> Reader[_Page]:
     header = yield from read_range(offset, _PAGE_HEADER)
     if header[:5] != b"OggS\0":
         raise Malformed
@@ -82,7 +81,7 @@ def _read_page(offset: int) -> Generator[tuple[int, int], bytes, _Page]:
     return _Page(header[5], granule, header[14:18], lacing, start)
 
 
-def _first_audio_page(first: _Page, headers: int) -> Generator[tuple[int, int], bytes, _Page]:
+def _first_audio_page(first: _Page, headers: int) -> Reader[_Page]:
     """Return the page after those of the header packets.
 
     :raises Malformed: for a file of several streams.
@@ -100,7 +99,7 @@ def _first_audio_page(first: _Page, headers: int) -> Generator[tuple[int, int], 
     raise Malformed
 
 
-def _last_granule(first: _Page, size: int) -> Generator[tuple[int, int], bytes, int]:
+def _last_granule(first: _Page, size: int) -> Reader[int]:
     """Return the granule position of the last page.
 
     :raises Malformed: where the file does not end with the last page of the first stream.

@@ -9,12 +9,11 @@ in 5.1; 7.1 has the same code).
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 
 from audioproxy.media.lengths.find import find_length, run_reader
 from audioproxy.media.lengths.pcm import MOST_CHUNKS
-from audioproxy.media.lengths.reading import Malformed, read_range
+from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 from audioproxy.media.probe import Probe
 
 _W64_FORMAT = bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")
@@ -35,12 +34,9 @@ _IS_FLOAT = 1
 _CONTAINERS = (16, 24, 32)
 
 
-async def find_padding(
-    read: Callable[[int, int], Awaitable[bytes]], size: int, probe: Probe
-) -> Probe:
+async def find_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
     """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
 
-    :param read: as that of `find_length`.
     :param size: bytes of the source.
     """
     bits = await run_reader(read, size, _read_bits(probe.container))
@@ -58,7 +54,7 @@ async def find_padding(
     return replace(probe, description=description)
 
 
-def _read_bits(container: str) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+def _read_bits(container: str) -> Reader[tuple[int, int]]:
     """Read the bits of a sample's container, and its valid bits.
 
     :raises Malformed: where the samples are no integers, or fill their containers.

@@ -25,7 +25,7 @@ _W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
 _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
 
-def read_wav(size: int, probe: Probe) -> Reader:
+def read_wav(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a RIFF, RF64 or BW64 file (EBU Tech 3306; ITU-R BS.2088)."""
     header = yield from read_range(0, 12)
     if header[:4] not in (b"RIFF", b"RF64", b"BW64") or header[8:] != b"WAVE":
@@ -48,7 +48,7 @@ def read_wav(size: int, probe: Probe) -> Reader:
     raise Malformed
 
 
-def read_w64(size: int, probe: Probe) -> Reader:
+def read_w64(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a Sony Wave64 file."""
     if (yield from read_range(0, 16)) != _W64_RIFF:
         raise Malformed
@@ -64,7 +64,7 @@ def read_w64(size: int, probe: Probe) -> Reader:
     raise Malformed
 
 
-def read_aiff(size: int, probe: Probe) -> Reader:
+def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an AIFF or AIFF-C file."""
     header = yield from read_range(0, 12)
     if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
@@ -80,7 +80,7 @@ def read_aiff(size: int, probe: Probe) -> Reader:
     raise Malformed
 
 
-def read_caf(size: int, probe: Probe) -> Reader:
+def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a Core Audio file."""
     if (yield from read_range(0, 4)) != b"caff":
         raise Malformed

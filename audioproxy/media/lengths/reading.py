@@ -6,9 +6,9 @@ I/O, and the bytes may come from a file, from a server or from a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 # ID3v2 tags at the start of a source; files have one, or two.
 _MOST_TAGS = 8
@@ -18,8 +18,13 @@ _TAIL = 8 * 1024
 #: Frames at both ends of a stream that a decoder may drop.
 INCOMPLETE_FRAMES = 2
 
+T = TypeVar("T")
+
 #: Requests ``(offset, count)`` and is sent the bytes; fewer than ``count`` only at the end.
-Reader: TypeAlias = Generator[tuple[int, int], bytes, "SourceLength"]
+Reader: TypeAlias = Generator[tuple[int, int], bytes, T]
+
+#: Returns up to a number of bytes from an offset of a source.
+ReadRange: TypeAlias = Callable[[int, int], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Malformed(Exception):
     """The source does not have the form of its container."""
 
 
-def read_range(offset: int, count: int) -> Generator[tuple[int, int], bytes, bytes]:
+def read_range(offset: int, count: int) -> Reader[bytes]:
     """Request a range and return its bytes.
 
     :raises Malformed: where the source ends before the end of the range.
@@ -67,7 +72,7 @@ def read_range(offset: int, count: int) -> Generator[tuple[int, int], bytes, byt
     return data
 
 
-def skip_id3(offset: int = 0) -> Generator[tuple[int, int], bytes, int]:
+def skip_id3(offset: int = 0) -> Reader[int]:
     """Return the offset after the ID3v2 tags at an offset (ID3v2.4 structure, 3.1).
 
     :raises Malformed: for more tags than files have.
@@ -84,7 +89,7 @@ def skip_id3(offset: int = 0) -> Generator[tuple[int, int], bytes, int]:
     raise Malformed
 
 
-def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:
+def end_before_tags(size: int) -> Reader[int]:
     """Return the offset at which the audio ends: before an ID3v1 and an APEv2 tag at the end."""
     end = size
     if end >= 128 and (yield from read_range(end - 128, 3)) == b"TAG":
@@ -97,9 +102,7 @@ def end_before_tags(size: int) -> Generator[tuple[int, int], bytes, int]:
     return max(0, end)
 
 
-def check_tail(
-    start: int, end: int, frame_length: Callable[[bytes], int]
-) -> Generator[tuple[int, int], bytes, None]:
+def check_tail(start: int, end: int, frame_length: Callable[[bytes], int]) -> Reader[None]:
     """Check that audio fills a stream of frames to its end.
 
     :param frame_length: returns the length of the frame whose bytes it is given, or 0.
