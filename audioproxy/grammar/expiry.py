@@ -1,20 +1,4 @@
-"""The effect of ``exp`` on a request and on every lifetime in a response."""
+"""Moved to `audioproxy.grammar.request`."""
 
-from __future__ import annotations
-
-import math
-
-
-def expired(exp: int | None, now: float) -> bool:
-    """Return whether a URL has expired.
-
-    The second that ``exp`` names is still served (D14).
-
-    :param now: Unix seconds.
-    """
-    return exp is not None and math.floor(now) > exp
-
-
-def clamp(seconds: int, exp: int | None, now: float) -> int:
-    """Return a lifetime in seconds that ends no later than ``exp``, and is never negative."""
-    return seconds if exp is None else max(0, min(seconds, exp - math.floor(now)))
+from audioproxy.grammar.request import clamp as clamp
+from audioproxy.grammar.request import expired as expired

@@ -6,11 +6,11 @@ verified paths), and the commands ``verify`` and ``explain``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from audioproxy.errors import Expired, InvalidSignature, NotFound
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, split_target
@@ -20,6 +20,21 @@ from audioproxy.grammar.sources import Source, read_source
 
 #: The word that replaces a signature where AP_ALLOW_INSECURE is set.
 INSECURE = b"insecure"
+
+
+def expired(exp: int | None, now: float) -> bool:
+    """Return whether a URL has expired.
+
+    The second that ``exp`` names is still served (D14).
+
+    :param now: Unix seconds.
+    """
+    return exp is not None and math.floor(now) > exp
+
+
+def clamp(seconds: int, exp: int | None, now: float) -> int:
+    """Return a lifetime in seconds that ends no later than ``exp``, and is never negative."""
+    return seconds if exp is None else max(0, min(seconds, exp - math.floor(now)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +98,7 @@ class VariantRequest:
 
         :param now: Unix seconds.
         """
-        return self.exp is not None and expired(self.exp, now)
+        return expired(self.exp, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from audioproxy import errors
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.request import expired
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
 from audioproxy.urls.sources import SourceLike, read_source
