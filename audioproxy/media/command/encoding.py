@@ -33,6 +33,8 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 # Vorbis on a single page.
 _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
 
+# Moved to `audioproxy.media.command.filters`.
+expected_samples = output_samples
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
 #: arguments that select the resampler.
@@ -82,14 +84,6 @@ def uses_length(options: VariantOptions, probe: Probe) -> bool:
     return ENCODERS[options.f].length_header is not None or fades_out(options) or is_padded
 
 
-def expected_samples(options: VariantOptions, probe: Probe) -> int | None:
-    """Return the number of samples of the output; None where nothing confirms it.
-
-    :raises InvalidOptions: for options that do not fit this source.
-    """
-    return output_samples(options, probe, find_sample_range(options, probe))
-
-
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
     """Return the length that the header of the output states.
 
@@ -97,7 +91,7 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    samples, header = expected_samples(options, probe), ENCODERS[options.f].length_header
+    samples, header = output_samples(options, probe), ENCODERS[options.f].length_header
     if header is None or samples is None:
         return None
     form = OutputForm(

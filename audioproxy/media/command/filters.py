@@ -69,11 +69,14 @@ def output_rate(options: VariantOptions, probe: Probe) -> int:
     return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
-def output_samples(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> int | None:
+def output_samples(options: VariantOptions, probe: Probe) -> int | None:
     """Return the number of samples of the output.
 
     It is None where nothing confirms it, and where only a broken source can have so many.
+
+    :raises InvalidOptions: for options that do not fit this source.
     """
+    sample_range = find_sample_range(options, probe)
     if sample_range.length is None:
         return None
     start = sample_range.seek + sample_range.start
@@ -117,31 +120,32 @@ def _rates(options: VariantOptions, probe: Probe) -> set[int]:
     return rates
 
 
+def _mix(options: VariantOptions, probe: Probe) -> Mix | None:
+    return find_mix(probe.channels, probe.layout, output_channels(options, probe))
+
+
 def _computes(options: VariantOptions) -> bool:
     """Return whether a stage other than the mix of channels computes samples."""
     fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
     return bool(options.enhance or options.norm or options.gain or fades)
 
 
+def _keeps_samples(options: VariantOptions, probe: Probe, mix: Mix | None) -> bool:
+    """Return whether no stage computes samples."""
+    same_rate = output_rate(options, probe) == probe.sample_rate
+    return same_rate and not _computes(options) and (mix is None or not mix.computed)
+
+
 def copies_floats(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the output has the floating-point samples of the source, unchanged."""
-    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
-    return (
-        output_depth(options, probe) == "32f"
-        and output_rate(options, probe) == probe.sample_rate
-        and not _computes(options)
-        and (mix is None or not mix.computed)
-    )
+    mix = _mix(options, probe)
+    return output_depth(options, probe) == "32f" and _keeps_samples(options, probe, mix)
 
 
 def takes_all(options: VariantOptions, probe: Probe) -> bool:
     """Return whether no stage selects samples of the source, changes them or mixes them."""
-    return (
-        options.t is None
-        and output_rate(options, probe) == probe.sample_rate
-        and not _computes(options)
-        and find_mix(probe.channels, probe.layout, output_channels(options, probe)) is None
-    )
+    mix = _mix(options, probe)
+    return options.t is None and mix is None and _keeps_samples(options, probe, mix)
 
 
 def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:
@@ -153,7 +157,7 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     :raises InvalidOptions: for a source that a stage does not support.
     """
     rate, layout = probe.sample_rate, _output_layout(options, probe)
-    mix = find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
     short = is_too_short(options, probe)
     stages = list(_select(options, probe, sample_range, short=short))
@@ -167,7 +171,7 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     stages += _changes(options, probe, sample_range, mix, cut=not short)
     if computed:
         stages.append(working_format(rate, layout))
-    samples = output_samples(options, probe, sample_range)
+    samples = output_samples(options, probe)
     stages += _finish(options, probe, samples, computed=computed, short=short)
     # Neighboring stages may fix the same rate and format; one filter does.
     return ",".join(stage for stage, _ in groupby(stages))
