@@ -14,6 +14,7 @@ from twisted.internet.task import deferLater
 
 from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.filters import FILTERS
 from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
@@ -22,11 +23,6 @@ from audioproxy.process.spawn import Launcher, SpawnFailed
 # Those of decoders for irregular sources, and of the pass that measures a source.
 _OTHER_ENCODERS = ["pcm_s32le", "pcm_f64le", "pcm_u8"]
 _ENCODERS = [name for row in ENCODERS.values() for name, _ in row.encoders.values()]
-_FILTERS = (
-    "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
-    " highpass afftdn deesser acompressor alimiter"
-    " ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
-).split()
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.
 _LIST_ENTRY = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
@@ -35,7 +31,7 @@ _LIST_ENTRY = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
 #: and the names that must be listed.
 LISTS: tuple[tuple[str, str, list[str]], ...] = (
     ("-encoders", "encoder", list(dict.fromkeys(_ENCODERS + _OTHER_ENCODERS))),
-    ("-filters", "filter", _FILTERS),
+    ("-filters", "filter", FILTERS),
 )
 
 _LISTING_LIMIT = 1024 * 1024

@@ -34,6 +34,13 @@ from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, find_sample_range
 from audioproxy.media.probe import Probe
 
+#: All filters of ffmpeg that command lines contain, which are checked at boot.
+FILTERS = (
+    "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
+    " highpass afftdn deesser acompressor alimiter"
+    " ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
+).split()
+
 # ffmpeg's filters do not accept more channels without labels.
 _MOST_LABELED = 8
 
