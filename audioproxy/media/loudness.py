@@ -107,7 +107,7 @@ class Measurement:
     def loudness(self) -> Loudness:
         """The loudness of all blocks."""
         peak = 20 * math.log10(self.peak) if self.peak else None
-        return Loudness(_integrate(self.momentary), _find_range(self.short_term), peak)
+        return Loudness(_integrate(self.momentary), _loudness_range(self.short_term), peak)
 
 
 def _integrate(momentary: Iterable[float]) -> float | None:
@@ -116,7 +116,7 @@ def _integrate(momentary: Iterable[float]) -> float | None:
     return _mean(gated) if gated else None
 
 
-def _find_range(short_term: Iterable[float]) -> float | None:
+def _loudness_range(short_term: Iterable[float]) -> float | None:
     """Return the loudness range of blocks of 3 s (Tech 3342, 2.2)."""
     gated = sorted(_gate(short_term, _RANGE_GATE))
     if not gated:

@@ -163,7 +163,8 @@ class SegmentTests(OptionsCase):
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
         """Any bytes are parsed, or refused with a 422 whose message is ASCII (D13, D20).
 
-        If `read_options` accepts them, `read_expiry` returns the same ``exp`` (Request option exp).
+        If `read_options` accepts them, `read_expiry` returns the same ``exp`` (Request option
+        exp).
         """
         for each in (segments, [*good, *segments]):
             exp = read_expiry(each)

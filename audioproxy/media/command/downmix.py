@@ -132,7 +132,7 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     """Return the change from a source's channels to one or two channels; None for no change."""
     if source == channels and layout in (None, OUTPUT_LAYOUTS[channels]):
         return None
-    gains = _find_gains(source, layout)
+    gains = _speaker_gains(source, layout)
     rows = _alternate(source, channels) if gains is None else _downmix(gains, channels)
     sources = [[number for number, gain in enumerate(row) if gain] for row in rows]
     if all(len(numbers) == 1 for numbers in sources):
@@ -146,7 +146,7 @@ def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     return Mix(f"pan={OUTPUT_LAYOUTS[channels]}|{outputs}", computed=True)
 
 
-def _find_gains(source: int, layout: str | None) -> list[tuple[float, float]] | None:
+def _speaker_gains(source: int, layout: str | None) -> list[tuple[float, float]] | None:
     """Return the gains of all channels in the left and in the right output; None where unknown."""
     scene = _AMBISONIC.fullmatch(layout or "")
     if scene is None:

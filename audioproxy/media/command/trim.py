@@ -86,7 +86,7 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
             f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
             f" {print_decimal(round(probe.duration, 6))} seconds."
         )
-    seek = _find_seek(start, probe)
+    seek = _seek_sample(start, probe)
     first = _samples(start, rate)
     last = None if end is None else _samples(end, rate)
     if last == first:
@@ -129,7 +129,7 @@ def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
     return _is_past_end(_bounds(options)[0], probe)
 
 
-def _find_seek(start: Decimal, probe: Probe) -> int:
+def _seek_sample(start: Decimal, probe: Probe) -> int:
     """Return the sample at which decoding starts: a whole second, or the start of a frame."""
     if not _seeks_exactly(probe):
         return 0

@@ -60,7 +60,7 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     if frame is None or frame[0] != 0:
         raise Malformed
     end = yield from end_before_tags(size)
-    last_sample = yield from _find_end(start, end, info)
+    last_sample = yield from _read_end(start, end, info)
     if total and total != last_sample:
         raise Malformed
     shortest, longest = info[:2], info[2:4]
@@ -90,7 +90,7 @@ def _skip_blocks(offset: int) -> Reader[int]:
     raise Malformed
 
 
-def _find_end(start: int, end: int, info: bytes) -> Reader[int]:
+def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
     """Return the number of samples up to the end of the last frame.
 
     :raises Malformed: where the file does not end with a whole frame.
