@@ -27,13 +27,14 @@ for a malformed source, and `Expired` for an expiry in the past.
 """
 
 from audioproxy.urls.signer import Expired as Expired
-from audioproxy.urls.signer import InvalidOptions as InvalidOptions
-from audioproxy.urls.signer import Signer, Variant
+from audioproxy.urls.signer import Signer
 from audioproxy.urls.sources import NotFound as NotFound
 from audioproxy.urls.sources import SourceLike as SourceLike
 from audioproxy.urls.sources import https, local, read_source, s3
-from audioproxy.urls.values import Number as Number
-from audioproxy.urls.values import Seconds as Seconds
+from audioproxy.urls.variant import InvalidOptions as InvalidOptions
+from audioproxy.urls.variant import Number as Number
+from audioproxy.urls.variant import Seconds as Seconds
+from audioproxy.urls.variant import Variant
 
 # `help` shows these names. The exceptions and the types of arguments are public too. But the
 # inherited methods of the exceptions would fill the first pages; the text above describes them.

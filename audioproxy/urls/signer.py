@@ -1,41 +1,23 @@
-"""The options of a variant, and the signer of URLs."""
+"""The signer of URLs."""
 
 from __future__ import annotations
 
 import base64
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, astuple, dataclass, field, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 from urllib.parse import quote
 
 from audioproxy import errors
-from audioproxy.errors import Refusal
-from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.request import expired
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
 from audioproxy.urls.sources import SourceLike, read_source
-from audioproxy.urls.values import (
-    BYTES,
-    LOUDNESS,
-    NUMBER,
-    SECONDS,
-    TEXT,
-    WHOLE,
-    WORD,
-    Kind,
-    Number,
-    Seconds,
-    require_type,
-    seconds_from_now,
-    to_bytes,
-    unix_seconds,
-)
+from audioproxy.urls.values import require_type, seconds_from_now, unix_seconds
+from audioproxy.urls.variant import Variant, parse_segments
 
 # Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC
 # 3986, 5.2.4; URL standard, 4.4).
@@ -48,117 +30,8 @@ _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
 
 
-class InvalidOptions(errors.InvalidOptions, ValueError):
-    """An option that the service refuses with 422. The message quotes it."""
-
-
 class Expired(errors.Expired, ValueError):
     """An expiry in the past. The service returns 410 for the URL."""
-
-
-def _option(kind: Kind, default: str | None = None) -> Any:
-    return field(default=default, metadata={"kind": kind})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Variant:
-    """The options of a variant. Fields have the names of the options; None omits an option.
-
-    ``t=30`` starts at second 30, ``t=(30, 15)`` lasts 15 seconds from there. ``norm="ebu"`` has the
-    service's default targets, ``norm=(-14, -1)`` has others.
-
-    URLs have 3 decimal places. A float or a timedelta is rounded to them: ``t=(0.1 + 0.2, 5)`` is
-    ``t=(0.3, 5)``. A Decimal, or text as in a URL, with more places is refused. Variants with the
-    same canonical options are equal.
-
-    :ivar f: the output format.
-    :ivar br: kbps.
-    :ivar q: quality, on the scale of the format.
-    :ivar sr: Hz.
-    :ivar ch: channels.
-    :ivar bd: bit depth.
-    :ivar t: seconds: the start, or the start and a duration.
-    :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
-    :ivar gain: dB.
-    :ivar norm: LUFS, dBTP and LU, or only the first of these.
-    :ivar enhance: a preset of filters.
-    :ivar pts: pixels of a waveform.
-    :ivar pk_fmt: serialization of a waveform.
-    :ivar pk_bits: bits of each value of a waveform.
-    :ivar dl: a file name, unencoded.
-    :ivar cb: any text or bytes, unencoded.
-    :raises TypeError: for a value of a type that the option does not accept.
-    :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
-        message.
-    """
-
-    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = _option(WORD, "mp3")
-    br: int | None = _option(WHOLE)
-    q: Number | None = _option(NUMBER)
-    sr: int | None = _option(WHOLE)
-    ch: Literal[1, 2] | None = _option(WHOLE)
-    bd: Literal[16, 24, "16", "24", "32f"] | None = _option(WHOLE)
-    t: Seconds | Sequence[Seconds] | None = _option(SECONDS)
-    fade: Seconds | Sequence[Seconds] | None = _option(SECONDS)
-    gain: Number | None = _option(NUMBER)
-    norm: Literal["ebu"] | Number | Sequence[Number] | None = _option(LOUDNESS)
-    enhance: Literal["voice"] | None = _option(WORD)
-    pts: int | None = _option(WHOLE)
-    pk_fmt: Literal["json", "dat"] | None = _option(WORD)
-    pk_bits: Literal[8, 16] | None = _option(WHOLE)
-    dl: str | None = _option(TEXT)
-    cb: str | bytes | None = _option(BYTES)
-    _options: VariantOptions = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        segments = (
-            row.metadata["kind"].segment(row.name, value)
-            for row in fields(self)
-            if row.init and (value := getattr(self, row.name)) is not None
-        )
-        object.__setattr__(self, "_options", _read_options(segments)[0])
-
-    def __eq__(self, other: object) -> bool:
-        return self._options == other._options if isinstance(other, Variant) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._options)
-
-    @classmethod
-    def read(cls, segments: str) -> Variant:
-        """Return the variant of option segments as they stand in a URL: ``f:opus/br:96``.
-
-        :raises InvalidOptions: for segments that the service refuses, and for ``exp``, which is an
-            option of a URL and not of a variant.
-        """
-        require_type("segments", segments, (str,), "str")
-        options, exp = _read_options(segments.split("/") if segments else [])
-        if exp is not None:
-            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
-        values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
-        return cls(**{name: _accepted(value) for name, value in values.items()})
-
-    @property
-    def options(self) -> VariantOptions:
-        """The parsed options."""
-        return self._options
-
-    @property
-    def canonical(self) -> str:
-        """The canonical options string, which the URLs contain."""
-        return self._options.canonical()
-
-    @property
-    def content_type(self) -> str:
-        """The Content-Type that the variant is served with."""
-        return self._options.content_type
-
-    def key(self, source: SourceLike) -> str:
-        """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
-
-        It is the variant's ETag and its name in the store.
-        """
-        return cache_key(self._options, read_source(source).canonical)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +127,7 @@ class Signer:
         if exp is not None:
             # The order does not matter to the service.
             segments.append(f"exp:{exp}")
-            _read_options(segments[-1:])
+            parse_segments(segments[-1:])
             if expired(exp, self.now()):
                 raise Expired
         return self.sign(f"/{'/'.join(segments)}/{_spell_source(source, self.encoded)}")
@@ -286,25 +159,9 @@ def _spell_source(source: SourceLike, encoded: bool) -> str:
     return "plain/" + quote(raw, safe="/:")
 
 
-def _read_options(segments: Iterable[str]) -> tuple[VariantOptions, int | None]:
-    try:
-        return read_options([to_bytes(segment) for segment in segments])
-    except UnicodeEncodeError as error:
-        raise InvalidOptions(f"An option has text that is not valid Unicode: {error}.") from None
-    except Refusal as refusal:
-        raise InvalidOptions(refusal.message) from None
-
-
 def _secret(name: str, text: str, least: int) -> bytes:
     require_type(name, text, (str,), "str")
     try:
         return secret_reader(least)(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _accepted(value: Any) -> Any:
-    """Return a parsed option as the value that a `Variant` field accepts."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple(number for number in astuple(value) if number is not None)
-    return value

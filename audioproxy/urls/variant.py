@@ -1,0 +1,216 @@
+"""The options of a variant, as the Python values that applications have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, field, fields, is_dataclass
+from datetime import timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from audioproxy import errors
+from audioproxy.errors import Refusal
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.values import percent_encode
+from audioproxy.urls.sources import SourceLike, read_source
+from audioproxy.urls.values import require_type, to_bytes
+
+#: A number of an option. URLs have 3 decimal places: a float is rounded to them, any other number
+#: with more places is refused.
+Number = int | float | Decimal | str
+
+#: A number of seconds.
+Seconds = Number | timedelta
+
+
+class InvalidOptions(errors.InvalidOptions, ValueError):
+    """An option that the service refuses with 422. The message quotes it."""
+
+
+def parse_segments(segments: Iterable[str]) -> tuple[VariantOptions, int | None]:
+    """Return the options and ``exp`` of option segments.
+
+    :raises InvalidOptions: for segments that the service refuses.
+    """
+    try:
+        return read_options([to_bytes(segment) for segment in segments])
+    except UnicodeEncodeError as error:
+        raise InvalidOptions(f"An option has text that is not valid Unicode: {error}.") from None
+    except Refusal as refusal:
+        raise InvalidOptions(refusal.message) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The Python values that an option accepts.
+
+    :ivar types: of a value. The abstract classes of numbers include those of NumPy. Text is spelled
+        as in a URL.
+    :ivar description: of the types.
+    :ivar several: a sequence of such values is accepted too.
+    :ivar encoded: the URL has the value percent-encoded.
+    :ivar prefix: precedes numbers in the URL.
+    """
+
+    types: tuple[type, ...]
+    description: str
+    several: bool = False
+    encoded: bool = False
+    prefix: str = ""
+
+    def segment(self, name: str, value: Any) -> str:
+        """Return the segment of an option. The parser refuses invalid values.
+
+        :raises TypeError: for a value of a type that the option does not accept.
+        :raises UnicodeEncodeError: for a lone surrogate in percent-encoded text.
+        """
+        single = (
+            not self.several or isinstance(value, str | bytes) or not isinstance(value, Sequence)
+        )
+        parts = [self._spell(name, part) for part in ((value,) if single else value)]
+        if self.prefix and not isinstance(value, str):
+            parts.insert(0, self.prefix)
+        return f"{name}:{':'.join(parts)}"
+
+    def _spell(self, name: str, value: Any) -> str:
+        require_type(name, value, self.types, self.description)
+        if self.encoded:
+            return percent_encode(to_bytes(value))
+        if isinstance(value, str):
+            # The value of a member of an enumeration, not its name.
+            return str.__str__(value)
+        if isinstance(value, Decimal):
+            return format(value, "f")
+        if isinstance(value, Integral):
+            return str(int(value))
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        return format(float(seconds), ".3f")
+
+
+_NUMBER_TYPES = "int, float, Decimal or str"
+_SEVERAL = "or a tuple or list of them"
+
+_WORD = _Kind((str,), "str")
+_TEXT = _Kind((str,), "str", encoded=True)
+_BYTES = _Kind((str, bytes), "str or bytes", encoded=True)
+_WHOLE = _Kind((Integral, str), "int or str")
+_NUMBER = _Kind((Real, Decimal, str), _NUMBER_TYPES)
+_LOUDNESS = _Kind(_NUMBER.types, f"{_NUMBER_TYPES}, {_SEVERAL}", several=True, prefix="ebu")
+_SECONDS = _Kind(
+    (*_NUMBER.types, timedelta), f"timedelta, {_NUMBER_TYPES}, {_SEVERAL}", several=True
+)
+
+
+def _option(kind: _Kind, default: str | None = None) -> Any:
+    return field(default=default, metadata={"kind": kind})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Variant:
+    """The options of a variant. Fields have the names of the options; None omits an option.
+
+    ``t=30`` starts at second 30, ``t=(30, 15)`` lasts 15 seconds from there. ``norm="ebu"`` has the
+    service's default targets, ``norm=(-14, -1)`` has others.
+
+    URLs have 3 decimal places. A float or a timedelta is rounded to them: ``t=(0.1 + 0.2, 5)`` is
+    ``t=(0.3, 5)``. A Decimal, or text as in a URL, with more places is refused. Variants with the
+    same canonical options are equal.
+
+    :ivar f: the output format.
+    :ivar br: kbps.
+    :ivar q: quality, on the scale of the format.
+    :ivar sr: Hz.
+    :ivar ch: channels.
+    :ivar bd: bit depth.
+    :ivar t: seconds: the start, or the start and a duration.
+    :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
+    :ivar gain: dB.
+    :ivar norm: LUFS, dBTP and LU, or only the first of these.
+    :ivar enhance: a preset of filters.
+    :ivar pts: pixels of a waveform.
+    :ivar pk_fmt: serialization of a waveform.
+    :ivar pk_bits: bits of each value of a waveform.
+    :ivar dl: a file name, unencoded.
+    :ivar cb: any text or bytes, unencoded.
+    :raises TypeError: for a value of a type that the option does not accept.
+    :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
+        message.
+    """
+
+    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = _option(_WORD, "mp3")
+    br: int | None = _option(_WHOLE)
+    q: Number | None = _option(_NUMBER)
+    sr: int | None = _option(_WHOLE)
+    ch: Literal[1, 2] | None = _option(_WHOLE)
+    bd: Literal[16, 24, "16", "24", "32f"] | None = _option(_WHOLE)
+    t: Seconds | Sequence[Seconds] | None = _option(_SECONDS)
+    fade: Seconds | Sequence[Seconds] | None = _option(_SECONDS)
+    gain: Number | None = _option(_NUMBER)
+    norm: Literal["ebu"] | Number | Sequence[Number] | None = _option(_LOUDNESS)
+    enhance: Literal["voice"] | None = _option(_WORD)
+    pts: int | None = _option(_WHOLE)
+    pk_fmt: Literal["json", "dat"] | None = _option(_WORD)
+    pk_bits: Literal[8, 16] | None = _option(_WHOLE)
+    dl: str | None = _option(_TEXT)
+    cb: str | bytes | None = _option(_BYTES)
+    _options: VariantOptions = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        segments = (
+            row.metadata["kind"].segment(row.name, value)
+            for row in fields(self)
+            if row.init and (value := getattr(self, row.name)) is not None
+        )
+        object.__setattr__(self, "_options", parse_segments(segments)[0])
+
+    def __eq__(self, other: object) -> bool:
+        return self._options == other._options if isinstance(other, Variant) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._options)
+
+    @classmethod
+    def read(cls, segments: str) -> Variant:
+        """Return the variant of option segments as they stand in a URL: ``f:opus/br:96``.
+
+        :raises InvalidOptions: for segments that the service refuses, and for ``exp``, which is an
+            option of a URL and not of a variant.
+        """
+        require_type("segments", segments, (str,), "str")
+        options, exp = parse_segments(segments.split("/") if segments else [])
+        if exp is not None:
+            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
+        values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
+        return cls(**{name: _accepted(value) for name, value in values.items()})
+
+    @property
+    def options(self) -> VariantOptions:
+        """The parsed options."""
+        return self._options
+
+    @property
+    def canonical(self) -> str:
+        """The canonical options string, which the URLs contain."""
+        return self._options.canonical()
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type that the variant is served with."""
+        return self._options.content_type
+
+    def key(self, source: SourceLike) -> str:
+        """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
+
+        It is the variant's ETag and its name in the store.
+        """
+        return cache_key(self._options, read_source(source).canonical)
+
+
+def _accepted(value: Any) -> Any:
+    """Return a parsed option as the value that a `Variant` field accepts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(number for number in astuple(value) if number is not None)
+    return value
