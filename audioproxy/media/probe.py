@@ -180,14 +180,8 @@ def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) ->
         is known about the container.
     """
     return [
-        ffprobe,
-        "-hide_banner",
-        "-v",
-        "warning",
-        "-of",
-        "json",
-        "-read_intervals",
-        f"%+#{_PACKETS}",
+        *(ffprobe, "-hide_banner", "-v", "warning", "-of", "json"),
+        *("-read_intervals", f"%+#{_PACKETS}"),
         "-show_entries",
         "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
         ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"

@@ -74,10 +74,8 @@ class Input:
 
     def _whitelists(self) -> list[str]:
         return [
-            "-protocol_whitelist",
-            ",".join(self.protocols),
-            "-format_whitelist",
-            self.decoded or DEMUXERS,
+            *("-protocol_whitelist", ",".join(self.protocols)),
+            *("-format_whitelist", self.decoded or DEMUXERS),
             *self.options,
         ]
 
