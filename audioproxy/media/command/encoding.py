@@ -117,19 +117,18 @@ def encoder_arguments(
     :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)
-    sample_range = find_sample_range(options, probe)
-    samples = not copies_floats(options, probe)
+    seek, samples = find_sample_range(options, probe).seek, not copies_floats(options, probe)
     encoder = ENCODERS[options.f]
     codec, sample_format = encoder.encoders[output_depth(options, probe)]
     stated = stated_length(options, probe)
     filters = [
-        *regularity_checks(source, probe, sample_range.seek, samples=samples),
-        *filter(None, [filter_chain(options, probe, sample_range)]),
+        *regularity_checks(source, probe, seek, samples=samples),
+        *filter_chain(options, probe),
         # Gaps in the time stamps of a source would be gaps in the output. A stated length has none.
         *(["asetpts=N"] if stated is None else []),
     ]
     return [
-        *open_source(ffmpeg, source, probe, sample_range.seek),
+        *open_source(ffmpeg, source, probe, seek),
         *_BIT_EXACT,
         *(["-af", ",".join(filters)] if filters else []),
         *resampler,
@@ -159,11 +158,10 @@ def loudness_arguments(
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    sample_range = find_sample_range(options, probe)
-    chain = filter_chain(options, probe, sample_range)
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
-    filters = [*filter(None, [chain]), *loudness_filters(output_rate(options, probe), layout)]
-    return _loudness_arguments(ffmpeg, source, probe, sample_range.seek, filters, resampler)
+    report = loudness_filters(output_rate(options, probe), layout)
+    filters, seek = filter_chain(options, probe) + report, find_sample_range(options, probe).seek
+    return _loudness_arguments(ffmpeg, source, probe, seek, filters, resampler)
 
 
 def source_loudness_arguments(

@@ -155,14 +155,15 @@ def takes_all(options: VariantOptions, probe: Probe) -> bool:
     return options.t is None and mix is None and _keeps_samples(options, probe, mix)
 
 
-def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:
-    """Return the chain for ``-af``; it is empty where no filter is needed.
+def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
+    """Return the stages of the chain for ``-af``; there may be none.
 
     ffmpeg converts sample rates and formats wherever two stages differ. So both are fixed ahead of
     the stages that count samples or compute them, and after these stages.
 
-    :raises InvalidOptions: for a source that a stage does not support.
+    :raises InvalidOptions: for options that do not fit this source.
     """
+    sample_range = find_sample_range(options, probe)
     rate, layout = probe.sample_rate, _output_layout(options, probe)
     mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
@@ -178,10 +179,9 @@ def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRang
     stages += _changes(options, probe, sample_range, mix, cut=not short)
     if computed:
         stages.append(working_format(rate, layout))
-    samples = output_samples(options, probe)
-    stages += _finish(options, probe, samples, computed=computed, short=short)
+    stages += _finish(options, probe, computed=computed, short=short)
     # Neighboring stages may fix the same rate and format; one filter does.
-    return ",".join(stage for stage, _ in groupby(stages))
+    return [stage for stage, _ in groupby(stages)]
 
 
 def _output_layout(options: VariantOptions, probe: Probe) -> str:
@@ -234,14 +234,9 @@ def _changes(
         yield from _fades(options.fade, sample_range, rate)
 
 
-def _finish(
-    options: VariantOptions, probe: Probe, samples: int | None, *, computed: bool, short: bool
-) -> Iterator[str]:
-    """Yield the stages that give the output its rate, its bit depth and its exact length.
-
-    :param samples: the number of samples of the output, where it is known.
-    """
-    output = output_rate(options, probe)
+def _finish(options: VariantOptions, probe: Probe, *, computed: bool, short: bool) -> Iterator[str]:
+    """Yield the stages that give the output its rate, its bit depth and its exact length."""
+    output, samples = output_rate(options, probe), output_samples(options, probe)
     dither = dither_filter(options, probe, computed=computed or output != probe.sample_rate)
     stages = [] if dither is None else [dither]
     if short:
