@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.option_help import describe_defaults, describe_options
-from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
 
@@ -110,29 +104,3 @@ class UrlTests(SynchronousTestCase):
         self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
         ended = command("explain", "--no-probe", "/x/plain/local://%1B%5D0;evil%07")
         self.assertTrue(ended.out.replace("\n", "").isprintable(), ended.out)
-
-    def test_every_option(self) -> None:
-        """`explain` describes every option, without unfilled placeholders."""
-        segments = (
-            "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
-            "f:flac/q:3/bd:24/t:0:9",
-            "f:peaks/pts:9/pk_fmt:dat/pk_bits:8",
-            "f:ogg/q:-1",
-        )
-        described_options = set()
-        for text in segments:
-            for segment, words in describe_options(read_options(text.encode().split(b"/"))[0]):
-                self.assertGreater(len(words), 8, segment)
-                self.assertNotIn("{", words)
-                described_options.add(segment.partition(":")[0])
-        self.assertEqual({field.name for field in fields(VariantOptions)}, described_options)
-
-    def test_every_format(self) -> None:
-        """`explain` describes every output format and its default quality."""
-        for token, form in FORMATS.items():
-            options = VariantOptions(f=token)
-            described = dict(describe_options(options))
-            self.assertIn(f"({options.content_type})", described[f"f:{token}"])
-            defaults = list(describe_defaults(options))
-            quality = [text for text in defaults if re.search(r"kbps|quality|level", text)]
-            self.assertEqual(bool(form.br or form.q), bool(quality), token)

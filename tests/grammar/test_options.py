@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from decimal import Decimal
 
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import VariantOptions, refusals
+from audioproxy.grammar.options import (
+    VariantOptions,
+    describe_defaults,
+    describe_options,
+    refusals,
+)
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
@@ -115,3 +121,38 @@ class RefusalsTests(SynchronousTestCase):
             list(refusals(VariantOptions(pts=800, pk_fmt="json", pk_bits=16))),
             [(key, why) for key in ("pts", "pk_fmt", "pk_bits")],
         )
+
+
+class DescriptionTests(SynchronousTestCase):
+    """`describe_options` and `describe_defaults`"""
+
+    def test_every_option(self) -> None:
+        """Every option has a description, without unfilled placeholders."""
+        segments = (
+            "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
+            "f:flac/q:3/bd:24/t:0:9",
+            "f:peaks/pts:9/pk_fmt:dat/pk_bits:8",
+            "f:ogg/q:-1",
+        )
+        described_options = set()
+        for text in segments:
+            for segment, words in describe_options(read_options(text.encode().split(b"/"))[0]):
+                self.assertGreater(len(words), 8, segment)
+                self.assertNotIn("{", words)
+                described_options.add(segment.partition(":")[0])
+        self.assertEqual({field.name for field in fields(VariantOptions)}, described_options)
+
+    def test_every_format(self) -> None:
+        """Every output format has a description, and one of its default quality."""
+        for token, form in FORMATS.items():
+            options = VariantOptions(f=token)
+            described = dict(describe_options(options))
+            self.assertIn(f"({options.content_type})", described[f"f:{token}"])
+            defaults = list(describe_defaults(options))
+            quality = [text for text in defaults if re.search(r"kbps|quality|level", text)]
+            self.assertEqual(bool(form.br or form.q), bool(quality), token)
+
+    def test_no_defaults(self) -> None:
+        """Only options that are omitted have defaults."""
+        options, _ = read_options([b"f:flac", b"q:1", b"sr:8000", b"ch:1", b"bd:16", b"t:1"])
+        self.assertEqual([], list(describe_defaults(options)))
