@@ -20,13 +20,13 @@ from audioproxy.config import VARIABLES
 from audioproxy.config.environment import load
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
 from audioproxy.media.command.inputs import DEMUXERS
-from audioproxy.media.command.trim import find_sample_range
-from audioproxy.media.lengths.find import READERS
+from audioproxy.media.command.trim import trim_range
+from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.slots import Slots
@@ -142,12 +142,12 @@ class ReferenceTests(SynchronousTestCase):
         """The page on sources has every container, and says where `t` seeks (D43)."""
         table = rows("sources", "Container")
         self.assertEqual(set(DEMUXERS.split(",")), {row[1].strip("`") for row in table})
-        trim, _ = read_options((b"t:100",))
+        trim, _ = parse_options((b"t:100",))
         for _, name, codecs, start, length in table:
             container, codec = name.strip("`"), codecs.split(",")[0].lower()
             codec = {"all": "?", "others": "?", "pcm": "pcm_s16le"}.get(codec, codec)
             probe = Probe(container, codec, Decimal(1000), exact=True, seekable=True)
-            seeks = find_sample_range(trim, probe).seek > 0
+            seeks = trim_range(trim, probe).seek > 0
             self.assertEqual("seeks" if seeks else "decodes", start, (container, codec))
             kind = codec.partition("_")[0]
             reader = READERS.get((container, kind)) or READERS.get((container, None))
@@ -195,7 +195,7 @@ class ExampleTests(SynchronousTestCase):
             if target.info:
                 self.assertEqual((), target.options)
             elif target.options:
-                read_options(target.options)
+                parse_options(target.options)
 
     def test_providers(self) -> None:
         """The service accepts the settings of each provider, and every policy and rule is JSON."""

@@ -18,7 +18,7 @@ from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.urls import Signer, Variant
@@ -180,15 +180,15 @@ class CanonicalTests(SynchronousTestCase):
     def test_options(self) -> None:
         """Each options string has one canonical form, which parses to the same options (D3, D4)."""
         for row in rows("options"):
-            options, exp = read_options(cut(row["options"]))
+            options, exp = parse_options(cut(row["options"]))
             self.assertEqual(row["canonical"], options.canonical(), row)
             self.assertEqual(row["content_type"], options.content_type, row)
             self.assertEqual(row.get("exp"), exp, row)
-            self.assertEqual((options, None), read_options(cut(row["canonical"])), row)
+            self.assertEqual((options, None), parse_options(cut(row["canonical"])), row)
 
     def test_every_option(self) -> None:
         """Each option occurs in an accepted row and in a refused row, and each format in a row."""
-        read = {read_options(cut(row["options"]))[0].f for row in rows("options")}
+        read = {parse_options(cut(row["options"]))[0].f for row in rows("options")}
         self.assertEqual(set(FORMATS), read)
         names = {row.name for row in fields(VariantOptions)} | {"exp"}
         for section in ("options", "refused_options"):
@@ -202,7 +202,7 @@ class CanonicalTests(SynchronousTestCase):
         """Each refused options string returns 422 with a message that quotes the segment (D20)."""
         section = SECTIONS["refused_options"]
         for row in section["rows"]:
-            error = self.assertRaises(InvalidOptions, read_options, cut(row["options"]))
+            error = self.assertRaises(InvalidOptions, parse_options, cut(row["options"]))
             self.assertEqual((section["status"], section["code"]), (error.status, error.code))
             quoted = row["segment"]
             if quoted:
@@ -243,7 +243,7 @@ class CanonicalTests(SynchronousTestCase):
     def test_keys(self) -> None:
         """A cache key is the SHA-256 of a revision and both canonical strings (D5)."""
         for row in rows("keys"):
-            options, _ = read_options(cut(row["options"]))
+            options, _ = parse_options(cut(row["options"]))
             source = source_of(row["source"]).canonical
             self.assertEqual(row["key"], cache_key(options, source), row)
             validator = (

@@ -15,15 +15,14 @@ from typing import Any
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import format_time, printable
-from audioproxy.cli.option_help import describe_defaults, describe_options
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.engine import Engine
 from audioproxy.errors import Refusal
-from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.options import VariantOptions, describe_defaults, describe_options
+from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.request import (
     INSECURE,
     InfoRequest,
@@ -38,8 +37,8 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.pcm import PcmSamples
 from audioproxy.media.probe import Probe, probe_arguments
+from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 
 DESCRIPTION = """\
@@ -130,7 +129,7 @@ def _explain_target(
     """
     target = split_target(path.signed)
     # The service checks nothing more once a URL has expired; this command still explains the rest.
-    exp = None if target is None or target.info else read_expiry(target.options)
+    exp = None if target is None or target.info else parse_expiry(target.options)
     if exp is not None:
         left = exp - int(time.time())
         yield "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
@@ -143,7 +142,7 @@ def _explain_target(
                 refuse_options(target.options)
                 yield "asks for", "the info document"
             elif target is not None:
-                yield from _explain_options(read_options(target.options)[0])
+                yield from _explain_options(parse_options(target.options)[0])
         raise
     source, options = request.source, None
     if isinstance(request, InfoRequest):

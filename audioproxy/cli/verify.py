@@ -11,8 +11,8 @@ from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE
 from audioproxy.cli.formatting import format_time, print_errors, printable
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
-from audioproxy.grammar.parser import read_expiry
-from audioproxy.grammar.request import InfoRequest, SigningKeys, read_request
+from audioproxy.grammar.parser import parse_expiry
+from audioproxy.grammar.request import InfoRequest, SigningKeys, verify_request
 from audioproxy.grammar.segments import SignedPath, split_target
 
 DESCRIPTION = """\
@@ -64,7 +64,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 def verify_path(keys: SigningKeys, path: SignedPath, now: float) -> tuple[int, str]:
     """Return the exit status for a URL, and the verdict as text."""
     try:
-        request = read_request(path, keys, now)
+        request = verify_request(path, keys, now)
     except InvalidSignature as refusal:
         diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
         return FAILURE, f"wrong signature{diagnosis}"
@@ -80,6 +80,6 @@ def verify_path(keys: SigningKeys, path: SignedPath, now: float) -> tuple[int, s
 def _expiry(path: SignedPath) -> int:
     """Return the ``exp`` of an expired path."""
     target = split_target(path.signed)
-    exp = None if target is None else read_expiry(target.options)
+    exp = None if target is None else parse_expiry(target.options)
     assert exp is not None
     return exp

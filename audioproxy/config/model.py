@@ -33,7 +33,7 @@ from audioproxy.grammar.signing_secrets import (
     MIN_SALT_BYTES,
     check_length,
     describe_secret,
-    secret_reader,
+    secret_parser,
 )
 
 #: Marks a default that is derived from other fields; no finished value contains it.
@@ -154,8 +154,8 @@ class Config:
         unless both are missing and ``allow_insecure`` is set.
     """
 
-    key: bytes | None = _setting(secret_reader(MIN_KEY_BYTES), secret=True)
-    salt: bytes | None = _setting(secret_reader(MIN_SALT_BYTES), secret=True)
+    key: bytes | None = _setting(secret_parser(MIN_KEY_BYTES), secret=True)
+    salt: bytes | None = _setting(secret_parser(MIN_SALT_BYTES), secret=True)
     allow_insecure: bool = _setting(switch, False)
     port: int = _setting(whole_number(0, 65_535), 4000)
     local_root: str | None = _setting(readable_directory)

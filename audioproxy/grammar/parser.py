@@ -17,7 +17,7 @@ _QUOTE_LIMIT = 80
 _PARSERS = {key: row.parse for key, row in OPTIONS.items()} | {"exp": integer(0, _LAST_SECOND)}
 
 
-def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]:
+def parse_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]:
     """Parse option segments in any order.
 
     :returns: the variant options and ``exp`` (Unix seconds, or None).
@@ -41,7 +41,7 @@ def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]
     return options, exp
 
 
-def read_expiry(segments: Iterable[bytes]) -> int | None:
+def parse_expiry(segments: Iterable[bytes]) -> int | None:
     """Return the ``exp`` of the segments if exactly one is present and well formed, else None.
 
     It is parsed before everything else: an expired URL is a 410 even if its other segments are

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from audioproxy.errors import Expired, InvalidSignature, NotFound
 from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.signature_diagnosis import diagnose_signature
@@ -108,7 +108,7 @@ class InfoRequest:
     source: Source
 
 
-def read_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequest | InfoRequest:
+def verify_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequest | InfoRequest:
     """Verify a path and return the request that it contains.
 
     :param now: Unix seconds.
@@ -133,7 +133,7 @@ def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequ
     if target.info:
         refuse_options(target.options)
         return InfoRequest(read_source(target.form, target.source))
-    if now is not None and expired(read_expiry(target.options), now):
+    if now is not None and expired(parse_expiry(target.options), now):
         raise Expired
-    options, exp = read_options(target.options)
+    options, exp = parse_options(target.options)
     return VariantRequest.of(options, read_source(target.form, target.source), exp)

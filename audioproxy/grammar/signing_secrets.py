@@ -23,7 +23,7 @@ def describe_secret(min_bytes: int) -> str:
     )
 
 
-def secret_reader(min_bytes: int) -> Callable[[str], bytes]:
+def secret_parser(min_bytes: int) -> Callable[[str], bytes]:
     """Return a parser of secrets of ``min_bytes`` or more. Its errors never quote the value."""
 
     def read(text: str) -> bytes:

@@ -6,7 +6,7 @@ put a box of the protection scheme into them, and older schemes have an entry of
 
 from __future__ import annotations
 
-from audioproxy.media.lengths.find import run_reader
+from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp4 import Box, inside, read_box
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 

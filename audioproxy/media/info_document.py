@@ -72,7 +72,7 @@ class SourceInfo:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
+def parse_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
     The tags of Ogg are those of the stream; ffprobe has none for its container.
@@ -82,25 +82,25 @@ def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> 
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),
-        duration=read_seconds(container.get("duration")) or read_seconds(audio.get("duration")),
-        sample_rate=read_count(audio.get("sample_rate")),
-        channels=read_count(audio.get("channels")),
-        bit_depth=read_count(audio.get("bits_per_raw_sample"))
-        or read_count(audio.get("bits_per_sample")),
-        bitrate=read_count(container.get("bit_rate")) or read_count(audio.get("bit_rate")),
-        size=read_count(container.get("size")),
+        duration=parse_seconds(container.get("duration")) or parse_seconds(audio.get("duration")),
+        sample_rate=parse_count(audio.get("sample_rate")),
+        channels=parse_count(audio.get("channels")),
+        bit_depth=parse_count(audio.get("bits_per_raw_sample"))
+        or parse_count(audio.get("bits_per_sample")),
+        bitrate=parse_count(container.get("bit_rate")) or parse_count(audio.get("bit_rate")),
+        size=parse_count(container.get("size")),
         tags=_tags(audio.get("tags") if container.get("format_name") == _OGG else None)
         or _tags(container.get("tags")),
     )
 
 
-def read_seconds(text: object) -> Decimal | None:
+def parse_seconds(text: object) -> Decimal | None:
     """Parse a positive number of seconds; return None for anything else."""
     spelled = str(text)
     return (Decimal(spelled) or None) if _SECONDS.fullmatch(spelled) else None
 
 
-def read_count(text: object) -> int | None:
+def parse_count(text: object) -> int | None:
     """Parse a positive whole number; return None for anything else."""
     spelled = str(text)
     return (int(spelled) or None) if _COUNT.fullmatch(spelled) else None

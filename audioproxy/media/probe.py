@@ -13,9 +13,9 @@ from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import CUT_SHORT, ENCRYPTED
 from audioproxy.media.info_document import (
     SourceInfo,
-    read_count,
-    read_seconds,
-    read_source_info,
+    parse_count,
+    parse_seconds,
+    parse_source_info,
 )
 from audioproxy.media.lengths.reading import SourceLength
 
@@ -196,7 +196,7 @@ def has_container(stdout: bytes) -> bool:
     return _FORMAT_START in stdout
 
 
-def read_probe(
+def parse_probe(
     stdout: bytes,
     stderr: bytes,
     *,
@@ -235,7 +235,7 @@ def read_probe(
         raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    description = read_source_info(container, {**audio, "tags": tags})
+    description = parse_source_info(container, {**audio, "tags": tags})
     exact = _ESTIMATE_NOTICE not in stderr
     name, codec = str(container.get("format_name", "")).split(",")[0], str(audio["codec_name"])
     duration = description.duration if exact or seekable else None
@@ -269,7 +269,7 @@ def read_probe(
         start=start,
         seek_offset=start - _read_start(container.get("start_time")),
         first_time_stamp=_first_time_stamp(output),
-        stream_bitrate=read_count(audio.get("bit_rate")),
+        stream_bitrate=parse_count(audio.get("bit_rate")),
         gapless=_text(container.get("tags"), _GAPLESS_TAG),
         description=description,
     )
@@ -290,7 +290,7 @@ def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:
     ffmpeg takes 24 bits in containers of 32 bits for a codec of floats that few files have.
     """
     fields = ("bit_rate", "sample_rate", "channels", "bits_per_sample")
-    stated, rate, channels, bits = (read_count(audio.get(field)) or 0 for field in fields)
+    stated, rate, channels, bits = (parse_count(audio.get(field)) or 0 for field in fields)
     return codec == "pcm_f24le" or (codec in _PADDED and stated > rate * channels * bits)
 
 
@@ -330,7 +330,7 @@ def _lacks_audio(output: Any) -> bool:
 def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
     """Return whether an estimate from the bit rate is right."""
     return bool(_CONSTANT_RATE.match(f"{container} {codec}")) and (
-        container != "mp3" or (read_count(bit_rate) or 1) % 1000 == 0
+        container != "mp3" or (parse_count(bit_rate) or 1) % 1000 == 0
     )
 
 
@@ -341,7 +341,7 @@ def _text(tags: object, key: str) -> str:
 def _read_start(text: object) -> Decimal:
     """Parse a time stamp in seconds, which may be negative; ffprobe's ``N/A`` is 0."""
     spelled = str(text)
-    seconds = read_seconds(spelled.removeprefix("-")) or Decimal(0)
+    seconds = parse_seconds(spelled.removeprefix("-")) or Decimal(0)
     return -seconds if spelled.startswith("-") else seconds
 
 

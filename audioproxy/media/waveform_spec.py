@@ -75,7 +75,7 @@ def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
     return options.f == "peaks" and probe.codec in _CODECS and takes_all(options, probe)
 
 
-def find_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:
+def readable_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:
     """Return the samples that a render reads itself; None where it needs ffmpeg."""
     length = probe.length
     if length is None or not length.data_offset or not may_read_samples(options, probe):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import RenderFailed
 from audioproxy.media.lengths.pcm import sample_bytes
-from audioproxy.media.pcm import PcmSamples, UnusualSamples
 from audioproxy.media.waveform import SAMPLE
+from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples
 
 # Values of 16 bits from which ffmpeg's results depend on the machine.
 _OVERFLOW = 2.0**31

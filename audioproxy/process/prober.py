@@ -29,8 +29,8 @@ from audioproxy.media.diagnostics import (
     was_cut_short,
 )
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.lengths.padded import find_padding
-from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
+from audioproxy.media.lengths.padded import resolve_padding
+from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Slots
@@ -41,7 +41,7 @@ from audioproxy.process.spawn import Launcher, SpawnFailed
 _OUTPUT_LIMIT = 1024 * 1024
 
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
-# length `read_source_info` limits.
+# length `parse_source_info` limits.
 _CACHE_SIZE = 512
 
 # Seconds for which a timeout is remembered of a source that kept a CPU busy for more than half of
@@ -109,7 +109,7 @@ class Prober:
             return probe
         with _failures_of_probe():
             await source.input(self._deadline())
-            return await find_padding(source.read, source.size or 0, probe)
+            return await resolve_padding(source.read, source.size or 0, probe)
 
     async def _probe_once(self, identity: bytes, source: ProbeSource) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
@@ -200,7 +200,7 @@ class Prober:
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:
-                return read_probe(
+                return parse_probe(
                     ended.stdout,
                     ended.stderr,
                     cut_off=ended.overflowed,

@@ -15,8 +15,7 @@ from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.pcm import PcmSamples, UnusualSamples
-from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
 

@@ -39,18 +39,22 @@ from audioproxy.media.command.encoding import (
     StatedLength,
     decoder_command,
     encoder_arguments,
-    expected_samples,
     stated_length,
     uses_length,
 )
-from audioproxy.media.command.exact_length import find_tolerance, length_warning
-from audioproxy.media.command.filters import is_too_short, may_need_length, output_rate
+from audioproxy.media.command.exact_length import length_tolerance, length_warning
+from audioproxy.media.command.filters import (
+    is_too_short,
+    may_need_length,
+    output_rate,
+    output_samples,
+)
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.lengths.find import find_length
-from audioproxy.media.pcm import PcmSamples, find_samples, may_read_samples
+from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe
+from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
@@ -114,11 +118,11 @@ class Job:
         :raises IrregularSource: where the source is shorter than its header made sure.
         """
         options, probe = self.source.options, self.source.probe
-        samples = expected_samples(options, probe)
+        samples = output_samples(options, probe)
         if samples is None or probe.length is None:
             return
         rate = output_rate(options, probe)
-        difference = length_warning(stderr, samples, rate, find_tolerance(probe, rate))
+        difference = length_warning(stderr, samples, rate, length_tolerance(probe, rate))
         if difference is None:
             return
         if not probe.length.exact:
@@ -177,7 +181,7 @@ class Preparer:
             probe = await self.prober.probe(identity, opened)
             if opened.descriptors and opened.size and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
-                probe = probe.with_length(await find_length(opened.read, opened.size, probe))
+                probe = probe.with_length(await read_length(opened.read, opened.size, probe))
             if not needs_measuring(options, probe):
                 build_command(self.program, local_input(), options, probe, SOXR)
         except BaseException:
@@ -278,7 +282,7 @@ class Preparer:
         is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
         if not (is_used or may_seek(options, probe)):
             return source
-        length = await deadline.limit(find_length(source.opened.read, size, probe))
+        length = await deadline.limit(read_length(source.opened.read, size, probe))
         probe = probe.with_length(length) if is_used else probe.with_seek_data(length)
         return replace(source, probe=probe)
 
@@ -308,7 +312,7 @@ class Preparer:
         else:
             encoder = source.build_command(program, opened, options, probe, resampler)
             pipeline = single_process(encoder, probe)
-        samples = find_samples(options, probe) if descriptors else None
+        samples = readable_samples(options, probe) if descriptors else None
         length = stated_length(options, probe)
         return Job(source, opened, pipeline, descriptors, length, samples, measure)
 

@@ -23,7 +23,8 @@ from audioproxy.errors import (
     RenderTimeout,
 )
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.media.command.encoding import ENCODERS, StatedLength
+from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg

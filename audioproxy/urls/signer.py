@@ -14,7 +14,7 @@ from urllib.parse import quote
 from audioproxy import errors
 from audioproxy.grammar.request import expired
 from audioproxy.grammar.signature import sign
-from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_reader
+from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_parser
 from audioproxy.urls.sources import SourceLike, read_source
 from audioproxy.urls.values import require_type, seconds_from_now, unix_seconds
 from audioproxy.urls.variant import Variant, parse_segments
@@ -162,6 +162,6 @@ def _spell_source(source: SourceLike, encoded: bool) -> str:
 def _secret(name: str, text: str, least: int) -> bytes:
     require_type(name, text, (str,), "str")
     try:
-        return secret_reader(least)(text)
+        return secret_parser(least)(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

@@ -13,7 +13,7 @@ from audioproxy import errors
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls.sources import SourceLike, read_source
 from audioproxy.urls.values import require_type, to_bytes
@@ -36,7 +36,7 @@ def parse_segments(segments: Iterable[str]) -> tuple[VariantOptions, int | None]
     :raises InvalidOptions: for segments that the service refuses.
     """
     try:
-        return read_options([to_bytes(segment) for segment in segments])
+        return parse_options([to_bytes(segment) for segment in segments])
     except UnicodeEncodeError as error:
         raise InvalidOptions(f"An option has text that is not valid Unicode: {error}.") from None
     except Refusal as refusal:

@@ -15,7 +15,7 @@ from audioproxy import __version__
 from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.errors import Expired, NotFound, Refusal, RenderFailed
 from audioproxy.files.streams import ConsumerGone
-from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
+from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, verify_request
 from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.observe.log_context import Logger, set_request_id
 from audioproxy.process.readiness import Readiness
@@ -181,7 +181,7 @@ class AudioProxyResource(BaseResource):
         if signed_path is None or signed_path.signature == b"hls":
             raise NotFound("no such route")
         exchange.endpoint = "info" if is_info(signed_path.signed) else "render"
-        request = read_request(signed_path, self._keys, now)
+        request = verify_request(signed_path, self._keys, now)
         if isinstance(request, VariantRequest) and len(path) <= _LONGEST_PATH:
             # A request does not depend on the time or the store, so it never becomes wrong.
             self.verified_paths[path] = request

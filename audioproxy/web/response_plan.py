@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
-from audioproxy.grammar.expiry import clamp
-from audioproxy.grammar.request import VariantRequest
+from audioproxy.grammar.request import VariantRequest, clamp
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
 

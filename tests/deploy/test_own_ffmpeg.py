@@ -20,7 +20,7 @@ from audioproxy.media.command.decoding import decoded_stream, decoder_arguments,
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.inputs import local_input, remote_input
 from audioproxy.media.diagnostics import classify
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.process.programs import LISTS
 from tests.support.audio import (
     convert,
@@ -340,7 +340,7 @@ def probe_result(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
     if ended.code:
         return classify(ended.stderr)
     try:
-        return read_probe(ended.stdout, ended.stderr)
+        return parse_probe(ended.stdout, ended.stderr)
     except Refusal as refusal:
         return type(refusal)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from audioproxy.media.lengths.find import READERS
+from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
 from tests.fuzz.draws import Draws
 from tests.support.audio import find_length_of

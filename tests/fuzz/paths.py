@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key, source_identity
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.sources import HttpsSource, Source, read_source
 from audioproxy.grammar.values import percent_encode
@@ -27,7 +27,7 @@ ReadSource = Callable[[bytes, bytes], Source]
 
 
 def check_path(
-    data: bytes, options: ReadOptions = read_options, source: ReadSource = read_source
+    data: bytes, options: ReadOptions = parse_options, source: ReadSource = read_source
 ) -> None:
     """Assert that the options and the source of a path are refused, or have one canonical form.
 
@@ -50,7 +50,7 @@ def check_path(
 def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOptions | None:
     """Assert that options are refused, or have one canonical form; return them, or None."""
     found = outcome(lambda: read(segments), InvalidOptions)
-    expiry = read_expiry(segments)
+    expiry = parse_expiry(segments)
     forms = {_form(found)}
     for order in (segments[::-1], sorted(segments), [*segments[1:], *segments[:1]]):
         forms.add(_form(outcome(lambda order=order: read(order), InvalidOptions)))
@@ -59,7 +59,7 @@ def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOption
         check_refusal(found)
         return None
     options, exp = found
-    assert expiry == exp, "read_expiry and read_options disagree on exp"
+    assert expiry == exp, "parse_expiry and parse_options disagree on exp"
     canonical = options.canonical()
     check_words(canonical, longest=2000)
     assert " " not in canonical

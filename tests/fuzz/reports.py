@@ -8,9 +8,9 @@ from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.trim import find_sample_range, needs_measuring
+from audioproxy.media.command.trim import needs_measuring, trim_range
 from audioproxy.media.diagnostics import classify, redact
-from audioproxy.media.probe import Probe, read_probe
+from audioproxy.media.probe import Probe, parse_probe
 from tests.fuzz.draws import Draws, check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
@@ -23,7 +23,7 @@ _AUTHORITY = _UNRESERVED + b"@"
 _QUERY = _AUTHORITY + b"/?"
 
 
-def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
+def check_probe(data: bytes, read: Callable[..., Probe] = parse_probe) -> None:
     """Assert that ffprobe output gives a valid probe result, a refusal or a ValueError.
 
     :param data: a byte that chooses whether the output was cut off, a byte that chooses the stderr,
@@ -53,7 +53,7 @@ def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
     # Call the functions that process every probe result next.
     options = VariantOptions()
     assert needs_measuring(options, found) in (False, True)
-    outcome(lambda: find_sample_range(options, found), InvalidOptions)
+    outcome(lambda: trim_range(options, found), InvalidOptions)
 
 
 def check_document(document: dict[str, object]) -> None:

@@ -14,10 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.config import Config, ConfigError, Problem, load
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
-from audioproxy.media.probe import Probe, read_probe
+from audioproxy.media.probe import Probe, parse_probe
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.variants.files import FileVariantStore, StoredFile, variant_path
 from audioproxy.variants.headers import VariantHeaders
@@ -44,7 +44,7 @@ class GrammarTargetTests(SynchronousTestCase):
         """`check_path` detects options whose meaning depends on their order."""
 
         def last_wins(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
-            return read_options(segments[-1:])
+            return parse_options(segments[-1:])
 
         with self.assertRaises(AssertionError):
             check_path(b"s/br:96/ch:2/plain/local://a", options=last_wins)
@@ -53,7 +53,7 @@ class GrammarTargetTests(SynchronousTestCase):
         """`check_path` detects options whose canonical form parses to other options."""
 
         def louder(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
-            options, exp = read_options(segments)
+            options, exp = parse_options(segments)
             return replace(options, gain=(options.gain or 0) + 1), exp
 
         with self.assertRaises(AssertionError):
@@ -200,7 +200,7 @@ class ReaderTargetTests(SynchronousTestCase):
         """`check_probe` detects an estimate marked as exact, and lets unexpected errors through."""
 
         def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
-            return replace(read_probe(stdout, stderr, cut_off=cut_off), exact=True)
+            return replace(parse_probe(stdout, stderr, cut_off=cut_off), exact=True)
 
         response = corpus.PROBES[0][2:]
         with self.assertRaises(AssertionError):

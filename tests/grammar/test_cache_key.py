@@ -13,7 +13,7 @@ from audioproxy.grammar import options as options_module
 from audioproxy.grammar.cache_key import cache_key, etag, info_key, source_identity
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
     DETERMINISTIC,
@@ -55,7 +55,7 @@ class CacheKeyTests(SynchronousTestCase):
         """
         for key, spellings in REQUESTS.items():
             for segments, form, raw in spellings:
-                options, _ = read_options(segments)
+                options, _ = parse_options(segments)
                 self.assertEqual(cache_key(options, read_source(form, raw).canonical), key, raw)
             self.assertEqual(etag(key), f'"{key}"'.encode())
 
@@ -84,7 +84,7 @@ class CacheKeyTests(SynchronousTestCase):
         shuffled = data.draw(st.permutations([*segments, b"exp:%d" % exp]))
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
         enc = read_source(b"enc", encoded(source)).canonical
-        options, first = read_options(segments)[0], read_options(shuffled)[0]
+        options, first = parse_options(segments)[0], parse_options(shuffled)[0]
         self.assertEqual(cache_key(options, plain), cache_key(first, enc))
         self.assertRegex(cache_key(options, plain), r"\A[0-9a-f]{64}\Z")
         self.assertNotIn("\n", options.canonical())

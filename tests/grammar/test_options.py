@@ -17,7 +17,7 @@ from audioproxy.grammar.options import (
     describe_options,
     refusals,
 )
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
 
@@ -55,12 +55,12 @@ class CanonicalTests(SynchronousTestCase):
         The same options in any order give one variant (Signed URL grammar). Options that were
         parsed from a URL have no conflict (D13).
         """
-        options, exp = read_options(segments)
+        options, exp = parse_options(segments)
         canonical = options.canonical()
         written = canonical.encode("ascii").split(b"/")
         self.assertEqual(written, sorted(written, key=lambda segment: segment.partition(b":")[0]))
         for tried in (written, *(data.draw(st.permutations(each)) for each in (written, segments))):
-            again, exp_again = read_options(tried)
+            again, exp_again = parse_options(tried)
             self.assertEqual((again, exp_again), (options, exp))
             self.assertEqual(again.canonical(), canonical)
         self.assertEqual(list(refusals(options)), [])
@@ -136,7 +136,7 @@ class DescriptionTests(SynchronousTestCase):
         )
         described_options = set()
         for text in segments:
-            for segment, words in describe_options(read_options(text.encode().split(b"/"))[0]):
+            for segment, words in describe_options(parse_options(text.encode().split(b"/"))[0]):
                 self.assertGreater(len(words), 8, segment)
                 self.assertNotIn("{", words)
                 described_options.add(segment.partition(":")[0])
@@ -154,5 +154,5 @@ class DescriptionTests(SynchronousTestCase):
 
     def test_no_defaults(self) -> None:
         """Only options that are omitted have defaults."""
-        options, _ = read_options([b"f:flac", b"q:1", b"sr:8000", b"ch:1", b"bd:16", b"t:1"])
+        options, _ = parse_options([b"f:flac", b"q:1", b"sr:8000", b"ch:1", b"bd:16", b"t:1"])
         self.assertEqual([], list(describe_defaults(options)))

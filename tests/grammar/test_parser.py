@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
@@ -55,7 +55,7 @@ class OptionsCase(SynchronousTestCase):
         """Assert that each canonical string is that of itself and of its spellings."""
         for canonical, spellings in rows.items():
             for text in (canonical, *spellings.split()):
-                self.assertEqual(read_options(split_options(text))[0].canonical(), canonical, text)
+                self.assertEqual(parse_options(split_options(text))[0].canonical(), canonical, text)
 
     def assert_refused(self, words: str, *texts: str, at: int = -1) -> None:
         """Assert that options strings are refused with a message that contains these words.
@@ -64,7 +64,7 @@ class OptionsCase(SynchronousTestCase):
         """
         for text in texts:
             segments = split_options(text)
-            error = self.assertRaises(InvalidOptions, read_options, segments)
+            error = self.assertRaises(InvalidOptions, parse_options, segments)
             self.assertEqual((error.status, error.code), (422, "invalid_options"))
             start, _, reason = error.message.partition(" is not accepted: ")
             self.assertEqual(start, quoted(segments[at]), text)
@@ -82,11 +82,11 @@ class SegmentTests(OptionsCase):
         """
         for key, values in KEYS.items():
             for value in values:
-                read_options(split_options(with_required(key, value)))
-        error = self.assertRaises(InvalidOptions, read_options, [b"x:1"])
+                parse_options(split_options(with_required(key, value)))
+        error = self.assertRaises(InvalidOptions, parse_options, [b"x:1"])
         listed = error.message.rpartition("the options are ")[2].rstrip(".").split(", ")
         self.assertEqual(listed, sorted(KEYS))
-        self.assertEqual(read_options([]), (VariantOptions(f="mp3"), None))
+        self.assertEqual(parse_options([]), (VariantOptions(f="mp3"), None))
 
     def test_unknown(self) -> None:
         """Unknown keys are refused, even if they resemble known ones (Signed URL grammar; D2)."""
@@ -112,7 +112,7 @@ class SegmentTests(OptionsCase):
             segments = [b"f:peaks", b"pts:800"]
             segments.insert(at, b"")
             for tried in (segments, [b""]):
-                error = self.assertRaises(InvalidOptions, read_options, tried)
+                error = self.assertRaises(InvalidOptions, parse_options, tried)
                 message = "An option segment is empty; each is spelled key:value."
                 self.assertEqual(error.message, message)
 
@@ -155,7 +155,7 @@ class SegmentTests(OptionsCase):
             (b"x" * 81, "x" * 80 + "..."),
             (b"br:" + b"9" * 5000, "br:" + "9" * 77 + "..."),
         ):
-            error = self.assertRaises(InvalidOptions, read_options, [segment])
+            error = self.assertRaises(InvalidOptions, parse_options, [segment])
             self.assertTrue(error.message.startswith(f'"{shown}" is not accepted: '), segment)
 
     @DETERMINISTIC
@@ -163,20 +163,22 @@ class SegmentTests(OptionsCase):
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
         """Any bytes are parsed, or refused with a 422 whose message is ASCII (D13, D20).
 
-        If `read_options` accepts them, `read_expiry` returns the same ``exp`` (Request option
+        If `parse_options` accepts them, `parse_expiry` returns the same ``exp`` (Request option
         exp).
         """
         for each in (segments, [*good, *segments]):
-            exp = read_expiry(each)
+            exp = parse_expiry(each)
             self.assertTrue(exp is None or 0 <= exp <= 253_402_300_799)
             try:
-                options, same_exp = read_options(each)
+                options, same_exp = parse_options(each)
             except InvalidOptions as error:
                 self.assertTrue(error.message.isascii())
             else:
                 self.assertEqual(same_exp, exp)
                 canonical = options.canonical()
-                self.assertEqual(read_options(split_options(canonical)), (options, None), canonical)
+                self.assertEqual(
+                    parse_options(split_options(canonical)), (options, None), canonical
+                )
 
 
 class BoundsTests(OptionsCase):
@@ -221,7 +223,7 @@ class BoundsTests(OptionsCase):
             for value in (low, high, low - 1, high + 1, -999_999_999, 999_999_999):
                 text = f"{context}/{key}:{value}".removeprefix("/")
                 if low <= value <= high:
-                    options, exp = read_options(split_options(text))
+                    options, exp = parse_options(split_options(text))
                     self.assertEqual(exp if key == "exp" else getattr(options, key), value, text)
                 else:
                     self.assert_refused(words, text)
@@ -232,7 +234,7 @@ class BoundsTests(OptionsCase):
         for context, template, low, high, words in self.DECIMAL:
             text = f"{context}/{template}".removeprefix("/")
             for value in (low, high):
-                read_options(split_options(text.format(value)))
+                parse_options(split_options(text.format(value)))
             for beyond in (Decimal(low) - step, Decimal(high) + step):
                 self.assert_refused(words, text.format(beyond))
 
@@ -369,7 +371,7 @@ class EncodingTests(OptionsCase):
         """
         for token in FORMATS:
             for channels in (1, 2):
-                options, _ = read_options(split_options(f"f:{token}/ch:{channels}"))
+                options, _ = parse_options(split_options(f"f:{token}/ch:{channels}"))
                 self.assertEqual((options.f, options.ch), (token, channels))
                 self.assertTrue(options.canonical().startswith(f"ch:{channels}/f:{token}"), token)
 
@@ -387,8 +389,8 @@ class ProcessingTests(OptionsCase):
                 "f:mp3/t:0:0.001": "t:0:0.001",
             }
         )
-        self.assertEqual(read_options([b"t:3:4"])[0].t, Trim(Decimal(3), Decimal(4)))
-        self.assertEqual(read_options([b"t:3"])[0].t, Trim(Decimal(3), None))
+        self.assertEqual(parse_options([b"t:3:4"])[0].t, Trim(Decimal(3), Decimal(4)))
+        self.assertEqual(parse_options([b"t:3"])[0].t, Trim(Decimal(3), None))
         self.assert_refused("from 0 to 999999999", "t:-1", "t:1:-1", "t:1:999999999.001")
         self.assert_refused("a duration longer than 0", "t:1:0", "t:1:0.000", "t:1:-0")
         self.assert_refused("a plain decimal", "t:1:", "t::1", "t::")
@@ -403,8 +405,8 @@ class ProcessingTests(OptionsCase):
                 "f:mp3/fade:0:3": "fade:0:3",
             }
         )
-        self.assertEqual(read_options([b"fade:2"])[0].fade, Fade(Decimal(2), Decimal(0)))
-        self.assertEqual(read_options([b"fade:2:3"])[0].fade, Fade(Decimal(2), Decimal(3)))
+        self.assertEqual(parse_options([b"fade:2"])[0].fade, Fade(Decimal(2), Decimal(0)))
+        self.assertEqual(parse_options([b"fade:2:3"])[0].fade, Fade(Decimal(2), Decimal(3)))
         self.assert_refused("from 0 to 999999999", "fade:-1", "fade:1:-1")
         self.assert_refused("a plain decimal", "fade:1:", "fade::1")
         self.assert_refused("in[:out] is expected", "fade:1:2:3")
@@ -451,7 +453,7 @@ class ProcessingTests(OptionsCase):
                 "enhance:voice/f:mp3/norm:ebu:-16:-1.5:11": "norm:ebu/enhance:voice",
             }
         )
-        self.assertEqual(read_options([b"norm:ebu"])[0].norm, LoudnessTargets())
+        self.assertEqual(parse_options([b"norm:ebu"])[0].norm, LoudnessTargets())
         self.assert_refused("ebu is expected", "norm:EBU", "norm:-16", "norm::-16")
         self.assert_refused("from -70 to -5", "norm:ebu:", "norm:ebu::-2")
         self.assert_refused("ebu[:I[:TP[:LRA]]] is expected", "norm:ebu:-16:-2:7:1")
@@ -477,7 +479,7 @@ class PeaksTests(OptionsCase):
             }
         )
         expected = VariantOptions(f="peaks", ch=1, pts=800, pk_fmt="json", pk_bits=16)
-        self.assertEqual(read_options([b"f:peaks"])[0], expected)
+        self.assertEqual(parse_options([b"f:peaks"])[0], expected)
 
 
 class DeliveryTests(OptionsCase):
@@ -497,7 +499,7 @@ class DeliveryTests(OptionsCase):
             ('"quoted"', '"quoted"', "%22quoted%22"),
             ("%C2%A0", "\xa0", "%C2%A0"),
         ):
-            options, _ = read_options(split_options(f"dl:{value}"))
+            options, _ = parse_options(split_options(f"dl:{value}"))
             self.assertEqual(options.dl, name, value)
             self.assertEqual(options.canonical(), f"dl:{canonical}/f:mp3", value)
 
@@ -524,7 +526,7 @@ class DeliveryTests(OptionsCase):
             ("01", b"01", "01"),
             ("plain", b"plain", "plain"),
         ):
-            options, _ = read_options(split_options(f"cb:{value}"))
+            options, _ = parse_options(split_options(f"cb:{value}"))
             self.assertEqual(options.cb, opaque, value)
             self.assertEqual(options.canonical(), f"cb:{canonical}/f:mp3", value)
 
@@ -535,7 +537,7 @@ class DeliveryTests(OptionsCase):
         """
         for key in ("dl", "cb"):
             for value in ("a" * 255, "%61" * 255, "%C3%A9" * 127 + "a"):
-                shown = getattr(read_options(split_options(f"{key}:{value}"))[0], key)
+                shown = getattr(parse_options(split_options(f"{key}:{value}"))[0], key)
                 self.assertEqual(len(shown.encode() if key == "dl" else shown), 255)
             for words, values in (
                 ("at most 255 bytes", ("a" * 256, "%C3%A9" * 128)),
@@ -551,35 +553,35 @@ class ExpTests(OptionsCase):
         """``exp`` is Unix seconds to the end of the year 9999, and may be in the past (D6)."""
         for value in ("0", "1", "0001", "1893456000", "253402300799"):
             segments = split_options(f"exp:{value}")
-            self.assertEqual(read_options(segments), (VariantOptions(), int(value)))
-            self.assertEqual(read_expiry(segments), int(value))
+            self.assertEqual(parse_options(segments), (VariantOptions(), int(value)))
+            self.assertEqual(parse_expiry(segments), int(value))
         for value in ("-1", "253402300800", "1.5", "1e9", "+1", "never", "0" * 12 + "1", "1:1"):
             self.assert_refused("a whole number from 0 to 253402300799", f"exp:{value}")
-            self.assertIsNone(read_expiry(split_options(f"exp:{value}")), value)
+            self.assertIsNone(parse_expiry(split_options(f"exp:{value}")), value)
 
     def test_other_errors(self) -> None:
-        """`read_expiry` ignores errors in other segments (Request handling order, 2).
+        """`parse_expiry` ignores errors in other segments (Request handling order, 2).
 
         It returns None unless ``exp`` occurs once and is well formed (Request option exp).
         """
         for text in ("exp:5/br:1", "zz:1/exp:5", "f:mp3//exp:5", "br/exp:5", "br:96/q:1/exp:5"):
-            self.assertEqual(read_expiry(split_options(text)), 5, text)
-            self.assertRaises(InvalidOptions, read_options, split_options(text))
+            self.assertEqual(parse_expiry(split_options(text)), 5, text)
+            self.assertRaises(InvalidOptions, parse_options, split_options(text))
         for text in (
             *("", "f:mp3", "exp", "exp:", "EXP:5", "cb:exp:5", "exp:5/exp:6", "exp:5/exp:5"),
             *("exp:5/exp:x", "expires:5", "%65xp:5", " exp:5"),
         ):
-            self.assertIsNone(read_expiry(split_options(text)), text)
+            self.assertIsNone(parse_expiry(split_options(text)), text)
 
     @settings(DETERMINISTIC, max_examples=40)
     @given(segments=option_segments(), exp=expiries(), data=st.data())
     def test_request_option(self, segments: list[bytes], exp: int, data: st.DataObject) -> None:
         """The options and their canonical string exclude ``exp`` (Option classes)."""
         with_exp = data.draw(st.permutations([*segments, b"exp:%d" % exp]))
-        options, nothing = read_options(segments)
+        options, nothing = parse_options(segments)
         self.assertIsNone(nothing)
-        self.assertEqual(read_options(with_exp), (options, exp))
-        self.assertEqual(read_expiry(with_exp), exp)
+        self.assertEqual(parse_options(with_exp), (options, exp))
+        self.assertEqual(parse_expiry(with_exp), exp)
         self.assertNotIn("exp:", options.canonical().replace("cb:exp:", ""))
 
 

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import Expired, InvalidOptions, InvalidSignature, NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.request import (
     InfoRequest,
     SigningKeys,
@@ -16,7 +16,7 @@ from audioproxy.grammar.request import (
     clamp,
     expired,
     parse_request,
-    read_request,
+    verify_request,
 )
 from audioproxy.grammar.segments import SignedPath
 from audioproxy.grammar.signature import sign
@@ -62,13 +62,13 @@ class VerifyTests(SynchronousTestCase):
 
 
 class RequestTests(SynchronousTestCase):
-    """`read_request` and `parse_request`"""
+    """`verify_request` and `parse_request`"""
 
     def test_variant(self) -> None:
         """A variant request has options, source, expiry, canonical string, cache key and ETag."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
-        request = read_request(signed(path), KEYS, NOW)
-        options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])
+        request = verify_request(signed(path), KEYS, NOW)
+        options, exp = parse_options([b"f:opus", b"br:96", b"exp:1800000001"])
         key = cache_key(options, b"local://a")
         source = LocalSource(b"a")
         expected = VariantRequest(options, source, exp, "br:96/f:opus", key, etag(key))
@@ -91,7 +91,7 @@ class RequestTests(SynchronousTestCase):
             (signed(b"/info/f:mp3/plain/local://a"), NOW, InvalidOptions),
             (signed(b"/info/plain/nowhere://a"), NOW, NotFound),
         ):
-            error = self.assertRaises(Refusal, read_request, path, KEYS, now)
+            error = self.assertRaises(Refusal, verify_request, path, KEYS, now)
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.grammar.signing_secrets import check_length, describe_secret, secret_reader
+from audioproxy.grammar.signing_secrets import check_length, describe_secret, secret_parser
 
 
 class SecretTests(SynchronousTestCase):
-    """`secret_reader`, `check_length` and `describe_secret`"""
+    """`secret_parser`, `check_length` and `describe_secret`"""
 
     def test_right(self) -> None:
         """Enough hexadecimal digits, in either letter case, are accepted."""
-        self.assertEqual(b"\xab\xcd", secret_reader(2)("aBcD"))
+        self.assertEqual(b"\xab\xcd", secret_parser(2)("aBcD"))
         self.assertEqual(b"ab", check_length(b"ab", 2))
 
     def test_wrong(self) -> None:
@@ -23,7 +23,7 @@ class SecretTests(SynchronousTestCase):
             ("abc", "an odd number of hexadecimal digits, 3, but each byte has two"),
             ("ab", "1 byte"),
         ):
-            error = self.assertRaises(ValueError, secret_reader(2), text)
+            error = self.assertRaises(ValueError, secret_parser(2), text)
             self.assertEqual(f"{fault}; {describe_secret(2)}", str(error))
         error = self.assertRaises(ValueError, check_length, b"abc", 32)
         self.assertEqual(f"3 bytes; {describe_secret(32)}", str(error))

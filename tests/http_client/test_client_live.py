@@ -157,9 +157,7 @@ class ImportTests(SynchronousTestCase):
 
     def test_lazy_imports(self) -> None:
         """Importing the engine does not import botocore, which takes a tenth of a second."""
-        code = (
-            "import sys, audioproxy.engine, audioproxy._twisted;print('botocore' in sys.modules)"
-        )
+        code = "import sys, audioproxy.engine, audioproxy._twisted;print('botocore' in sys.modules)"
         # Import this working tree: an installed package could belong to another working tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audioproxy.media.command.trim import find_sample_range
-from tests.support.audio import Sound, convert, find_probe, parse_options, read_wav, render
+from audioproxy.media.command.trim import trim_range
+from tests.support.audio import Sound, convert, find_probe, options_of, read_wav, render
 
 #: Seconds at which the compared regions start; decoding starts 1 s or more before each.
 PLACES = ("2", "4.3", "7.25", "10.5")
@@ -60,8 +60,8 @@ def decode_whole(source: bytes) -> Sound:
 
 def seeks(source: bytes) -> bool:
     """Return whether a render of the second place does not decode the source from its start."""
-    options = parse_options(f"f:wav/t:{PLACES[1]}")
-    return find_sample_range(options, find_probe(source, options)).seek > 0
+    options = options_of(f"f:wav/t:{PLACES[1]}")
+    return trim_range(options, find_probe(source, options)).seek > 0
 
 
 def _find_offset(whole: Sound, heard: Sound, start: int) -> int | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.info_document import SourceInfo, read_count, read_seconds, read_source_info
+from audioproxy.media.info_document import SourceInfo, parse_count, parse_seconds, parse_source_info
 from tests.support.strategies import DETERMINISTIC
 
 #: Values that count as missing: those that ffprobe prints, and others.
@@ -34,7 +34,7 @@ def document(
     size: int | None = None,
 ) -> dict[str, object]:
     """Return the document for ffprobe's fields of a container and its first audio stream."""
-    return read_source_info(container or {}, audio or {}).document(size)
+    return parse_source_info(container or {}, audio or {}).document(size)
 
 
 def tags(given: object) -> object:
@@ -99,11 +99,11 @@ class DocumentTests(SynchronousTestCase):
 
     def test_shared(self) -> None:
         """A shared probe is hashable, and each client has its own copy of the document."""
-        found = read_source_info({"tags": {"a": "b"}}, {})
+        found = parse_source_info({"tags": {"a": "b"}}, {})
         first: Any = found.document(None)
         first["tags"]["a"] = "spoilt"
         self.assertEqual({"tags": {"a": "b"}}, found.document(None))
-        self.assertEqual(1, len({found, read_source_info({"tags": {"a": "b"}}, {})}))
+        self.assertEqual(1, len({found, parse_source_info({"tags": {"a": "b"}}, {})}))
 
     def test_format(self) -> None:
         """The first name that is a format token is used, or else the first name (Info document).
@@ -208,20 +208,20 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({}, document({"duration": text}), text)
 
     def test_readers(self) -> None:
-        """`read_seconds` and `read_count` return a positive number or None, and never raise.
+        """`parse_seconds` and `parse_count` return a positive number or None, and never raise.
 
         Numbers that Python's syntax allows, but not ffprobe's, count as missing. So do counts of
         more than 18 digits.
         """
         spellings = ("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5.", "sNaN")
         for missing in (*MISSING, *spellings):
-            self.assertIsNone(read_seconds(missing), missing)
-            self.assertIsNone(read_count(missing), missing)
-        self.assertEqual(Decimal("0.5"), read_seconds("0.5"))
+            self.assertIsNone(parse_seconds(missing), missing)
+            self.assertIsNone(parse_count(missing), missing)
+        self.assertEqual(Decimal("0.5"), parse_seconds("0.5"))
         for digits in ("5", "9" * 18):
-            self.assertEqual(int(digits), read_count(digits))
+            self.assertEqual(int(digits), parse_count(digits))
         for digits in ("9" * 19, "9" * 4000, TOO_MANY_DIGITS):
-            self.assertIsNone(read_count(digits))
+            self.assertIsNone(parse_count(digits))
 
 
 class TagTests(SynchronousTestCase):

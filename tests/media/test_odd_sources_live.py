@@ -19,7 +19,8 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.lengths.reading import SourceLength
@@ -33,7 +34,7 @@ from tests.support.audio import (
     describe,
     measure,
     noise,
-    parse_options,
+    options_of,
     probe,
     read_wav,
     render,
@@ -380,7 +381,7 @@ class EmptyTests(SynchronousTestCase):
         source = write_wav(constant(96000, 1, 0.5, 0.5))
         found = Probe("wav", "", None, False, sample_rate=96000, channels=2)
         for form, encoder in ENCODERS.items():
-            options = parse_options(f"f:{form}/t:5{'/bd:24' if FORMATS[form].depths else ''}")
+            options = options_of(f"f:{form}/t:5{'/bd:24' if FORMATS[form].depths else ''}")
             completed = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
             size = len(completed.stdout)
             if completed.code == 0:
@@ -562,9 +563,7 @@ class ServerErrorTests(SynchronousTestCase):
         damaged = bytearray(sample("mp3"))
         damaged[1000:1400] = bytes(400)
         for source in (sample(), bytes(damaged)):
-            words = encoder_arguments(
-                "ffmpeg", local_input(), parse_options("f:wav"), probe(source)
-            )
+            words = encoder_arguments("ffmpeg", local_input(), options_of("f:wav"), probe(source))
             with open("/dev/full", "wb") as full:
                 stderr = self.assert_not_the_source(words, source, stdout=full.fileno())
             self.assertIn(b"No space left on device", stderr)
@@ -572,7 +571,7 @@ class ServerErrorTests(SynchronousTestCase):
     def test_broken_installation(self) -> None:
         """A closed descriptor or a missing encoder is a server error (Errors, 500; D34)."""
         gone = Input("file:/dev/fd/77", ("file",))
-        options, found = parse_options("f:mp3"), probe(sample())
+        options, found = options_of("f:mp3"), probe(sample())
         lacking = encoder_arguments("ffmpeg", local_input(), options, found)
         lacking[lacking.index("libmp3lame")] = "libnothing"
         for words in (

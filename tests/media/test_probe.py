@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import local_input
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.probe import NOTICES, Probe, has_container, probe_arguments, read_probe
+from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
 from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
@@ -32,7 +32,7 @@ ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurat
 def parse_streams(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
     """Parse ffprobe output with these streams."""
     response = {"streams": list(streams), "format": container}
-    return read_probe(json.dumps(response).encode(), stderr)
+    return parse_probe(json.dumps(response).encode(), stderr)
 
 
 def parse_audio(**fields: Any) -> Probe:
@@ -69,7 +69,7 @@ class ProbeArgumentsTests(SynchronousTestCase):
 
 
 class CutOffTests(SynchronousTestCase):
-    """`read_probe` with incomplete output"""
+    """`parse_probe` with incomplete output"""
 
     TAGS: ClassVar = {"one": "{", "two": "],", "three": 'a"\\', "four": "x" * 100}
     OUTPUT: ClassVar = {
@@ -81,12 +81,12 @@ class CutOffTests(SynchronousTestCase):
     def test_anywhere(self) -> None:
         """A cut in the tags of the output loses only tags; an earlier cut may lead to a refusal."""
         text = json.dumps(self.OUTPUT, indent=4).encode()
-        whole = read_probe(text, b"")
+        whole = parse_probe(text, b"")
         first = text.index(b'"one"')
         found = []
         for at in range(len(text)):
             try:
-                probe = read_probe(text[:at], b"", cut_off=True)
+                probe = parse_probe(text[:at], b"", cut_off=True)
             except (ValueError, UndecodableSource):
                 self.assertLess(at, first)
                 continue
@@ -103,7 +103,7 @@ class CutOffTests(SynchronousTestCase):
         """If streams are missing from the output, the source is refused: one may be video."""
         text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
         for at in range(100, len(text)):
-            self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
+            self.assertRaises(UndecodableSource, parse_probe, text[:at], b"", cut_off=True)
 
     def test_tags_of_streams(self) -> None:
         """If the tags of streams are cut off, those before the cut are kept (D24)."""
@@ -115,7 +115,7 @@ class CutOffTests(SynchronousTestCase):
         output["streams"] = [COVER, AUDIO]
         brief = json.dumps(output, indent=4).encode()
         self.assertTrue(has_container(brief))
-        found = read_probe(brief, b"", tagged=tagged)
+        found = parse_probe(brief, b"", tagged=tagged)
         self.assertEqual(found.description.tags, {"title": "a song"})
 
 
@@ -151,30 +151,30 @@ class PacketTests(SynchronousTestCase):
         for packets in ([], [{"codec_type": "video"}]):
             output = {"packets": packets, "streams": [PCM], "format": container}
             text = json.dumps(output).encode()
-            self.assertRaises(NothingDecoded, read_probe, text, b"")
+            self.assertRaises(NothingDecoded, parse_probe, text, b"")
             # The end of the source was not read.
-            self.assertFalse(read_probe(text, b"", seekable=False).ignore_length)
+            self.assertFalse(parse_probe(text, b"", seekable=False).ignore_length)
             # A first packet that is damaged may hide the others.
             flac = json.dumps({**output, "streams": [AUDIO]}).encode()
-            self.assertFalse(read_probe(flac, b"").ignore_length)
+            self.assertFalse(parse_probe(flac, b"").ignore_length)
 
     def test_audio(self) -> None:
         """A packet of audio is enough, or pictures that may precede it."""
         picture, sound = {"codec_type": "video"}, {"codec_type": "audio"}
         for packets in ([sound], [picture, sound], [picture] * 8):
             output = {"packets": packets, "streams": [PCM], "format": {"format_name": "wav"}}
-            self.assertFalse(read_probe(json.dumps(output).encode(), b"").ignore_length)
+            self.assertFalse(parse_probe(json.dumps(output).encode(), b"").ignore_length)
 
     def test_wav(self) -> None:
         """If a wav file states no samples but has some, its stated length is ignored."""
         output = {"packets": [], "streams": [PCM], "format": {"format_name": "wav"}}
-        self.assertRaises(NothingDecoded, read_probe, json.dumps(output).encode(), b"")
+        self.assertRaises(NothingDecoded, parse_probe, json.dumps(output).encode(), b"")
         output["format"] = {"format_name": "wav", "duration": "1"}
-        self.assertTrue(read_probe(json.dumps(output).encode(), b"").ignore_length)
+        self.assertTrue(parse_probe(json.dumps(output).encode(), b"").ignore_length)
 
 
 class AcceptedSourcesTests(SynchronousTestCase):
-    """The sources that `read_probe` accepts."""
+    """The sources that `parse_probe` accepts."""
 
     def test_video(self) -> None:
         """A real video stream is refused at any position (Format and encoding options, 4)."""
@@ -193,7 +193,7 @@ class AcceptedSourcesTests(SynchronousTestCase):
         for streams in ([], [COVER], [{"codec_type": "subtitle"}], [{}]):
             error = self.assertRaises(UndecodableSource, parse_streams, *streams)
             self.assertEqual(error.message, "The source has no audio stream.")
-        self.assertRaises(UndecodableSource, read_probe, b"{}", b"")
+        self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
 
     def test_unknown_codec(self) -> None:
         """Audio with a codec that this ffmpeg does not know is refused (Errors, 415)."""
@@ -215,7 +215,7 @@ class AcceptedSourcesTests(SynchronousTestCase):
         malformed = [stream % value for value in (b"null", b"[]", b"1")]
         malformed += [b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}']
         for stdout in (b"", b"{", b"\xff", *malformed):
-            self.assertRaises(ValueError, read_probe, stdout, b"")
+            self.assertRaises(ValueError, parse_probe, stdout, b"")
 
 
 class DecodedTests(SynchronousTestCase):
@@ -239,7 +239,7 @@ class DecodedTests(SynchronousTestCase):
 
 
 class FieldTests(SynchronousTestCase):
-    """The values that `read_probe` returns for an accepted source."""
+    """The values that `parse_probe` returns for an accepted source."""
 
     def test_first_audio(self) -> None:
         """The first audio stream is described (Info document, 3)."""
@@ -403,7 +403,7 @@ class FieldTests(SynchronousTestCase):
         response = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
         stdout = json.dumps(response).encode()
         for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
-            found = read_probe(stdout, stderr, seekable=False)
+            found = parse_probe(stdout, stderr, seekable=False)
             self.assertEqual(found.duration is not None, known)
             self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
 
@@ -422,7 +422,7 @@ class FieldTests(SynchronousTestCase):
     def test_odd_bytes(self) -> None:
         """Bytes that are not UTF-8 are accepted in names."""
         response = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
-        found = read_probe(response.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
+        found = parse_probe(response.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
         self.assertEqual(found.codec, "flac")
 
     @DETERMINISTIC

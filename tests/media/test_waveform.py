@@ -24,7 +24,7 @@ from audioproxy.media import waveform as waveform_module
 from audioproxy.media.probe import Probe
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import (
     KEYS,
@@ -78,10 +78,10 @@ class WaveformSpecTests(SynchronousTestCase):
         not parsed from a URL.
         """
         for options, spec in (
-            (parse_options("f:peaks"), WaveformSpec(44100, 2, 1, 800, 16, "json")),
+            (options_of("f:peaks"), WaveformSpec(44100, 2, 1, 800, 16, "json")),
             (VariantOptions(f="peaks"), WaveformSpec(44100, 2, 1, 800, 16, "json")),
             (
-                parse_options("f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"),
+                options_of("f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"),
                 WaveformSpec(44100, 2, 2, 5, 8, "dat"),
             ),
         ):
@@ -90,7 +90,7 @@ class WaveformSpecTests(SynchronousTestCase):
     def test_rate(self) -> None:
         """The sample rate is the source's, even an unusual one (Peaks options, 3)."""
         for rate in (1, 7919, 384_000, 5_644_800):
-            spec = WaveformSpec.of(parse_options("f:peaks"), replace(STEREO, sample_rate=rate))
+            spec = WaveformSpec.of(options_of("f:peaks"), replace(STEREO, sample_rate=rate))
             self.assertEqual(spec.sample_rate, rate)
 
     def test_where_channels_are_mixed(self) -> None:
@@ -100,7 +100,7 @@ class WaveformSpecTests(SynchronousTestCase):
             *(("ch:1", 6, 1), ("ch:2", 1, 2), ("ch:2", 6, 2)),
         ):
             probe = replace(STEREO, channels=channels)
-            spec = WaveformSpec.of(parse_options(f"f:peaks/{text}"), probe)
+            spec = WaveformSpec.of(options_of(f"f:peaks/{text}"), probe)
             found = spec.decoded_channels, spec.channels
             self.assertEqual(found, (decoded, int(text[3])), (text, channels))
 

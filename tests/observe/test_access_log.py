@@ -13,7 +13,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import AccessLogEntry, log_request
 from tests.support.http import Log
@@ -92,7 +92,7 @@ class AccessLogEntryTests(SynchronousTestCase):
         self, segments: list[bytes], source: bytes, cache: str | None
     ) -> None:
         """No option and no source breaks the line into two lines or adds a field (D28)."""
-        options, _ = read_options(segments)
+        options, _ = parse_options(segments)
         try:
             canonical = read_source(b"enc", encoded(source)).canonical
         except NotFound:

@@ -10,7 +10,7 @@ from threading import Event
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
-from audioproxy.media.pcm import PcmSamples, UnusualSamples
+from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples
 from audioproxy.process.pcm_reader import PcmReader
 
 

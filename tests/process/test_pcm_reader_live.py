@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.pcm import find_samples
 from audioproxy.media.probe import Probe
-from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.media.waveform_spec import WaveformSpec, readable_samples
 from audioproxy.process.pcm_reader import PcmReader
 from audioproxy.process.waveform_reader import SampleStream, WaveformReader
-from tests.support.audio import convert_all, find_length_of, parse_options
+from tests.support.audio import convert_all, find_length_of, options_of
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import decode_frames
 
@@ -90,9 +89,9 @@ class PcmReaderTests(SynchronousTestCase):
                 )
                 found = found.with_length(find_length_of(source, found))
                 for ch in range(1, channels + 1):
-                    options = parse_options(f"f:peaks/ch:{ch}/pts:{pixels}/pk_fmt:dat")
+                    options = options_of(f"f:peaks/ch:{ch}/pts:{pixels}/pk_fmt:dat")
                     spec = WaveformSpec.of(options, found)
-                    form = find_samples(options, found)
+                    form = readable_samples(options, found)
                     assert form is not None, name
                     with open(Path(folder, name), "rb") as file:
                         stream = PcmReader(form, file.fileno(), 60, Event())

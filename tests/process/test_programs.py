@@ -28,7 +28,7 @@ from audioproxy.process.programs import (
     missing_from,
 )
 from audioproxy.process.spawn import Launcher
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
@@ -350,13 +350,13 @@ class RequirementsTests(SynchronousTestCase):
         chains = [",".join(chain(48000)) for chain in PRESETS.values()]
         stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
-            options = parse_options(f"f:wav/ch:{ch}/{stages}")
+            options = options_of(f"f:wav/ch:{ch}/{stages}")
             probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
             probe = probe.with_length(SourceLength(480_000))
             words = encoder_arguments("ffmpeg", local_input(), options, probe)
             chains.append(_after("-af", words))
         for probe in IRREGULAR:
-            words = encoder_arguments("ffmpeg", local_input(), parse_options("f:mp3/t:5"), probe)
+            words = encoder_arguments("ffmpeg", local_input(), options_of("f:mp3/t:5"), probe)
             decoder = decoder_arguments("ffmpeg", local_input(), probe, 0)
             chains += (_after("-af", words), _after("-af", decoder))
         # Filters are separated by commas or semicolons, and may have labels before them.

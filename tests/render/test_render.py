@@ -25,7 +25,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness

@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import QueueFull
-from audioproxy.media.command.encoding import ENCODERS
+from audioproxy.media.command.encoders import ENCODERS
 from tests.observe.test_metrics import FORMATS, OUTCOMES, Counts
 from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import silence, write_wav

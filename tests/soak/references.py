@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 import numpy as np
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.media.command.encoding import (
     StatedLength,
     encoder_arguments,
@@ -22,7 +22,7 @@ from audioproxy.media.command.encoding import (
 )
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.command.trim import may_seek, needs_measuring
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.audio import find_length_of
@@ -47,7 +47,7 @@ class Reference:
 def probe(source: Path) -> Probe:
     """Probe a source with ffprobe."""
     ended = _run(source, probe_arguments(_FFPROBE, local_input()))
-    return read_probe(ended.stdout, ended.stderr)
+    return parse_probe(ended.stdout, ended.stderr)
 
 
 def render(source: Path, segments: str) -> Reference:
@@ -56,7 +56,7 @@ def render(source: Path, segments: str) -> Reference:
     :param segments: options as a URL spells them.
     :raises ValueError: if the options need more than one pass.
     """
-    options, _ = read_options(segments.encode().split(b"/"))
+    options, _ = parse_options(segments.encode().split(b"/"))
     known = probe(source)
     if uses_length(options, known):
         known = known.with_length(find_length_of(source.read_bytes(), known))

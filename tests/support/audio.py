@@ -34,15 +34,15 @@ from audioproxy.errors import (
     RenderFailed,
 )
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.decoding import (
     decoded_stream,
     measure_arguments,
     single_process,
 )
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import (
-    ENCODERS,
     decoder_command,
     encoder_arguments,
     loudness_arguments,
@@ -58,11 +58,11 @@ from audioproxy.media.command.trim import (
 )
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.lengths.find import find_length
-from audioproxy.media.lengths.padded import find_padding
+from audioproxy.media.lengths.containers import read_length
+from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
-from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 
@@ -146,9 +146,9 @@ def run(
     return RunResult(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
-def parse_options(text: str) -> VariantOptions:
+def options_of(text: str) -> VariantOptions:
     """Parse options as spelled in a URL, such as ``f:wav/t:1:2``."""
-    return read_options(text.encode().split(b"/"))[0]
+    return parse_options(text.encode().split(b"/"))[0]
 
 
 @cache
@@ -156,7 +156,7 @@ def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
     if ended.code == 0:
-        found = read_probe(ended.stdout, ended.stderr)
+        found = parse_probe(ended.stdout, ended.stderr)
         found = _refuse_encrypted(source, found) if found.may_be_encrypted else found
         return _pad(source, found) if found.may_be_padded else found
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
@@ -169,7 +169,7 @@ def _refuse_encrypted(source: bytes, found: Probe) -> Probe:
 
 
 def _pad(source: bytes, found: Probe) -> Probe:
-    return run_in_memory(lambda read: find_padding(read, len(source), found), source)
+    return run_in_memory(lambda read: resolve_padding(read, len(source), found), source)
 
 
 def input_of(found: Probe) -> Input:
@@ -186,7 +186,7 @@ def probe_length(source: bytes) -> Probe:
 
 def find_length_of(source: bytes, found: Probe) -> SourceLength | None:
     """Find the length of a source in memory."""
-    return run_in_memory(lambda read: find_length(read, len(source), found), source)
+    return run_in_memory(lambda read: read_length(read, len(source), found), source)
 
 
 def run_in_memory(
@@ -237,7 +237,7 @@ def render_all(
     end.
     """
     probes = {text: _known(source, text) for text in texts}
-    delayed = [text for text in probes if _delays(parse_options(text))]
+    delayed = [text for text in probes if _delays(options_of(text))]
     if delayed and len(probes) > 1:
         groups = [[text for text in probes if text not in delayed], *([text] for text in delayed)]
         rendered = ChainMap(
@@ -274,7 +274,7 @@ def _delays(options: VariantOptions) -> bool:
 
 def _known(source: bytes, text: str, *, irregular: bool = False) -> Probe:
     """Return what the service knows about a source when it renders it."""
-    options = parse_options(text)
+    options = options_of(text)
     found = find_probe(source, options)
     return measure(source) if needs_measuring(options, found, irregular=irregular) else found
 
@@ -306,11 +306,11 @@ def _encode(
     opened, decoded = input_of(next(iter(probes.values()))), b""
     if irregular:
         (text, found), *_ = probes.items()
-        decoder = decoder_command(ffmpeg, opened, parse_options(text), found)
+        decoder = decoder_command(ffmpeg, opened, options_of(text), found)
         decoded = run(decoder, source).stdout
         opened = decoded_stream(found)
     commands = {
-        text: encoder_arguments(ffmpeg, opened, parse_options(text), found, resampler)
+        text: encoder_arguments(ffmpeg, opened, options_of(text), found, resampler)
         for text, found in probes.items()
     }
     with ExitStack() as stack:
@@ -319,8 +319,8 @@ def _encode(
             text: RenderOutput(
                 _Spool(spools[text]),
                 1 << 40,
-                ENCODERS[parse_options(text).f].header_bytes,
-                stated_length(parse_options(text), found),
+                ENCODERS[options_of(text).f].header_bytes,
+                stated_length(options_of(text), found),
             )
             for text, found in probes.items()
         }
@@ -338,7 +338,7 @@ def _encode(
         refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
         for text, output in outputs.items():
             output.complete()
-            if ENCODERS[parse_options(text).f].encoded_nothing(output.encoded_bytes):
+            if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
                 refusal = refusal or NothingDecoded
         if refusal is None:
             return {text: output.read(0, output.size) for text, output in outputs.items()}
@@ -372,7 +372,7 @@ def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Soun
     """Render a source in several ways and decode the outputs."""
     outputs = render_all(source, texts)
     # One or two frames are too few to detect these formats.
-    forms = {text: parse_options(text).f for text in outputs}
+    forms = {text: options_of(text).f for text in outputs}
     return decode_all(outputs, {t: form for t, form in forms.items() if form in ("aac", "mp3")})
 
 
@@ -449,7 +449,7 @@ def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
         found = probe(source)
         command = source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
     else:
-        options = parse_options(text)
+        options = options_of(text)
         found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
         command = loudness_arguments("ffmpeg", input_of(found), options, found)
     parser = LoudnessParser()

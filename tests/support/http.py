@@ -31,7 +31,7 @@ from zope.interface import implementer
 from audioproxy.errors import Refusal
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.request import SigningKeys, VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
@@ -712,5 +712,5 @@ def key_of(rest: bytes) -> str:
     """Return the cache key of the variant that an unsigned path names."""
     target = split_target(rest)
     assert target is not None
-    options, _ = read_options(target.options)
+    options, _ = parse_options(target.options)
     return cache_key(options, read_source(target.form, target.source).canonical)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar import sources as grammar
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.segments import Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.urls import Expired, InvalidOptions, Signer, Variant
@@ -57,7 +57,7 @@ class SignerTests(SynchronousTestCase):
         signer = Signer(KEY, SALT, BASE, encoded=whole, now=lambda: NOW)
         variant = Variant.read(b"/".join(segments).decode("latin-1"))
         target = take_apart(signer.url(source, variant, expires_at=exp))
-        options, found = read_options(target.options)
+        options, found = parse_options(target.options)
         self.assertFalse(target.info)
         self.assertEqual((variant.canonical, exp), (options.canonical(), found))
         self.assertEqual(variant.key(source), cache_key(options, source_in(target)))
@@ -94,7 +94,7 @@ class SignerTests(SynchronousTestCase):
             ({"expires_at": datetime.fromtimestamp(NOW, UTC)}, NOW),
             ({"expires_at": datetime.fromtimestamp(NOW, EAST) + INSTANT}, NOW + 1),
         ):
-            found = read_options(take_apart(SIGNER.url("local://a", **values)).options)[1]
+            found = parse_options(take_apart(SIGNER.url("local://a", **values)).options)[1]
             self.assertEqual(exp, found, values)
         for values, error in (
             ({"expires_in": -1}, Expired),

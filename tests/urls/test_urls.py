@@ -22,7 +22,7 @@ from audioproxy import errors, urls
 from audioproxy.grammar import sources as grammar
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Variant, https, local, s3
 from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources
@@ -179,7 +179,7 @@ class VariantTests(SynchronousTestCase):
     @given(data=st.data(), segments=option_segments(), source=sources())
     def test_any_options(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
         """Typed arguments and parsed segments give the variant that the service reads."""
-        options, _ = read_options(segments)
+        options, _ = parse_options(segments)
         typed = Variant(**data.draw(arguments(segments)))
         for variant in (typed, Variant.read(b"/".join(segments).decode("latin-1"))):
             self.assertEqual(options.canonical(), variant.canonical)
@@ -206,7 +206,7 @@ class VariantTests(SynchronousTestCase):
             text = percent_encode(value).encode() if name in TEXTS else value
             segments.append(name.encode() + b":" + text)
         self.assertEqual(
-            outcome(lambda: read_options(segments)[0].canonical()),
+            outcome(lambda: parse_options(segments)[0].canonical()),
             outcome(lambda: Variant(**values).canonical),
         )
 

@@ -33,7 +33,7 @@ from audioproxy.errors import (
 )
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from tests.support.http import (
@@ -678,7 +678,7 @@ class DownloadTests(VariantCase):
 
     def disposition(self, dl: bytes) -> str:
         """Return the Content-Disposition for a value of ``dl``."""
-        options, _ = read_options([b"dl:" + dl])
+        options, _ = parse_options([b"dl:" + dl])
         value = VariantHeaders.of(options).content_disposition
         assert value is not None and value.isascii()
         return value

@@ -108,7 +108,7 @@ class Mix:
     computed: bool
 
 
-def find_speakers(channels: int, layout: str | None) -> list[str] | None:
+def speaker_names(channels: int, layout: str | None) -> list[str] | None:
     """Return ffmpeg's names of the speakers of a source.
 
     They are None where neither labels nor ffmpeg's default layout name them, and where the labels
@@ -128,7 +128,7 @@ def find_speakers(channels: int, layout: str | None) -> list[str] | None:
     return speakers if all(any(side) for side in sides) else None
 
 
-def find_mix(source: int, layout: str | None, channels: int) -> Mix | None:
+def channel_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     """Return the change from a source's channels to one or two channels; None for no change."""
     if source == channels and layout in (None, OUTPUT_LAYOUTS[channels]):
         return None
@@ -150,10 +150,10 @@ def _speaker_gains(source: int, layout: str | None) -> list[tuple[float, float]]
     """Return the gains of all channels in the left and in the right output; None where unknown."""
     scene = _AMBISONIC.fullmatch(layout or "")
     if scene is None:
-        speakers = find_speakers(source, layout)
+        speakers = speaker_names(source, layout)
         return None if speakers is None else [_GAINS[speaker] for speaker in speakers]
     components = (int(scene[1]) + 1) ** 2
-    others = [] if scene[2] is None else find_speakers(source - components, scene[2])
+    others = [] if scene[2] is None else speaker_names(source - components, scene[2])
     if others is None or source != components + len(others):
         return None
     gains = [_OMNIDIRECTIONAL, _LEFT_TO_RIGHT, *[_OMITTED] * components][:components]

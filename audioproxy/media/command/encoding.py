@@ -10,8 +10,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.conversion import SOXR, output_depth
 from audioproxy.media.command.decoding import decoder_arguments, open_source, regularity_checks
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
-from audioproxy.media.command.encoders import ENCODERS as ENCODERS
-from audioproxy.media.command.encoders import bitrate_bounds
+from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds
 from audioproxy.media.command.filters import (
     copies_floats,
     filter_chain,
@@ -20,7 +19,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input
-from audioproxy.media.command.trim import fades_out, find_sample_range
+from audioproxy.media.command.trim import fades_out, trim_range
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
@@ -32,9 +31,6 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 # Containers and codecs whose last frame is decoded whole: all of its padding in MP4, and that of
 # Vorbis on a single page.
 _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
-
-# Moved to `audioproxy.media.command.filters`.
-expected_samples = output_samples
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
 #: arguments that select the resampler.
@@ -117,7 +113,7 @@ def encoder_arguments(
     :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)
-    seek, samples = find_sample_range(options, probe).seek, not copies_floats(options, probe)
+    seek, samples = trim_range(options, probe).seek, not copies_floats(options, probe)
     encoder = ENCODERS[options.f]
     codec, sample_format = encoder.encoders[output_depth(options, probe)]
     stated = stated_length(options, probe)
@@ -143,7 +139,7 @@ def encoder_arguments(
 
 def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
     """Return the command line of the decoder of an irregular source."""
-    seek, finite = find_sample_range(options, probe).seek, not copies_floats(options, probe)
+    seek, finite = trim_range(options, probe).seek, not copies_floats(options, probe)
     return decoder_arguments(ffmpeg, source, probe, seek, finite=finite)
 
 
@@ -160,7 +156,7 @@ def loudness_arguments(
     """
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     report = loudness_filters(output_rate(options, probe), layout)
-    filters, seek = filter_chain(options, probe) + report, find_sample_range(options, probe).seek
+    filters, seek = filter_chain(options, probe) + report, trim_range(options, probe).seek
     return _loudness_arguments(ffmpeg, source, probe, seek, filters, resampler)
 
 

@@ -38,7 +38,7 @@ def resampled_count(start: int, count: int, rate: int, output_rate: int) -> int:
     return max(1, resampled(start + count) - resampled(start))
 
 
-def find_tolerance(probe: Probe, output_rate: int) -> int:
+def length_tolerance(probe: Probe, output_rate: int) -> int:
     """Return the number of samples by which an output misses its length without a loss.
 
     Some codecs end within a frame, and decoders do not cut all last frames: a Vorbis block overlaps
@@ -56,7 +56,7 @@ def exact_length_filters(samples: int, rate: int, tolerance: int = _ROUNDING) ->
     If the excess is within the tolerance, it is dropped; otherwise all of it is kept.
 
     :param rate: Hz.
-    :param tolerance: as `find_tolerance` returns it.
+    :param tolerance: as `length_tolerance` returns it.
     """
     tail = min(samples, _LONGEST_PADDING * rate)
     body = samples - tail
@@ -90,7 +90,7 @@ def length_warning(
     """Return how an output differs from its stated length; None where it does not.
 
     :param stderr: what ffmpeg printed.
-    :param tolerance: as `find_tolerance` returns it.
+    :param tolerance: as `length_tolerance` returns it.
     """
     found = _TAIL.search(stderr)
     if found is None:

@@ -24,14 +24,14 @@ from audioproxy.media.command.conversion import (
     output_sample_format,
     working_format,
 )
-from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, find_mix, find_speakers
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, speaker_names
 from audioproxy.media.command.exact_length import (
     exact_length_filters,
-    find_tolerance,
+    length_tolerance,
     resampled_count,
 )
 from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
-from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, find_sample_range
+from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_range
 from audioproxy.media.probe import Probe
 
 #: All filters of ffmpeg that command lines contain, which are checked at boot.
@@ -83,7 +83,7 @@ def output_samples(options: VariantOptions, probe: Probe) -> int | None:
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    sample_range = find_sample_range(options, probe)
+    sample_range = trim_range(options, probe)
     if sample_range.length is None:
         return None
     start = sample_range.seek + sample_range.start
@@ -107,7 +107,7 @@ def is_too_short(options: VariantOptions, probe: Probe) -> bool:
     A length that was not measured does not count: padding a source that gives no samples would make
     it look decodable.
     """
-    length = find_sample_range(options, probe).length
+    length = trim_range(options, probe).length
     return probe.measured and length is not None and length < _least_samples(options, probe)
 
 
@@ -128,7 +128,7 @@ def _rates(options: VariantOptions, probe: Probe) -> set[int]:
 
 
 def _mix(options: VariantOptions, probe: Probe) -> Mix | None:
-    return find_mix(probe.channels, probe.layout, output_channels(options, probe))
+    return channel_mix(probe.channels, probe.layout, output_channels(options, probe))
 
 
 def _computes(options: VariantOptions) -> bool:
@@ -163,7 +163,7 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
 
     :raises InvalidOptions: for options that do not fit this source.
     """
-    sample_range = find_sample_range(options, probe)
+    sample_range = trim_range(options, probe)
     rate, layout = probe.sample_rate, _output_layout(options, probe)
     mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
@@ -213,7 +213,7 @@ def _changes(
     :param cut: restore the number of samples after the stages that have a rate of their own.
     """
     rate = probe.sample_rate
-    speakers = find_speakers(probe.channels, probe.layout)
+    speakers = speaker_names(probe.channels, probe.layout)
     labeled = speakers is not None and len(speakers) <= _MOST_LABELED
     if mix is not None and not labeled:
         # The filters of `enhance` need a layout.
@@ -242,7 +242,7 @@ def _finish(options: VariantOptions, probe: Probe, *, computed: bool, short: boo
     if short:
         stages.append(f"atrim=end_sample={samples}")
     if samples is not None:
-        stages.append(exact_length_filters(samples, output, find_tolerance(probe, output)))
+        stages.append(exact_length_filters(samples, output, length_tolerance(probe, output)))
     if stages:
         # Otherwise ffmpeg may convert the rate and the format in different places, and round
         # resampled audio to the format of the source.

@@ -73,7 +73,7 @@ def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = 
     return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
 
 
-def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
+def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     """Return the samples that the output covers.
 
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
-from audioproxy.media.lengths.find import find_length, run_reader
+from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.pcm import MOST_CHUNKS
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 from audioproxy.media.probe import Probe
@@ -34,7 +34,7 @@ _IS_FLOAT = 1
 _CONTAINERS = (16, 24, 32)
 
 
-async def find_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
+async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
     """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
 
     :param size: bytes of the source.
@@ -45,7 +45,7 @@ async def find_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
         order = "be" if probe.codec.endswith("be") else "le"
         codec = f"pcm_s{container}{order}"
         probe = replace(probe, codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
-    probe = probe.with_length(await find_length(read, size, probe))
+    probe = probe.with_length(await read_length(read, size, probe))
     if probe.length is None:
         return probe
     # ffprobe has derived both from the wrong size of a sample.

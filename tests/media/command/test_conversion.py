@@ -15,7 +15,7 @@ from audioproxy.media.command.conversion import (
     working_format,
 )
 from audioproxy.media.probe import Probe
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 
 CD = Probe("flac", "flac", Decimal(10), True, bit_depth=16)
 
@@ -38,7 +38,7 @@ class DepthTests(SynchronousTestCase):
             ("f:mp3", {24: ""}),
         ):
             for source, depth in depths.items():
-                found = output_depth(parse_options(text), replace(CD, bit_depth=source))
+                found = output_depth(options_of(text), replace(CD, bit_depth=source))
                 self.assertEqual(found, depth, (text, source))
 
 
@@ -52,7 +52,7 @@ class SampleFormatTests(SynchronousTestCase):
         """
         found = {
             f"{token}{depth}": output_sample_format(
-                parse_options(f"f:{token}" + (f"/bd:{depth}" if depth else "")), CD
+                options_of(f"f:{token}" + (f"/bd:{depth}" if depth else "")), CD
             )
             for token, row in FORMATS.items()
             for depth in row.depths or ("",)
@@ -66,7 +66,7 @@ class SampleFormatTests(SynchronousTestCase):
         """Without ``bd``, the sample format is that of the default depth."""
         for source, name in ((8, "s16"), (24, "s32"), (32, "flt")):
             probe = replace(CD, bit_depth=source)
-            self.assertEqual(output_sample_format(parse_options("f:wav"), probe), name)
+            self.assertEqual(output_sample_format(options_of("f:wav"), probe), name)
 
     def test_working_format(self) -> None:
         """Stages compute samples in double precision, at a rate that the filter states (D60)."""
@@ -84,7 +84,7 @@ class DitherTests(SynchronousTestCase):
         for decoded in (8, 16, 20, 24, 32, 64):
             for depth in ("16", "24", "32f"):
                 for computed in (False, True):
-                    options = parse_options(f"f:wav/bd:{depth}")
+                    options = options_of(f"f:wav/bd:{depth}")
                     probe = replace(CD, decoded_bits=decoded)
                     found = dither_filter(options, probe, computed=computed)
                     expected = None
@@ -95,7 +95,7 @@ class DitherTests(SynchronousTestCase):
     def test_decoded_bits(self) -> None:
         """The bits of decoded samples decide, not those that the source states (D60)."""
         lossy = replace(CD, bit_depth=16, decoded_bits=64)
-        options = parse_options("f:flac")
+        options = options_of("f:flac")
         self.assertIsNotNone(dither_filter(options, lossy, computed=False))
         self.assertIsNone(dither_filter(options, CD, computed=False))
 
@@ -106,5 +106,5 @@ class DitherTests(SynchronousTestCase):
         for token in tokens:
             for decoded in (16, 64):
                 probe = replace(CD, decoded_bits=decoded)
-                options = parse_options(f"f:{token}")
+                options = options_of(f"f:{token}")
                 self.assertIsNone(dither_filter(options, probe, computed=True), token)

@@ -18,7 +18,7 @@ from audioproxy.media.command.decoding import (
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import local_input
 from audioproxy.media.probe import Probe
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 
 STEREO = Probe("mp3", "mp3", Decimal(60), True, sample_rate=44100, decoded_bits=64, layout="stereo")
 FLOATS = replace(STEREO, container="wav", codec="pcm_f32le")
@@ -103,7 +103,7 @@ class DecodedTests(SynchronousTestCase):
 
         It starts at the position to which the decoder seeks, and may read nothing but its stdin.
         """
-        options = parse_options("f:ogg/t:20:5/fade:1:1")
+        options = options_of("f:ogg/t:20:5/fade:1:1")
         alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, FLOATS))
         words = " ".join(encoder_arguments("ffmpeg", decoded_stream(FLOATS), options, FLOATS))
         checks = ",".join(regularity_checks(SOURCE, FLOATS, 1, samples=True))
@@ -140,7 +140,7 @@ class CheckTests(SynchronousTestCase):
             ("f:peaks", True),
         ):
             probe = replace(FLOATS, bit_depth=32)
-            words = encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
+            words = encoder_arguments("ffmpeg", SOURCE, options_of(text), probe)
             self.assertEqual("silencedetect" in " ".join(words), checked, text)
 
     def test_codecs(self) -> None:

@@ -7,7 +7,7 @@ from math import sqrt
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.downmix import NAMED_LAYOUTS, Mix, find_mix, find_speakers
+from audioproxy.media.command.downmix import NAMED_LAYOUTS, Mix, channel_mix, speaker_names
 
 # Gains of Recommendation ITU-R BS.775: 3 dB and 6 dB lower.
 LOWER, LOWEST = sqrt(1 / 2), 1 / 2
@@ -45,7 +45,7 @@ Rows = list[list[float]]
 
 def gains(channels: int, layout: str | None, outputs: int) -> Rows:
     """Return the gain of each channel in each output, as the text of the filter has them."""
-    mix = find_mix(channels, layout, outputs)
+    mix = channel_mix(channels, layout, outputs)
     assert mix is not None
     if mix.filter.endswith(f",{BOTH_SIDES}"):
         return gains(channels, layout, 1) * 2
@@ -111,7 +111,7 @@ class RecommendationTests(MixTestCase):
         left = f"c0={front}*c0+{lower}*c2+{lower}*c4"
         right = f"c1={front}*c1+{lower}*c2+{lower}*c5"
         for layout in ("5.1", "5.1(side)", None):
-            mix = find_mix(6, layout, 2)
+            mix = channel_mix(6, layout, 2)
             self.assertEqual(mix, Mix(f"pan=stereo|{left}|{right}", computed=True))
 
     def test_coefficients(self) -> None:
@@ -174,7 +174,7 @@ class RecommendationTests(MixTestCase):
             *(f"2 channels ({pair})" for pair in ("FL+FR", "FR+FL", "BL+BR")),
         ):
             mix = Mix("pan=mono|c0=0.500000000*c0+0.500000000*c1", computed=True)
-            self.assertEqual(find_mix(2, layout, 1), mix, layout)
+            self.assertEqual(channel_mix(2, layout, 1), mix, layout)
 
     def test_full_scale(self) -> None:
         """The highest sum of gains is 1: no source clips, and none is softer than needed (D60)."""
@@ -182,7 +182,7 @@ class RecommendationTests(MixTestCase):
         sources += [(channels, None) for channels in range(1, 65)]
         for channels, layout in sources:
             for outputs in (1, 2):
-                if channels > 1 and find_mix(channels, layout, outputs) is not None:
+                if channels > 1 and channel_mix(channels, layout, outputs) is not None:
                     sums = [sum(row) for row in gains(channels, layout, outputs)]
                     rounding = channels * ROUNDING
                     self.assertTrue(min(sums) > 0, (channels, layout))
@@ -195,11 +195,11 @@ class CopyTests(MixTestCase):
     def test_no_change(self) -> None:
         """Mono stays mono and stereo stays stereo, whether labeled or not."""
         for layout in (None, "mono"):
-            self.assertIsNone(find_mix(1, layout, 1))
+            self.assertIsNone(channel_mix(1, layout, 1))
         for layout in (None, "stereo"):
-            self.assertIsNone(find_mix(2, layout, 2))
+            self.assertIsNone(channel_mix(2, layout, 2))
         relabeled = Mix("channelmap=map=0:channel_layout=mono", computed=False)
-        self.assertEqual(find_mix(1, "1 channels (BL)", 1), relabeled)
+        self.assertEqual(channel_mix(1, "1 channels (BL)", 1), relabeled)
 
     def test_copies(self) -> None:
         """A channel that is alone in an output keeps its level, and no sample is computed (D60)."""
@@ -215,9 +215,9 @@ class CopyTests(MixTestCase):
             (2, "2 channels (UNSD+FR)", "0|1"),
         ):
             mix = Mix(f"channelmap=map={copied}:channel_layout=stereo", computed=False)
-            self.assertEqual(find_mix(channels, layout, 2), mix, layout)
+            self.assertEqual(channel_mix(channels, layout, 2), mix, layout)
         mono = "channelmap=map={}:channel_layout=mono"
-        found = find_mix(2, "2 channels (LFE+FC)", 1)
+        found = channel_mix(2, "2 channels (LFE+FC)", 1)
         self.assertEqual(found, Mix(mono.format(1), computed=False))
         for channels, layout, copied in (
             (1, None, 0),
@@ -227,11 +227,11 @@ class CopyTests(MixTestCase):
             (2, "2 channels (LFE+FC)", 1),
         ):
             both = Mix(f"{mono.format(copied)},{BOTH_SIDES}", computed=False)
-            self.assertEqual(find_mix(channels, layout, 2), both, layout)
+            self.assertEqual(channel_mix(channels, layout, 2), both, layout)
 
 
 class SpeakersTests(SynchronousTestCase):
-    """`find_speakers`"""
+    """`speaker_names`"""
 
     def test_known(self) -> None:
         """Speakers are known by the layout's name, by their labels, or by their number."""
@@ -243,13 +243,13 @@ class SpeakersTests(SynchronousTestCase):
             (2, "2 channels (FL@left+FR@right)", "FL FR"),
             *((count(name), name, text.replace("+", " ")) for name, text in NAMED_LAYOUTS.items()),
         ):
-            self.assertEqual(find_speakers(channels, layout), speakers.split(), layout)
+            self.assertEqual(speaker_names(channels, layout), speakers.split(), layout)
 
     def test_assumed(self) -> None:
         """Unlabeled channels have the layouts that ffmpeg assumes for their number."""
         for channels, name in ((2, "stereo"), (4, "4.0"), (5, "5.0"), (6, "5.1"), (7, "6.1")):
-            self.assertEqual(find_speakers(channels, None), NAMED_LAYOUTS[name].split("+"))
-        self.assertEqual(find_speakers(8, None), NAMED_LAYOUTS["7.1"].split("+"))
+            self.assertEqual(speaker_names(channels, None), NAMED_LAYOUTS[name].split("+"))
+        self.assertEqual(speaker_names(8, None), NAMED_LAYOUTS["7.1"].split("+"))
 
     def test_unknown(self) -> None:
         """The speakers are unknown if a label is unknown, missing, or leaves a side silent."""
@@ -266,7 +266,7 @@ class SpeakersTests(SynchronousTestCase):
             (2, "2 channels (FL+USR50)"),
             (2, "unknown"),
         ):
-            self.assertIsNone(find_speakers(channels, layout), (channels, layout))
+            self.assertIsNone(speaker_names(channels, layout), (channels, layout))
 
 
 class AmbisonicTests(MixTestCase):
@@ -293,13 +293,13 @@ class AmbisonicTests(MixTestCase):
             if "stereo" in layout:
                 other = other.replace(f"*c{terms[-1][1]}", f"*c{int(terms[-1][1]) + 1}")
             mix = Mix(f"pan=stereo|c0={one}|c1={other}", computed=True)
-            self.assertEqual(find_mix(channels, layout, 2), mix, layout)
+            self.assertEqual(channel_mix(channels, layout, 2), mix, layout)
 
     def test_mono(self) -> None:
         """Mono is W alone, which keeps its level; channels beside the scene are mixed to it."""
         alone = Mix("channelmap=map=0:channel_layout=mono", computed=False)
         for channels, layout in ((4, "ambisonic 1"), (9, "ambisonic 2"), (64, "ambisonic 7")):
-            self.assertEqual(find_mix(channels, layout, 1), alone, layout)
+            self.assertEqual(channel_mix(channels, layout, 1), alone, layout)
         third = 1 / 3
         mixed = [[third, 0, 0, 0, third, third]]
         self.assert_gains(gains(6, "ambisonic 1+stereo", 1), mixed, "stereo")
@@ -312,8 +312,8 @@ class AmbisonicTests(MixTestCase):
             (6, "ambisonic 1+2 channels (UNSD+FR)"),
         ):
             for outputs in (1, 2):
-                found = find_mix(channels, layout, outputs)
-                self.assertEqual(found, find_mix(channels, "unknown", outputs), layout)
+                found = channel_mix(channels, layout, outputs)
+                self.assertEqual(found, channel_mix(channels, "unknown", outputs), layout)
 
 
 class UnlabeledTests(MixTestCase):
@@ -331,7 +331,7 @@ class UnlabeledTests(MixTestCase):
             self.assert_gains(gains(channels, layout, 2), stereo, channels)
             self.assert_gains(gains(channels, layout, 1), [[1 / channels] * channels], channels)
             for outputs in (1, 2):
-                mix = find_mix(channels, layout, outputs)
+                mix = channel_mix(channels, layout, outputs)
                 assert mix is not None
                 self.assertTrue(mix.computed)
 

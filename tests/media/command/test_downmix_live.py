@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.downmix import NAMED_LAYOUTS, find_speakers
+from audioproxy.media.command.downmix import NAMED_LAYOUTS, speaker_names
 from tests.support.audio import run
 from tests.support.programs import FFMPEG
 
@@ -24,4 +24,4 @@ class LayoutsTests(SynchronousTestCase):
         self.assertIn("LFE2", names)
         for name in set(names) - {"FL", "FR"}:
             layout = f"3 channels (FL+FR+{name})"
-            self.assertEqual(find_speakers(3, layout), ["FL", "FR", name])
+            self.assertEqual(speaker_names(3, layout), ["FL", "FR", name])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.parser import parse_options
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.encoding import (
     check_bitrate,
@@ -19,7 +19,7 @@ from audioproxy.media.command.encoding import (
 )
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.probe import Probe
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
@@ -37,7 +37,7 @@ FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
 def command(text: str, probe: Probe = CD) -> list[str]:
     """Return the command line for options as in a URL."""
-    return encoder_arguments("ffmpeg", SOURCE, parse_options(text), probe)
+    return encoder_arguments("ffmpeg", SOURCE, options_of(text), probe)
 
 
 @st.composite
@@ -110,7 +110,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_resampler(self) -> None:
         """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""
-        words = encoder_arguments("ffmpeg", SOURCE, parse_options("f:opus"), CD, SWRESAMPLE)
+        words = encoder_arguments("ffmpeg", SOURCE, options_of("f:opus"), CD, SWRESAMPLE)
         replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
         expected = " ".join(command("f:opus")).replace(RESAMPLER, replaced)
         self.assertEqual(" ".join(words), expected)
@@ -119,7 +119,7 @@ class CommandTests(SynchronousTestCase):
     def test_remote(self) -> None:
         """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
         source = Input("https://a.test/b", ("https", "tls", "tcp"))
-        words = encoder_arguments("/bin/ffmpeg", source, parse_options("f:mp3"), CD)
+        words = encoder_arguments("/bin/ffmpeg", source, options_of("f:mp3"), CD)
         self.assertEqual(words[0], "/bin/ffmpeg")
         self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
 
@@ -131,7 +131,7 @@ class CommandTests(SynchronousTestCase):
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
         """Any options and source give a command line or a refusal that quotes an option (D13)."""
-        options, _ = read_options(segments)
+        options, _ = parse_options(segments)
         try:
             words = encoder_arguments("ffmpeg", SOURCE, options, probe)
         except InvalidOptions as refusal:
@@ -193,7 +193,7 @@ class QualityTests(SynchronousTestCase):
             form, segment = text.split("/")[:2]
             self.assertEqual(error.message, f'"{segment}" is not accepted: {form} at {message}')
         for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
-            check_bitrate(parse_options(text), CD)
+            check_bitrate(options_of(text), CD)
 
 
 class RateAndDepthTests(SynchronousTestCase):
@@ -216,7 +216,7 @@ class RateAndDepthTests(SynchronousTestCase):
             ("f:mp3/sr:22050", {44100: 22050}),
         ):
             for source, rate in rates.items():
-                found = output_rate(parse_options(text), replace(CD, sample_rate=source))
+                found = output_rate(options_of(text), replace(CD, sample_rate=source))
                 self.assertEqual(found, rate, (text, source))
 
     def test_depth_arguments(self) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.exact_length import find_tolerance, length_warning, resampled_count
+from audioproxy.media.command.exact_length import length_tolerance, length_warning, resampled_count
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from tests.support.strategies import DETERMINISTIC
@@ -60,10 +60,10 @@ class WarningTests(SynchronousTestCase):
     def test_blocks(self) -> None:
         """A difference of less than a block of Vorbis, or a frame of mp3, is no loss (D57)."""
         vorbis = Probe("ogg", "vorbis", None, False, 44100)
-        self.assertEqual(find_tolerance(vorbis, 44100), 64)
+        self.assertEqual(length_tolerance(vorbis, 44100), 64)
         for block, rate, tolerance in ((0, 8000, 64), (2048, 44100, 2048), (2048, 8000, 372)):
             known = vorbis.with_length(SourceLength(90_000, block=block))
-            self.assertEqual(find_tolerance(known, rate), tolerance)
+            self.assertEqual(length_tolerance(known, rate), tolerance)
         for count, silent in ((7628, False), (7627, True)):
             warning = length_warning(TAIL % count, 80_000, 8000, 372)
             self.assertEqual(warning is not None, silent)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.media.command.downmix import find_mix
+from audioproxy.media.command.downmix import channel_mix
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.media.command.filters import (
     filter_chain,
@@ -21,7 +21,7 @@ from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.command.trim import FEW_SAMPLES
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 RATE_FILTER = "aformat=sample_rates=44100"
@@ -71,7 +71,7 @@ def counted(samples: int, rate: int = 44100) -> Probe:
 def chain(text: str, probe: Probe = STEREO, **fields: object) -> str:
     """Return the chain for options as in a URL, and for a probe result with these fields."""
     changed = replace(probe, **fields)
-    options = parse_options(text)
+    options = options_of(text)
     return ",".join(filter_chain(options, changed))
 
 
@@ -256,7 +256,7 @@ class ChainTests(SynchronousTestCase):
                 f"{WORKING},{VOICE},{WORKING},{EBU},{WORKING}",
             ),
         ):
-            options = parse_options(text)
+            options = options_of(text)
             for samples in (1, enough - 1):
                 short = counted(samples, rate)
                 self.assertTrue(is_too_short(options, short))
@@ -279,7 +279,7 @@ class ChainTests(SynchronousTestCase):
         self.assertIn(",apad=whole_len=16384,", chain("f:wav/norm:ebu", fast))
         self.assertIn(",apad=whole_len=65536,", chain("f:wav/enhance:voice", fast))
         for text, rate in (("f:wav/norm:ebu", 192_000), ("f:wav/enhance:voice", 48_000)):
-            self.assertFalse(is_too_short(parse_options(text), counted(1, rate)))
+            self.assertFalse(is_too_short(options_of(text), counted(1, rate)))
 
     def test_few_samples_of_a_region(self) -> None:
         """A region too short for a resampler is padded after ``t``; its exact length comes last.
@@ -303,7 +303,7 @@ class ChainTests(SynchronousTestCase):
             (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
         ):
             self.assertEqual(chain("f:ogg/sr:8000", probe), last)
-            self.assertFalse(is_too_short(parse_options("f:ogg/sr:8000"), probe))
+            self.assertFalse(is_too_short(options_of("f:ogg/sr:8000"), probe))
 
     def test_exact_length(self) -> None:
         """The last filters give the output its exact length, at the output's rate.
@@ -367,12 +367,12 @@ class ChainTests(SynchronousTestCase):
         """`may_need_length` is true if an unmeasured source is trimmed or resampled (D12, D13)."""
         needed = ("f:wav/sr:8000", "f:opus", "f:wav/t:1", "f:wav/norm:ebu", "f:wav/enhance:voice")
         for text in ("f:wav", "f:wav/sr:44100", "f:wav/gain:3/fade:1/ch:1", *needed):
-            options = parse_options(text)
+            options = options_of(text)
             self.assertIs(may_need_length(options, STEREO), text in needed, text)
             self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
         for text, rate in (("f:wav/norm:ebu", 192_000), ("f:opus/enhance:voice", 48_000)):
             probe = replace(STEREO, sample_rate=rate)
-            self.assertFalse(may_need_length(parse_options(text), probe), text)
+            self.assertFalse(may_need_length(options_of(text), probe), text)
 
 
 class ChannelTests(SynchronousTestCase):
@@ -386,7 +386,7 @@ class ChannelTests(SynchronousTestCase):
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
-                self.assertEqual(output_channels(parse_options(text), probe), count)
+                self.assertEqual(output_channels(options_of(text), probe), count)
 
     def test_peaks(self) -> None:
         """ffmpeg mixes stereo down for peaks only if there is a stage other than trimming."""
@@ -394,15 +394,15 @@ class ChannelTests(SynchronousTestCase):
             *("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"),
             *("f:peaks/gain:0", "f:peaks/fade:0:0"),
         ):
-            self.assertEqual(output_channels(parse_options(text), STEREO), 2, text)
+            self.assertEqual(output_channels(options_of(text), STEREO), 2, text)
             self.assertNotIn("mono", chain(text), text)
         for text in ("gain:1", "fade:0.1", "norm:ebu", "enhance:voice"):
-            self.assertEqual(output_channels(parse_options(f"f:peaks/{text}"), STEREO), 1, text)
+            self.assertEqual(output_channels(options_of(f"f:peaks/{text}"), STEREO), 1, text)
             self.assertIn(f",{TO_MONO},", chain(f"f:peaks/{text}"), text)
         for channels, text, count in ((1, "ch:1", 1), (1, "ch:2", 2), (6, "ch:1", 1), (6, "", 1)):
             probe = replace(STEREO, channels=channels)
             self.assertEqual(
-                output_channels(parse_options(f"f:peaks/{text}".strip("/")), probe), count
+                output_channels(options_of(f"f:peaks/{text}".strip("/")), probe), count
             )
 
     def test_mix(self) -> None:
@@ -417,7 +417,7 @@ class ChannelTests(SynchronousTestCase):
             ("ch:2", 9, None, 2),
             ("ch:2", 4, "ambisonic 1", 2),
         ):
-            mix = find_mix(channels, layout, outputs)
+            mix = channel_mix(channels, layout, outputs)
             assert mix is not None
             last = {1: MONO, 2: WORKING}[outputs]
             stages = f"{UNMIXED},{mix.filter},{last}"
@@ -437,7 +437,7 @@ class ChannelTests(SynchronousTestCase):
             ("ch:1", 8, "cube", 1),
             ("f:peaks", 6, "5.1", 1),
         ):
-            mix = find_mix(channels, layout, outputs)
+            mix = channel_mix(channels, layout, outputs)
             last = {1: MONO, 2: WORKING}[outputs]
             stages = f"{last},{VOICE}" if mix is None else f"{UNMIXED},{VOICE},{mix.filter}"
             found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
@@ -453,7 +453,7 @@ class ChannelTests(SynchronousTestCase):
             *((channels, None) for channels in (3, 9, 64)),
             *((10, "5.1.4"), (16, "hexadecagonal")),
         ):
-            mix = find_mix(channels, layout, 2)
+            mix = channel_mix(channels, layout, 2)
             assert mix is not None
             found = chain("ch:2/enhance:voice", channels=channels, layout=layout)
             self.assertEqual(found, f"{UNMIXED},{mix.filter},{VOICE},{WORKING}", layout)

@@ -11,14 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.command.trim import (
     SampleRange,
-    find_sample_range,
     may_seek,
     needs_measuring,
     starts_past_end,
+    trim_range,
 )
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from tests.support.audio import parse_options
+from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC
 
 
@@ -55,7 +55,7 @@ def exact(samples: int = 441000, rate: int = 44100, *, padded: bool = False) -> 
 
 
 class SampleRangeTests(SynchronousTestCase):
-    """`find_sample_range`"""
+    """`trim_range`"""
 
     def test_samples(self) -> None:
         """``t`` is converted to samples of the source, rounded to the nearest.
@@ -78,12 +78,12 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:9:9", exact(padded=True), SampleRange(352800, 44100, 88200, 44100)),
             ("t:1:1", exact(padded=True), SampleRange(0, 44100, 88200, 44100)),
         ):
-            self.assertEqual(find_sample_range(parse_options(text), probe), sample_range, text)
+            self.assertEqual(trim_range(options_of(text), probe), sample_range, text)
 
     def test_cut(self) -> None:
         """A region that extends past the end of the source is cut at the end (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
-            self.assertEqual(find_sample_range(parse_options(text), exact()).length, 44100, text)
+            self.assertEqual(trim_range(options_of(text), exact()).length, 44100, text)
 
     def test_lower_bound(self) -> None:
         """If only a least length is certain, the length of a region before it is certain (D57)."""
@@ -94,7 +94,7 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:1:1.001", None),
             ("t:1", None),
         ):
-            found = find_sample_range(parse_options(text), at_least)
+            found = trim_range(options_of(text), at_least)
             self.assertEqual(found.length, length, text)
 
     def test_no_sample(self) -> None:
@@ -111,8 +111,8 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:0.005", slow, less),
             ("t:1:0.001", source(rate=100), shorter),
         ):
-            options = parse_options(f"{text}/fade:0:0.001")
-            error = self.assertRaises(InvalidOptions, find_sample_range, options, probe)
+            options = options_of(f"{text}/fade:0:0.001")
+            error = self.assertRaises(InvalidOptions, trim_range, options, probe)
             self.assertEqual(error.message, f'"{text}" is not accepted: {message}')
         for text, probe, length in (
             ("t:9.999", exact(), 44),
@@ -120,7 +120,7 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:1:0.01", exact(1000, 100), 1),
             ("fade:0:1", source().with_decoded_samples(1), 1),
         ):
-            self.assertEqual(find_sample_range(parse_options(text), probe).length, length, text)
+            self.assertEqual(trim_range(options_of(text), probe).length, length, text)
 
     def test_seek(self) -> None:
         """If seeks are exact, decoding starts at a whole second, 1 s or more before the region."""
@@ -135,9 +135,7 @@ class SampleRangeTests(SynchronousTestCase):
                 ("t:2:1", SampleRange(44100, 44100, 88200, 44100)),
                 ("t:41.25", SampleRange(1764000, 55125, None, 2590875)),
             ):
-                self.assertEqual(
-                    find_sample_range(parse_options(text), probe), sample_range, (codec, text)
-                )
+                self.assertEqual(trim_range(options_of(text), probe), sample_range, (codec, text))
 
     def test_seek_to_frame(self) -> None:
         """In flac, decoding starts at the frame in which that second begins.
@@ -150,8 +148,8 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:2:1", SampleRange(9 * 4608, 46728, 90828, 44100)),
             ("t:41.25", SampleRange(382 * 4608, 58869, None, 2590875)),
         ):
-            options = parse_options(text)
-            self.assertEqual(find_sample_range(options, probe), sample_range, text)
+            options = options_of(text)
+            self.assertEqual(trim_range(options, probe), sample_range, text)
 
     def test_may_seek(self) -> None:
         """The end of a source is read if a seek depends on it: only where joined files differ."""
@@ -164,30 +162,30 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:41.25", "wav/pcm_s16le", False),
             *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "ogg/opus", "mp3/mp3")),
         ):
-            found = may_seek(parse_options(text), source("100", *kind.split("/")))
+            found = may_seek(options_of(text), source("100", *kind.split("/")))
             self.assertEqual(found, needed, (text, kind))
 
     def test_unconfirmed(self) -> None:
         """If the end of a source does not confirm that it is one stream, it is not sought in."""
-        options = parse_options("t:41.25")
+        options = options_of("t:41.25")
         for kind in "flac/flac mov/alac mov/aac ogg/opus mp3/mp3".split():
-            found = find_sample_range(options, source("100", *kind.split("/"), seekable=False))
+            found = trim_range(options, source("100", *kind.split("/"), seekable=False))
             self.assertEqual((found.seek, found.start), (0, 1819125), kind)
 
     def test_bytes_per_second(self) -> None:
         """Uncompressed audio is not sought in if its header states a false rate of bytes."""
-        options = parse_options("t:41.25")
+        options = options_of("t:41.25")
         for bitrate, seek in ((None, 1764000), (44100 * 32, 1764000), (44100 * 16, 0)):
-            found = find_sample_range(options, source("100", bitrate=bitrate))
+            found = trim_range(options, source("100", bitrate=bitrate))
             self.assertEqual(found.seek, seek)
 
     def test_no_seek(self) -> None:
         """Where seeking is not exact, the source is decoded from its start."""
-        options = parse_options("t:41.25")
+        options = options_of("t:41.25")
         kinds = "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3 caf/alac"
         kinds += " wav/adpcm_ima_wav w64/adpcm_g722 aiff/adpcm_ima_qt wav/wmav2 caf/flac wav/mp3"
         for kind in kinds.split():
-            found = find_sample_range(options, source("100", *kind.split("/")))
+            found = trim_range(options, source("100", *kind.split("/")))
             self.assertEqual((found.seek, found.start), (0, 1819125), kind)
 
     @DETERMINISTIC
@@ -207,7 +205,7 @@ class SampleRangeTests(SynchronousTestCase):
         if length is not None:
             probe = probe.with_decoded_samples(length * rate // 1000)
         try:
-            sample_range = find_sample_range(parse_options(text), probe)
+            sample_range = trim_range(options_of(text), probe)
         except InvalidOptions:
             assert length is not None
             self.assertGreaterEqual(start, length)
@@ -236,7 +234,7 @@ class PastEndTests(SynchronousTestCase):
             *(("t:9.999", source(), False), ("t:99", source(None), False)),
             *(("f:wav", source(), False), ("t:0.005", source("0.006", rate=500), True)),
         ):
-            self.assertIs(starts_past_end(parse_options(text), probe), past, text)
+            self.assertIs(starts_past_end(options_of(text), probe), past, text)
 
 
 class MeasuringTests(SynchronousTestCase):
@@ -275,8 +273,8 @@ class MeasuringTests(SynchronousTestCase):
         ):
             for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
                 self.assertIs(
-                    needs_measuring(parse_options(text), probe), probe in needs, (text, probe)
+                    needs_measuring(options_of(text), probe), probe in needs, (text, probe)
                 )
         for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
-            found = needs_measuring(parse_options("f:wav"), probe, irregular=True)
+            found = needs_measuring(options_of("f:wav"), probe, irregular=True)
             self.assertIs(found, probe in (confirmed, claimed), probe)

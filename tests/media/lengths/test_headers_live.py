@@ -8,7 +8,7 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.exact_length import find_tolerance, length_warning, resampled_count
+from audioproxy.media.command.exact_length import length_tolerance, length_warning, resampled_count
 from audioproxy.media.command.inputs import local_input
 from tests.support.audio import (
     Sound,
@@ -17,7 +17,7 @@ from tests.support.audio import (
     decode,
     decode_all,
     noise,
-    parse_options,
+    options_of,
     probe_length,
     render,
     render_all,
@@ -189,7 +189,7 @@ class OutputTests(SynchronousTestCase):
                 self.assertEqual((stated_samples(output), len(decode(output))), (count, count))
         # The encoder's last block is missing.
         source = sources()["vorbis.ogg"]
-        options = parse_options("f:wav")
+        options = options_of("f:wav")
         last = source.rindex(b"OggS\0")
         granule = int.from_bytes(source[last + 6 : last + 14], "little") + 1000
         longer = source[: last + 6] + granule.to_bytes(8, "little") + source[last + 14 :]
@@ -197,7 +197,7 @@ class OutputTests(SynchronousTestCase):
         found = probe_length(longer)
         command = encoder_arguments("ffmpeg", local_input(), options, found)
         stderr = run(command, longer).stderr
-        self.assertIsNone(length_warning(stderr, granule, RATE, find_tolerance(found, RATE)))
+        self.assertIsNone(length_warning(stderr, granule, RATE, length_tolerance(found, RATE)))
         self.assertIsNotNone(length_warning(stderr, granule, RATE))
 
     def with_checksum(self, ogg: bytes, at: int) -> bytes:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.lengths.padded import find_padding
+from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from tests.media.lengths.test_pcm import chunk, w64, wav
@@ -44,11 +44,11 @@ def description(
 def find(file: bytes, container: str = "wav", codec: str = "pcm_f24le") -> Probe:
     """Return the probe of a file in memory."""
     found = replace(PROBE, container=container, codec=codec)
-    return run_in_memory(lambda read: find_padding(read, len(file), found), file)
+    return run_in_memory(lambda read: resolve_padding(read, len(file), found), file)
 
 
 class PaddingTests(SynchronousTestCase):
-    """`find_padding`"""
+    """`resolve_padding`"""
 
     def test_containers(self) -> None:
         """A sample has the bits of its container, of which the valid ones are its depth."""

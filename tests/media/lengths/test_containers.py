@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.find import find_length
+from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe
 from tests.media.lengths.test_flac import flac, frame
 from tests.support.audio import find_length_of
@@ -14,7 +14,7 @@ FLAC = Probe("flac", "flac", None, False, sample_rate=44100)
 
 
 class FindTests(SynchronousTestCase):
-    """`find_length`"""
+    """`read_length`"""
 
     def reads(self, file: bytes, probe: Probe = FLAC) -> list[tuple[int, int]]:
         """Return the offset and the size of each read of a search."""
@@ -24,7 +24,7 @@ class FindTests(SynchronousTestCase):
             reads.append((offset, count))
             return file[offset : offset + count]
 
-        finding = find_length(read, len(file), probe)
+        finding = read_length(read, len(file), probe)
         self.successResultOf(Deferred.fromCoroutine(finding))
         return reads
 

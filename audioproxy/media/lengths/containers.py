@@ -38,7 +38,7 @@ _LARGEST_WINDOW = 1024 * 1024
 _MOST_READS = 16
 
 
-async def find_length(read: ReadRange, size: int, probe: Probe) -> SourceLength | None:
+async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength | None:
     """Return the length of a source; None where nothing confirms it.
 
     The result depends on the bytes of the source alone.
