@@ -57,17 +57,8 @@ def _sox(source: bytes, rate: int, depth: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder, "in.wav"), Path(folder, "out.wav")
         before.write_bytes(source)
-        words: list[str | Path] = [
-            "sox",
-            "-V1",
-            before,
-            "-b",
-            depth,
-            after,
-            "rate",
-            "-v",
-            str(rate),
-        ]
+        words: list[str | Path] = ["sox", "-V1", before, "-b", depth, after]
+        words += ["rate", "-v", str(rate)]
         subprocess.run(words, check=True)
         return after.read_bytes()
 
