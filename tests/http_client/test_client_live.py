@@ -12,7 +12,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import platformTrust
-from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -112,7 +111,7 @@ class RealTests(TestCase):
                 self.assertEqual(asked, await response.read(5))
                 if asked:
                     # It is idle when the bytes arrive.
-                    await deferLater(reactor, delay + 0.01)
+                    await self.connections[-1].ended
                 self.answer = reply(200, b"right")
                 for _ in range(20):
                     response = await self.client.request("GET", self.url, {})
