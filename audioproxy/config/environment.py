@@ -63,8 +63,8 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, parse in _PARSERS.items():
-        unset = name == "AWS_REGION" and not environ.get(name)
-        variable = _DEFAULT_REGION if unset else name
+        without_region = name == "AWS_REGION" and not environ.get(name)
+        variable = _DEFAULT_REGION if without_region else name
         if environ.get(variable) or (name == "AP_SOURCE_ALLOWLIST" and name in environ):
             present.add(name)
             try:

@@ -118,13 +118,13 @@ def existing_path(
     """Return a parser of paths.
 
     :param exists: returns whether a path names something of this kind. It accepts any text.
-    :param mode: what this process must be permitted to do, for `os.access`.
+    :param mode: what this process must be permitted to do, for ``os.access``.
     :param ability: the same in a word.
     """
     wanted = f"an existing {kind}, {ability} by this process, is required"
 
     def read(text: str) -> str:
-        # This comes first: `os.access` raises on a NUL character.
+        # This comes first: os.access() raises on a NUL character.
         if not exists(text):
             raise InvalidValue(f"{quote(text)} is not a {kind}", wanted)
         if not os.access(text, mode):
