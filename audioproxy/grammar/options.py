@@ -201,11 +201,15 @@ class VariantOptions:
 
     def canonical(self) -> str:
         """Return the canonical options string: ascending keys, shortest values (D4)."""
-        return "/".join(
-            f"{key}:{spell(value)}"
+        return "/".join(self.segments().values())
+
+    def segments(self) -> dict[str, str]:
+        """Return the segments of the canonical options string by key."""
+        return {
+            key: f"{key}:{spell(value)}"
             for key in _ASCENDING
             if (value := getattr(self, key)) is not None
-        )
+        }
 
 
 #: The rows of all options, by key.
@@ -232,8 +236,7 @@ def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
 
 def describe_options(options: VariantOptions) -> Iterator[tuple[str, str]]:
     """Yield each segment of the canonical options string with its description."""
-    for segment in options.canonical().split("/"):
-        key = segment.partition(":")[0]
+    for key, segment in options.segments().items():
         yield segment, OPTIONS[key].describe(getattr(options, key), options)
 
 
