@@ -13,7 +13,7 @@ from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import bounded, thread_per_call
 from audioproxy.config import BucketStore, Config, Problem, S3Config
-from audioproxy.errors import RenderTimeout
+from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.request import VariantRequest
@@ -35,8 +35,7 @@ from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.sources.allowlist import Allowlist
-from audioproxy.sources.dispatcher import SourceDispatcher
+from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable, VariantStore
@@ -235,10 +234,25 @@ class Engine:
             self.file_store.close_now()
 
     def _make_sources(self, config: Config) -> SourceDispatcher:
-        allowlist = Allowlist(config.source_allowlist)
-        backends: dict[type, Any] = {}
+        openers: dict[str, Opener] = {
+            LocalSource.scheme: unset(
+                lambda: NotFound("local sources are disabled: AP_LOCAL_ROOT is not set"),
+                "a local source was requested, but AP_LOCAL_ROOT is not set, so local sources are"
+                " disabled; set it to the directory that holds them",
+            ),
+            S3Source.scheme: unset(
+                NotConfigured,
+                "an s3 source was requested, but no credentials are set; set AWS_ACCESS_KEY_ID,"
+                " AWS_SECRET_ACCESS_KEY and AWS_REGION",
+            ),
+            HttpsSource.scheme: unset(
+                lambda: NotFound("not on the allowlist"),
+                "an https source was requested, but AP_SOURCE_ALLOWLIST is not set, so every https"
+                " host is refused; set it to the hosts that may be sources",
+            ),
+        }
         if config.local_root is not None:
-            backends[LocalSource] = LocalSources(config.local_root, self._threads)
+            openers[LocalSource.scheme] = LocalSources(config.local_root, self._threads).open
         if config.source_s3.configured:
             from audioproxy.sources.s3 import S3Sources
 
@@ -246,19 +260,18 @@ class Engine:
             store = self._object_store(settings, "AP_S3", "AP_S3")
             ca_file = settings.ca_bundle or self._clients.ca_file
             self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
-            backends[S3Source] = self.bucket_sources
-        # Without an allowlist no host is admitted.
+            openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
             from audioproxy.sources.download import Downloads
             from audioproxy.sources.https import HttpsSources
             from audioproxy.sources.origin import OriginClient
 
-            backends[HttpsSource] = HttpsSources(
-                OriginClient(self._client(), allowlist, self.clock),
+            openers[HttpsSource.scheme] = HttpsSources(
+                OriginClient(self._client(), config.source_allowlist, self.clock),
                 Downloads(self._space, self._threads, config.max_src_bytes),
                 self._clients.ca_file,
-            )
-        return SourceDispatcher(allowlist, backends)
+            ).open
+        return SourceDispatcher(config.source_allowlist, openers)
 
     def _make_store(self, config: Config) -> VariantStore | None:
         where = config.variant_store

@@ -31,7 +31,7 @@ from audioproxy.grammar.request import (
     parse_request,
 )
 from audioproxy.grammar.segments import SignedPath, split_target
-from audioproxy.grammar.sources import HttpsSource, LocalSource, Source
+from audioproxy.grammar.sources import Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
@@ -187,8 +187,8 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
         f" bits: {probe.bit_depth}, seconds: {length}",
     )
     redirection = f" {SOURCE_DESCRIPTOR}< FILE"
-    if isinstance(source, LocalSource):
-        path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.path)
+    if source.local_path is not None:
+        path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.local_path)
         redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
     for title, command in (
         ("ffprobe", commands.ffprobe),
@@ -234,10 +234,7 @@ def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -
 def _commands_of_assumed_source(options: VariantOptions | None, source: Source) -> Commands:
     probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
     probe = probe.with_length(SourceLength(180 * 44100))
-    if isinstance(source, LocalSource):
-        opened = local_input()
-    else:
-        url = source.url if isinstance(source, HttpsSource) else "https://PRESIGNED-URL"
-        opened = remote_input(url, "audioproxy")
+    url = source.example_url
+    opened = local_input() if url is None else remote_input(url, "audioproxy")
     render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
     return Commands(probe, probe_arguments("ffprobe", opened), None, render)

@@ -1,4 +1,4 @@
-"""The source forms, and the canonical string of each (Source forms)."""
+"""The schemes of sources: syntax, canonical string and allowlist of each (Source forms)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import binascii
 import hashlib
 import ipaddress
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.values import percent_decode
@@ -22,7 +25,7 @@ _MAX_HOST_BYTES = 253
 _BUCKET = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SCHEME = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
 # RFC 3986, 3: authority, path, query, fragment. Only printable ASCII is accepted.
-_URL = re.compile(rb"https://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE)
+_URL_PARTS = re.compile(rb"([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
 _PRINTABLE = re.compile(rb"[!-~]*")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
 _HTTPS_PORT = 443
@@ -34,45 +37,183 @@ _ESCAPED = re.compile(rb"[^!-$&-~]")
 _QUERY_DIGITS = 8
 
 
+class Source(ABC):
+    """A source of one scheme. A subclass is a row of the table of schemes.
+
+    :cvar scheme: what a source of this kind starts with, before ``://``.
+    :cvar ignores_case: whether the scheme is that of a URL, and so case-insensitive.
+    """
+
+    __slots__ = ()
+    scheme: ClassVar[str]
+    ignores_case: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, rest: bytes) -> Self:
+        """Parse what follows ``scheme://``, already decoded.
+
+        :raises ValueError: for text that is not such a source.
+        """
+
+    @property
+    @abstractmethod
+    def canonical(self) -> bytes:
+        """The canonical source string."""
+
+    @staticmethod
+    def log_name(canonical: bytes) -> str:
+        """Return a canonical source of this kind as `log_name` does."""
+        return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
+
+    @abstractmethod
+    def is_allowed(self, allowlist: Iterable[str]) -> bool:
+        """Return whether an entry of AP_SOURCE_ALLOWLIST matches the source (Source allowlist)."""
+
+    @property
+    def local_path(self) -> bytes | None:
+        """The path of a file below AP_LOCAL_ROOT; None for any other source."""
+        return None
+
+    @property
+    def example_url(self) -> str | None:
+        """The URL that ffmpeg opens, or an example of it; None for a file, which it inherits."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class LocalSource:
+class LocalSource(Source):
     """A file below AP_LOCAL_ROOT; ``path`` is relative, in bytes."""
 
+    scheme = "local"
     path: bytes
+
+    @classmethod
+    def parse(cls, rest: bytes) -> Self:
+        """Parse a relative path."""
+        if not rest or rest.startswith(b"/") or b"\0" in rest:
+            raise ValueError("a local path is relative, not empty, and has no NUL")
+        if len(rest) > _MAX_PATH_BYTES or rest.count(b"/") >= _MAX_PATH_COMPONENTS:
+            raise ValueError(
+                f"a local path has at most {_MAX_PATH_COMPONENTS} components"
+                f" and {_MAX_PATH_BYTES} bytes"
+            )
+        if leaves_root(rest):
+            raise ValueError("the path leaves the root")
+        return cls(rest)
 
     @property
     def canonical(self) -> bytes:
         """The source without the root, so that variants survive a move of the root."""
         return b"local://" + self.path
 
+    def is_allowed(self, allowlist: Iterable[str]) -> bool:
+        """Return True: local files are confined by their root alone."""
+        return True
+
+    @property
+    def local_path(self) -> bytes:
+        """The path."""
+        return self.path
+
 
 @dataclass(frozen=True, slots=True)
-class S3Source:
+class S3Source(Source):
     """An object; the key is raw decoded bytes."""
 
+    scheme = "s3"
     bucket: str
     key: bytes
+
+    @classmethod
+    def parse(cls, rest: bytes) -> Self:
+        """Parse a bucket and a key."""
+        bucket, _, key = rest.partition(b"/")
+        if len(bucket) > _MAX_BUCKET_BYTES or _BUCKET.fullmatch(bucket) is None:
+            raise ValueError("a bucket is 1 to 63 letters, digits, dots, hyphens and underscores")
+        if not 1 <= len(key) <= _MAX_KEY_BYTES:
+            raise ValueError(f"a key has 1 to {_MAX_KEY_BYTES} bytes")
+        return cls(bucket.decode("ascii"), key)
 
     @property
     def canonical(self) -> bytes:
         """The bucket and the raw key."""
-        return b"s3://" + self.bucket.encode("ascii") + b"/" + self.key
+        return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
+
+    def is_allowed(self, allowlist: Iterable[str]) -> bool:
+        """Return whether an entry is the bucket, or its prefix and ``*``."""
+        return any(
+            self.bucket.startswith(entry[:-1])
+            if entry.endswith("*") and entry.count("*") == 1
+            else entry == self.bucket
+            for entry in allowlist
+        )
+
+    @property
+    def example_url(self) -> str:
+        """A placeholder: a presigned URL has a signature."""
+        return "https://PRESIGNED-URL"
 
 
 @dataclass(frozen=True, slots=True)
-class HttpsSource:
+class HttpsSource(Source):
     """An https URL in canonical spelling, and its host without brackets or port."""
 
+    scheme = "https"
+    ignores_case = True
     url: str
     host: str
+
+    @classmethod
+    def parse(cls, rest: bytes) -> Self:
+        """Parse what follows ``https://`` in a URL."""
+        if len(b"https://" + rest) > _MAX_URL_BYTES or _PRINTABLE.fullmatch(rest) is None:
+            raise ValueError(f"a URL has at most {_MAX_URL_BYTES} bytes, all printable ASCII")
+        match = _URL_PARTS.fullmatch(rest)
+        assert match is not None
+        authority, path, query = match.groups()
+        parts = _AUTHORITY.fullmatch(authority)
+        if parts is None:
+            raise ValueError("a URL has a plain host, an optional port and no user information")
+        host, bracketed = _normalize_host(parts[1].decode("ascii"))
+        port = int(parts[2] or _HTTPS_PORT)
+        if not 1 <= port <= 65535:
+            raise ValueError("a port is 1 to 65535")
+        shown_port = "" if port == _HTTPS_PORT else f":{port}"
+        shown_query = "" if query in (None, b"?") else query.decode("ascii")
+        url = f"https://{bracketed}{shown_port}{path.decode('ascii') or '/'}{shown_query}"
+        return cls(url, host)
 
     @property
     def canonical(self) -> bytes:
         """The normalized URL."""
         return self.url.encode("ascii")
 
+    @staticmethod
+    def log_name(canonical: bytes) -> str:
+        """Return the URL, with the first 8 hexadecimal digits of the query's SHA-256 for the query.
 
-Source = LocalSource | S3Source | HttpsSource
+        The query can contain a credential under any name (D47).
+        """
+        address, mark, query = canonical.partition(b"?")
+        digest = hashlib.sha256(query).hexdigest()[:_QUERY_DIGITS] if mark else ""
+        return (address + mark).decode("ascii") + digest
+
+    def is_allowed(self, allowlist: Iterable[str]) -> bool:
+        """Return whether an entry is the host, ``*.`` and its suffix, or ``*``."""
+        return any(_host_matches(entry.lower(), self.host) for entry in allowlist)
+
+    @property
+    def example_url(self) -> str:
+        """The URL."""
+        return self.url
+
+
+#: The sources that a URL can have, by scheme.
+SCHEMES: dict[str, type[Source]] = {
+    kind.scheme: kind for kind in (LocalSource, S3Source, HttpsSource)
+}
+_LISTED_SCHEMES = " or ".join(", ".join(f"{scheme}://" for scheme in SCHEMES).rsplit(", ", 1))
 
 
 def read_source(form: bytes, raw: bytes) -> Source:
@@ -86,17 +227,34 @@ def read_source(form: bytes, raw: bytes) -> Source:
         raise NotFound(str(error)) from None
 
 
-def log_name(canonical: bytes) -> str:
-    """Return a canonical source as a log line shows it: one word of visible ASCII (D28).
+def parse_source(text: bytes) -> Source:
+    """Parse a source string that is already decoded.
 
-    The query of an https source can contain a credential under any name, so the first 8 hexadecimal
-    digits of its SHA-256 replace it (D47).
+    :raises ValueError: for text that is not a source.
     """
-    if canonical.startswith(b"https://"):
-        address, mark, query = canonical.partition(b"?")
-        digest = hashlib.sha256(query).hexdigest()[:_QUERY_DIGITS] if mark else ""
-        return (address + mark).decode("ascii") + digest
-    return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
+    if (match := _SCHEME.match(text)) is None:
+        raise ValueError(f"a source starts with {_LISTED_SCHEMES}")
+    scheme = match[1].decode("ascii")
+    kind = SCHEMES.get(scheme.lower())
+    if kind is None or not (kind.ignores_case or scheme == kind.scheme):
+        raise ValueError(f"a source is {_LISTED_SCHEMES}")
+    return kind.parse(text[match.end() :])
+
+
+def parse_https(url: bytes) -> HttpsSource:
+    """Parse an https URL, such as the target of a redirect.
+
+    :raises ValueError: for text that is not such a URL.
+    """
+    if url[:8].lower() != b"https://":
+        raise ValueError("a URL starts with https://")
+    return HttpsSource.parse(url[8:])
+
+
+def log_name(canonical: bytes) -> str:
+    """Return a canonical source as a log line shows it: one word of visible ASCII (D28)."""
+    scheme = canonical.partition(b"://")[0].decode("latin-1")
+    return SCHEMES.get(scheme, Source).log_name(canonical)
 
 
 def _decode_base64url(raw: bytes) -> bytes:
@@ -112,37 +270,6 @@ def _decode_base64url(raw: bytes) -> bytes:
     return decoded
 
 
-def parse_source(text: bytes) -> Source:
-    """Parse a source string that is already decoded.
-
-    :raises ValueError: for text that is not a source.
-    """
-    if (match := _SCHEME.match(text)) is None:
-        raise ValueError("a source starts with local://, s3:// or https://")
-    rest = text[match.end() :]
-    # Only https is a URL scheme, and so case-insensitive.
-    if match[1] == b"local":
-        return _parse_local(rest)
-    if match[1] == b"s3":
-        return _parse_s3(rest)
-    if match[1].lower() == b"https":
-        return parse_https(text)
-    raise ValueError("a source is local://, s3:// or https://")
-
-
-def _parse_local(path: bytes) -> LocalSource:
-    if not path or path.startswith(b"/") or b"\0" in path:
-        raise ValueError("a local path is relative, not empty, and has no NUL")
-    if len(path) > _MAX_PATH_BYTES or path.count(b"/") >= _MAX_PATH_COMPONENTS:
-        raise ValueError(
-            f"a local path has at most {_MAX_PATH_COMPONENTS} components"
-            f" and {_MAX_PATH_BYTES} bytes"
-        )
-    if leaves_root(path):
-        raise ValueError("the path leaves the root")
-    return LocalSource(path)
-
-
 def leaves_root(path: bytes) -> bool:
     """Return whether a relative path leaves its start directory at any point."""
     depth = 0
@@ -153,37 +280,10 @@ def leaves_root(path: bytes) -> bool:
     return False
 
 
-def _parse_s3(rest: bytes) -> S3Source:
-    bucket, _, key = rest.partition(b"/")
-    if len(bucket) > _MAX_BUCKET_BYTES or _BUCKET.fullmatch(bucket) is None:
-        raise ValueError("a bucket is 1 to 63 letters, digits, dots, hyphens and underscores")
-    if not 1 <= len(key) <= _MAX_KEY_BYTES:
-        raise ValueError(f"a key has 1 to {_MAX_KEY_BYTES} bytes")
-    return S3Source(bucket.decode("ascii"), key)
-
-
-def parse_https(url: bytes) -> HttpsSource:
-    """Parse an https URL: a source, or the target of a redirect.
-
-    :raises ValueError: for text that is not such a URL.
-    """
-    if len(url) > _MAX_URL_BYTES or _PRINTABLE.fullmatch(url) is None:
-        raise ValueError(f"a URL has at most {_MAX_URL_BYTES} bytes, all printable ASCII")
-    match = _URL.fullmatch(url)
-    if match is None:
-        raise ValueError("a URL starts with https://")
-    authority, path, query = match.groups()
-    parts = _AUTHORITY.fullmatch(authority)
-    if parts is None:
-        raise ValueError("a URL has a plain host, an optional port and no user information")
-    host, bracketed = _normalize_host(parts[1].decode("ascii"))
-    port = int(parts[2] or _HTTPS_PORT)
-    if not 1 <= port <= 65535:
-        raise ValueError("a port is 1 to 65535")
-    shown_port = "" if port == _HTTPS_PORT else f":{port}"
-    shown_query = "" if query in (None, b"?") else query.decode("ascii")
-    normalized = f"https://{bracketed}{shown_port}{path.decode('ascii') or '/'}{shown_query}"
-    return HttpsSource(normalized, host)
+def _host_matches(entry: str, host: str) -> bool:
+    if entry.startswith("*.") and entry.count("*") == 1:
+        return host.endswith(entry[1:])
+    return entry in ("*", host)
 
 
 def _normalize_host(host: str) -> tuple[str, str]:

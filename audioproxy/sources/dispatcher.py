@@ -1,63 +1,60 @@
-"""Dispatch of each kind of source to its backend, after the allowlist is checked."""
+"""Dispatch of each source to the opener of its scheme, after the allowlist is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
 
-from audioproxy.errors import NotConfigured, NotFound
-from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.errors import NotFound, Refusal
+from audioproxy.grammar.sources import Source
 from audioproxy.observe.log_context import Logger
-from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.interfaces import OpenSource
+
+#: Opens the sources of one scheme, as `SourceStore.open` does.
+Opener: TypeAlias = Callable[[Any], Coroutine[Any, Any, OpenSource]]
 
 _log = Logger()
 
 
+@dataclass(frozen=True, slots=True)
 class SourceDispatcher:
-    """Opens a source with the backend of its kind.
+    """Opens a source with the opener of its scheme.
 
-    :param backends: by the class of the source, an object with ``open(source)``.
+    :ivar allowlist: the entries of AP_SOURCE_ALLOWLIST, or None where it is unset. Then it
+        restricts nothing, and the openers of schemes that need it refuse everything.
+    :ivar openers: by scheme.
     """
 
-    def __init__(self, allowlist: Allowlist, backends: Mapping[type[Any], Any]) -> None:
-        self._allowlist = allowlist
-        self._backends = backends
-        self._logged: set[str] = set()
+    allowlist: Sequence[str] | None
+    openers: Mapping[str, Opener]
 
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source.
 
-        :raises NotFound: where it is missing, unreadable or not allowed, or local without
-            AP_LOCAL_ROOT.
-        :raises NotConfigured: for an allowed remote source of a kind without a backend.
+        :raises NotFound: where it is missing, unreadable or not allowed.
+        :raises NotConfigured: for an allowed source of a scheme without credentials.
         """
-        if not self._allowlist.allows(source):
-            if self._allowlist.entries is None:
-                self._log_once(
-                    "an https source was requested, but AP_SOURCE_ALLOWLIST is not set, so every"
-                    " https host is refused; set it to the hosts that may be sources"
-                )
+        if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
-        backend = self._backends.get(type(source))
-        if backend is None:
-            if isinstance(source, LocalSource):
-                self._log_once(
-                    "a local source was requested, but AP_LOCAL_ROOT is not set, so local sources"
-                    " are disabled; set it to the directory that holds them"
-                )
-                raise NotFound("local sources are disabled: AP_LOCAL_ROOT is not set")
-            _log.warn(
-                "an s3 source was requested, but no credentials are set; set"
-                " AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
-            )
-            raise NotConfigured
-        opened: OpenSource = await backend.open(source)
-        return opened
+        return await self.openers[source.scheme](source)
 
-    def _log_once(self, text: str) -> None:
-        # The client gets a plain 404, so only the log can name a setting that was forgotten. Where
-        # the setting is left out on purpose, one line is enough.
-        if text not in self._logged:
-            self._logged.add(text)
-            _log.warn("{text}", text=text)
+
+def unset(refusal: Callable[[], Refusal], missing: str) -> Opener:
+    """Return the opener of a scheme whose setting is missing.
+
+    :param missing: the name of the setting, and what it does. A client gets a plain 404, so only
+        the log can name a setting that was forgotten.
+    """
+    logged = False
+
+    async def refuse(source: Source) -> NoReturn:
+        nonlocal logged
+        error = refusal()
+        # Where the setting is left out on purpose, clients get a 404, and one line is enough.
+        if not (logged and isinstance(error, NotFound)):
+            _log.warn("{text}", text=missing)
+        logged = True
+        raise error
+
+    return refuse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
@@ -15,7 +16,6 @@ from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError, UntrustedCertificate
 from audioproxy.observe.log_context import Logger
-from audioproxy.sources.allowlist import Allowlist
 
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -132,7 +132,7 @@ class OriginClient:
     """Sends requests to the https hosts on the allowlist."""
 
     client: HttpClient
-    allowlist: Allowlist
+    allowlist: Sequence[str]
     clock: IReactorTime
 
     async def look_up(
@@ -212,7 +212,7 @@ class OriginClient:
         except ValueError as error:
             # The error may quote the address, whose query stays out of the log (D47).
             raise NotFound("a redirect to an address that is not https") from error
-        if not self.allowlist.allows(target):
+        if not target.is_allowed(self.allowlist):
             raise NotFound("a redirect to a host that is not on the allowlist")
         return target
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import re
 from pathlib import PurePath
+from typing import TypeVar
 from urllib.parse import quote
 
 from audioproxy import errors
-from audioproxy.grammar.sources import (
-    HttpsSource,
-    LocalSource,
-    S3Source,
-    Source,
-    parse_source,
-)
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source, parse_source
 from audioproxy.urls.values import require_type, to_bytes
 
 #: A source: its string without any encoding (``s3://masters/piece.wav``), or a value from `local`,
 #: `s3`, `https` or `read_source`.
 SourceLike = str | bytes | Source
 
+S = TypeVar("S", bound=Source)
+
 # RFC 3986, 3.3 and 3.4: the characters of a path and a query, and the marks between the parts.
 _URL_CHARACTERS = "!$&'()*+,;=:@/?#%"
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_URL = re.compile(r"(https://[^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_URL = re.compile(r"https://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class NotFound(errors.NotFound, ValueError):
@@ -48,9 +45,7 @@ def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
             f"path: {os.fsdecode(raw)!r} is absolute; use the path relative to AP_LOCAL_ROOT, such"
             " as Path.relative_to returns"
         )
-    source = read_source(b"local://" + raw)
-    assert isinstance(source, LocalSource)
-    return source
+    return _parse(LocalSource, raw)
 
 
 def s3(bucket: str, key: str | bytes) -> S3Source:
@@ -61,11 +56,10 @@ def s3(bucket: str, key: str | bytes) -> S3Source:
     """
     require_type("bucket", bucket, (str,), "str")
     require_type("key", key, (str, bytes), "str or bytes")
-    text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
-    source = read_source(f"s3://{bucket}/{text}")
-    if not isinstance(source, S3Source) or source.bucket != bucket:
+    if "/" in bucket:
         raise NotFound("a bucket name has no slash")
-    return source
+    text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    return _parse(S3Source, f"{bucket}/{text}")
 
 
 def https(url: str) -> HttpsSource:
@@ -82,16 +76,14 @@ def https(url: str) -> HttpsSource:
     match = _URL.fullmatch(url)
     if match is None:
         raise NotFound("a URL starts with https://")
-    origin, rest = match.groups()
-    if not origin.isascii():
+    host, rest = match.groups()
+    if not host.isascii():
         raise NotFound("a host is ASCII; write an international name in its xn-- form")
     try:
         raw = to_bytes(_LONE_PERCENT.sub("%25", rest))
     except UnicodeEncodeError as error:
         raise NotFound(str(error)) from None
-    source = read_source(origin + quote(raw, safe=_URL_CHARACTERS))
-    assert isinstance(source, HttpsSource)
-    return source
+    return _parse(HttpsSource, host + quote(raw, safe=_URL_CHARACTERS))
 
 
 def read_source(text: SourceLike) -> Source:
@@ -100,14 +92,17 @@ def read_source(text: SourceLike) -> Source:
     :param text: unencoded, except for encoding that is part of an https URL.
     :raises NotFound: for text that the service refuses as a source; the text of the error says why.
     """
-    require_type(
-        "source",
-        text,
-        (str, bytes, LocalSource, S3Source, HttpsSource),
-        "str, bytes, or a value from local(), s3() or https()",
-    )
+    wanted = "str, bytes, or a value from local(), s3() or https()"
+    require_type("source", text, (str, bytes, Source), wanted)
     try:
         raw = to_bytes(text) if isinstance(text, str | bytes) else text.canonical
         return parse_source(raw)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+def _parse(kind: type[S], rest: str | bytes) -> S:
+    try:
+        return kind.parse(to_bytes(rest))
     except ValueError as error:
         raise NotFound(str(error)) from None

@@ -23,7 +23,6 @@ from audioproxy.config import Config, ConfigError, load
 from audioproxy.loudness import LoudnessMeter
 from audioproxy.observe.logs import LineObserver
 from audioproxy.service import BootError, make_resource
-from audioproxy.sources.allowlist import Allowlist
 from audioproxy.urls import Signer
 from examples.player.site import LIBRARY, make_site
 from examples.player.sources import Sources
@@ -98,7 +97,7 @@ async def serve(reactor: Any, config: Config) -> None:
     meter = LoudnessMeter(replace(config, max_concurrency=MEASUREMENTS), reactor)
     for stop in (lambda: Deferred.fromCoroutine(meter.close()), proxy.stopService):
         reactor.addSystemEventTrigger("before", "shutdown", stop)
-    sources = Sources(Path(config.local_root).absolute(), Allowlist(config.source_allowlist))
+    sources = Sources(Path(config.local_root).absolute(), config.source_allowlist)
     signer = Signer(config.key, config.salt, "/audio")
     site = make_site(proxy.resource, signer, sources, meter.measure)
     try:

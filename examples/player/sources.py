@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
 from audioproxy.errors import NotFound
-from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.sources.allowlist import Allowlist
+from audioproxy.grammar.sources import HttpsSource, S3Source, Source
 from audioproxy.urls import local, read_source
 
 #: Suffixes of audio files. The service itself checks the contents.
@@ -30,11 +29,11 @@ class Sources:
     """The sources of the player.
 
     :ivar folder: AP_LOCAL_ROOT, an absolute path.
-    :ivar allowlist: AP_SOURCE_ALLOWLIST.
+    :ivar allowlist: the entries of AP_SOURCE_ALLOWLIST, or None where it is unset.
     """
 
     folder: Path
-    allowlist: Allowlist
+    allowlist: Sequence[str] | None
 
     def find(self, text: str) -> Source:
         """Return the source that the user chose or typed.
@@ -47,21 +46,21 @@ class Sources:
         if "://" not in text:
             return local(self._relative(os.fsencode(text)))
         source = read_source(text)
-        if isinstance(source, LocalSource) or self.allowlist.allows(source):
-            return source
-        raise NotFound(self._not_allowed(source))
+        if self.allowlist is None and isinstance(source, HttpsSource):
+            raise NotFound(
+                f"AP_SOURCE_ALLOWLIST is not set, so no host is allowed, not even {source.host}"
+            )
+        if self.allowlist is not None and not source.is_allowed(self.allowlist):
+            assert isinstance(source, S3Source | HttpsSource)
+            name = source.host if isinstance(source, HttpsSource) else source.bucket
+            raise NotFound(f"{name} is not on the list in AP_SOURCE_ALLOWLIST")
+        return source
 
     def _relative(self, path: bytes) -> bytes:
         root = os.path.join(os.fsencode(self.folder), b"")
         if path.startswith(b"/") and not path.startswith(root):
             raise NotFound(f"the path is not below {self.folder}")
         return path.removeprefix(root)
-
-    def _not_allowed(self, source: S3Source | HttpsSource) -> str:
-        name = source.host if isinstance(source, HttpsSource) else source.bucket
-        if self.allowlist.entries is None:
-            return f"AP_SOURCE_ALLOWLIST is not set, so no host is allowed, not even {name}"
-        return f"{name} is not on the list in AP_SOURCE_ALLOWLIST"
 
     def describe(self) -> dict[str, object]:
         """Return the document of the files below the folder.

@@ -22,7 +22,6 @@ from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source
 from audioproxy.media.loudness import Measurement
-from audioproxy.sources.allowlist import Allowlist
 from audioproxy.urls import Signer, Variant
 from examples.player import site as player_site
 from examples.player import sources
@@ -72,7 +71,7 @@ class PlayerCase(SynchronousTestCase):
         proxy = Resource()
         proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
         signer = Signer(KEY, SALT, "/audio", now=lambda: NOW)
-        site = make_site(proxy, signer, Sources(self.root, Allowlist(self.allowed)), self.measure)
+        site = make_site(proxy, signer, Sources(self.root, self.allowed), self.measure)
         site.timeOut = None
         return site
 
@@ -142,7 +141,7 @@ class ListingTests(PlayerCase):
         """A large collection is listed in part, with ``complete`` set to false."""
         self.add("a.wav", "b.wav", "c.wav", "d.txt")
         self.patch(sources, "MAX_LISTED", 2)
-        list_sources = Sources(self.root, Allowlist()).describe
+        list_sources = Sources(self.root, None).describe
         document = list_sources()
         self.assertEqual((2, False), (len(document["sources"]), document["complete"]))
         self.patch(sources, "MAX_LISTED", 500)

@@ -1,26 +1,39 @@
-"""The dispatcher that chooses the backend of a source."""
+"""The dispatcher that chooses the opener of a source."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.config import Config
+from audioproxy.engine import Engine
 from audioproxy.errors import NotConfigured, NotFound
-from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.sources.allowlist import Allowlist
+from audioproxy.grammar.sources import SCHEMES, HttpsSource, LocalSource, S3Source, Source
 from audioproxy.sources.dispatcher import SourceDispatcher
 from tests.support.http import Log
 from tests.support.stores import FakeSources
 
 HTTPS = HttpsSource("https://a.example/x", "a.example")
+S3 = S3Source("b", b"k")
 
 
 class SourcesTests(SynchronousTestCase):
-    """`SourceDispatcher`"""
+    """`SourceDispatcher`, as an engine makes it"""
 
     def setUp(self) -> None:
         self.local = FakeSources({b"a.mp3": 3})
+        self.log = Log()
+        self.addCleanup(self.log.start())
+
+    def unset(self, allowlist: Sequence[str] | None = None) -> SourceDispatcher:
+        """Return the dispatcher of an engine without settings, but for the allowlist."""
+        sources = Engine(Config(allow_insecure=True), Clock()).sources
+        return replace(sources, allowlist=allowlist)
 
     def assert_refused(
         self, sources: SourceDispatcher, source: Source, error: type[Exception]
@@ -29,9 +42,16 @@ class SourcesTests(SynchronousTestCase):
         refusal = self.failureResultOf(Deferred.fromCoroutine(sources.open(source))).value
         self.assertIs(type(refusal), error)
 
-    def test_backend(self) -> None:
-        """A source is opened by the backend for its type."""
-        sources = SourceDispatcher(Allowlist(), {LocalSource: self.local})
+    def warnings(self, name: str) -> int:
+        """Return how many warnings name a setting."""
+        return sum(
+            name in str(event.get("text")) and event["log_level"] is LogLevel.warn
+            for event in self.log.events
+        )
+
+    def test_opener(self) -> None:
+        """A source is opened by the opener of its scheme."""
+        sources = SourceDispatcher(None, {"local": self.local.open})
         opened = self.successResultOf(Deferred.fromCoroutine(sources.open(LocalSource(b"a.mp3"))))
         self.assertEqual(opened.size, 3)
         opened.close()
@@ -39,23 +59,29 @@ class SourcesTests(SynchronousTestCase):
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""
-        log = Log()
-        self.addCleanup(log.start())
-        sources = SourceDispatcher(Allowlist(), {})
+        sources = self.unset()
         for source, name in ((LocalSource(b"a"), "AP_LOCAL_ROOT"), (HTTPS, "AP_SOURCE_ALLOWLIST")):
             for _ in range(2):
                 self.assert_refused(sources, source, NotFound)
-            (told,) = [event for event in log.events if name in str(event.get("text"))]
-            self.assertEqual(LogLevel.warn, told["log_level"])
+            self.assertEqual(1, self.warnings(name))
 
-    def test_remote(self) -> None:
-        """An allowed remote source without a backend is a 500 not_configured.
+    def test_unset_credentials(self) -> None:
+        """An allowed bucket source without credentials is a 500 not_configured, logged each time.
 
-        If it is not on the allowlist, it is a 404, with or without a backend (D20).
+        If it is not on the allowlist, it is a 404, with or without credentials (D20).
         """
-        for source in (S3Source("b", b"k"), HTTPS):
-            allowing = SourceDispatcher(Allowlist(("*",)), {LocalSource: self.local})
-            self.assert_refused(allowing, source, NotConfigured)
-            for backends in ({}, {S3Source: self.local, HttpsSource: self.local}):
-                refusing = SourceDispatcher(Allowlist(("other",)), backends)
-                self.assert_refused(refusing, source, NotFound)
+        for allowlist in (None, ("*",)):
+            self.assert_refused(self.unset(allowlist), S3, NotConfigured)
+        self.assertEqual(2, self.warnings("AWS_ACCESS_KEY_ID"))
+        self.assert_refused(self.unset(("other",)), S3, NotFound)
+        self.assertEqual(2, self.warnings("AWS_ACCESS_KEY_ID"))
+
+    def test_not_allowed(self) -> None:
+        """A source that is not on the allowlist is a 404, and its opener is not called."""
+        for source in (S3, HTTPS):
+            sources = SourceDispatcher(("other",), {})
+            self.assert_refused(sources, source, NotFound)
+
+    def test_every_scheme(self) -> None:
+        """Each scheme that a URL can have is opened or refused, whatever is set."""
+        self.assertEqual(SCHEMES.keys(), self.unset().openers.keys())

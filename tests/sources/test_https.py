@@ -22,7 +22,6 @@ from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.download import Downloads
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
 from audioproxy.sources.origin import OriginClient, OriginState, UnusableOrigin
@@ -120,7 +119,7 @@ class OriginCase(ClientCase):
         self.thread_error: OSError | None = None
         client: Any = PlaintextClient(self.client)
         self.origins = HttpsSources(
-            OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
+            OriginClient(client, ("origin.test", "*.origin.test"), self.network),
             Downloads(self.space, self.in_thread, LIMIT),
             "/trust.pem",
         )
