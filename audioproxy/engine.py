@@ -15,7 +15,6 @@ from audioproxy.concurrency.threads import bounded, thread_per_call
 from audioproxy.config import BucketStore, Config, Problem, S3Config
 from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
-from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.http_client.client import ClientsByBundle, HttpClient, UnusableBundle
@@ -206,8 +205,7 @@ class Engine:
         """
         opened = await self.sources.open(source)
         try:
-            identity = source_identity(source.canonical, opened.validator)
-            probe = await self.prober.probe(identity, opened)
+            probe = await self.prober.probe(opened)
             return probe, await opened.inspect(self.deadline(), _same)
         finally:
             opened.close()

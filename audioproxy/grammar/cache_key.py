@@ -1,4 +1,4 @@
-"""The cache key of a variant, its entity tag, and the identity of a source."""
+"""The keys of variants and of info documents, and their entity tags."""
 
 from __future__ import annotations
 
@@ -18,20 +18,12 @@ def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     return hashlib.sha256(lines + canonical_source).hexdigest()
 
 
-def source_identity(canonical_source: bytes, validator: bytes) -> bytes:
-    """Return the identity of a state of a source: equal identities mean equal bytes.
-
-    :param validator: changes with the bytes; its form depends on the storage.
-    """
-    return canonical_source + b"\n" + validator
-
-
-def info_key(identity: bytes) -> str:
+def info_key(canonical_source: bytes, validator: bytes) -> str:
     """Return the ETag of an info document: lower-case hex SHA-256.
 
-    :param identity: from `source_identity`.
+    :param validator: changes with the bytes of the source; its form depends on the storage.
     """
-    return hashlib.sha256(identity).hexdigest()
+    return hashlib.sha256(canonical_source + b"\n" + validator).hexdigest()
 
 
 def etag(key: str) -> bytes:

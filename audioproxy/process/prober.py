@@ -62,7 +62,7 @@ class ProbeSource(Protocol):
     """The part of an open source that a probe needs."""
 
     @property
-    def file_identity(self) -> bytes: ...  # noqa: D102
+    def identity(self) -> bytes: ...  # noqa: D102
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
     @property
@@ -73,7 +73,7 @@ class ProbeSource(Protocol):
     ) -> T: ...
     async def input(self, deadline: Deadline) -> Input: ...  # noqa: D102
     async def read(self, offset: int, count: int) -> bytes: ...  # noqa: D102
-    def fingerprint(self) -> bytes: ...  # noqa: D102
+    def has_certain_identity(self) -> bool: ...  # noqa: D102
 
 
 class Prober:
@@ -85,44 +85,43 @@ class Prober:
         self._slots = slots
         self._timeout = timeout
         self._running: SharedCalls[bytes, Probe] = SharedCalls()
-        self._cache: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_CACHE_SIZE)
-        self._expensive: TTLCache[tuple[bytes, bytes], bool] = TTLCache(
+        # By identity, where that is certain.
+        self._cache: LRUCache[bytes, Probe] = LRUCache(_CACHE_SIZE)
+        self._expensive: TTLCache[bytes, bool] = TTLCache(
             _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
         )
 
-    async def probe(self, identity: bytes, source: ProbeSource) -> Probe:
+    async def probe(self, source: ProbeSource) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
-        A cached probe is used while the source's fingerprint is the same. Requests for a source
-        that is being probed share the result. If one of them is cancelled, the others still get it.
+        Requests for a source that is being probed share the result. If one of them is cancelled,
+        the others still get it.
 
-        :param identity: equal for two sources only if their bytes are the same.
         :raises QueueFull: where no probe slot is free.
         :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
-        identity = source.file_identity or identity
-        probe = await self._probe_once(identity, source)
+        probe = await self._probe_once(source)
         if probe.may_be_encrypted:
-            probe = await self._refuse_encrypted(identity, source, probe)
+            probe = await self._refuse_encrypted(source, probe)
         if not probe.may_be_padded:
             return probe
         with _failures_of_probe():
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
 
-    async def _probe_once(self, identity: bytes, source: ProbeSource) -> Probe:
+    async def _probe_once(self, source: ProbeSource) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
-        fingerprint = source.fingerprint()
-        if fingerprint and (cached := self._cache.get((identity, fingerprint))) is not None:
+        identity, is_certain = source.identity, source.has_certain_identity()
+        if is_certain and (cached := self._cache.get(identity)) is not None:
             return cached
-        if (identity, fingerprint) in self._expensive:
+        if is_certain and identity in self._expensive:
             raise ProbeTimeout
         return await self._running.join(
-            identity, lambda: self._probe_and_cache(identity, fingerprint, source)
+            identity, lambda: self._probe_and_cache(source, is_certain=is_certain)
         )
 
-    async def _refuse_encrypted(self, identity: bytes, source: ProbeSource, probe: Probe) -> Probe:
+    async def _refuse_encrypted(self, source: ProbeSource, probe: Probe) -> Probe:
         """Refuse an encrypted source; return a probe that says so if the source is clear.
 
         Each request reads its own source: the one that was probed may be closed.
@@ -136,28 +135,24 @@ class Prober:
         if encrypted:
             raise EncryptedSource
         clear = replace(probe, may_be_encrypted=False)
-        key = identity, source.fingerprint()
-        if self._cache.get(key) is probe:
-            self._cache[key] = clear
+        if source.has_certain_identity() and self._cache.get(source.identity) is probe:
+            self._cache[source.identity] = clear
         return clear
 
     def forget(self, identity: bytes) -> None:
-        """Forget the probes of a source that has changed while it was read."""
-        for key in [key for key in self._cache if key[0] == identity]:
-            del self._cache[key]
+        """Forget the probe of a source that has changed while it was read."""
+        self._cache.pop(identity, None)
 
-    async def _probe_and_cache(
-        self, identity: bytes, fingerprint: bytes, source: ProbeSource
-    ) -> Probe:
+    async def _probe_and_cache(self, source: ProbeSource, *, is_certain: bool) -> Probe:
         try:
             probe = await self._probe(source)
         except _Expensive:
-            if fingerprint:
-                self._expensive[identity, fingerprint] = True
+            if is_certain:
+                self._expensive[source.identity] = True
             raise
         # The source may have been modified during the probe.
-        if fingerprint and source.fingerprint() == fingerprint:
-            self._cache[identity, fingerprint] = probe
+        if is_certain and source.has_certain_identity():
+            self._cache[source.identity] = probe
         return probe
 
     def _deadline(self) -> Deadline:

@@ -23,7 +23,6 @@ from audioproxy.errors import (
     SourceTooLarge,
     UndecodableSource,
 )
-from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
@@ -70,14 +69,12 @@ _log = Logger()
 class ProbedSource:
     """A source that is open and probed, for one request.
 
-    :ivar identity: equal for two sources only if their bytes are the same.
     :ivar probe: what is known about the source so far.
     :ivar build_command: builds the command of the job.
     """
 
     request: VariantRequest
     opened: OpenSource
-    identity: bytes
     probe: Probe
     build_command: CommandBuilder
 
@@ -177,8 +174,7 @@ class Preparer:
         opened = await self.open(request.source)
         options = request.options
         try:
-            identity = source_identity(request.source.canonical, opened.validator)
-            probe = await self.prober.probe(identity, opened)
+            probe = await self.prober.probe(opened)
             if opened.descriptors and opened.size and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 probe = probe.with_length(await read_length(opened.read, opened.size, probe))
@@ -187,7 +183,7 @@ class Preparer:
         except BaseException:
             opened.close()
             raise
-        return ProbedSource(request, opened, identity, probe, build_command)
+        return ProbedSource(request, opened, probe, build_command)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
         """Return the job of a render, after measuring the source where needed.
@@ -198,14 +194,14 @@ class Preparer:
         # A source that cannot be read safely at its origin is downloaded here.
         await source.opened.input(deadline)
         source = await self._find_length(await self._refuse_encrypted(source, deadline), deadline)
-        measure, irregular = None, source.identity in self.irregular
+        measure, irregular = None, source.opened.identity in self.irregular
         if needs_measuring(source.options, source.probe, irregular=irregular):
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
     def remember_irregular(self, source: ProbedSource) -> None:
         """Let later jobs of a source begin with a decoder of their own."""
-        self.irregular[source.identity] = True
+        self.irregular[source.opened.identity] = True
 
     async def resolve_irregular(self, job: Job, deadline: Deadline) -> Job:
         """Return the job of a source that a render has found irregular, with a decoder of its own.
@@ -256,7 +252,7 @@ class Preparer:
 
     async def _check_unchanged(self, source: ProbedSource) -> None:
         if not await source.opened.unchanged():
-            self.prober.forget(source.identity)
+            self.prober.forget(source.opened.identity)
             key = source.request.key
             _log.warn("a source changed while it was read; {key} is discarded", key=key)
             raise RenderFailed("The source changed while it was read.")
@@ -305,7 +301,7 @@ class Preparer:
         opened, descriptors = await _input(source, deadline), source.opened.descriptors
         resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
-        if source.identity in self.irregular:
+        if source.opened.identity in self.irregular:
             stream = decoded_stream(probe)
             encoder = source.build_command(program, stream, options, probe, resampler)
             pipeline = Pipeline(encoder, decoder_command(program, opened, options, probe))

@@ -1,16 +1,22 @@
-"""The three states of an open https source: stated, ranged and copied."""
+"""The three states of an open https source: ranged, stated and copied.
+
+Each method either does what it is called for, or raises `StateChanged` with the next state. The
+source then calls the same method of that state.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from audioproxy.concurrency.shared_result import SharedCalls, SharedResult
-from audioproxy.concurrency.threads import read_in_thread
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.threads import await_uncancelled, read_in_thread
 from audioproxy.errors import (
     Refusal,
     RenderFailed,
@@ -21,13 +27,14 @@ from audioproxy.errors import (
 from audioproxy.files.scratch_files import ScratchFile
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.client import Response
+from audioproxy.http_client.client import USER_AGENT, Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
 from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
-from audioproxy.sources.download import Downloads, LimitExceeded
-from audioproxy.sources.origin import WINDOW, OriginClient, OriginState, UnusableOrigin
+from audioproxy.sources.download import FileConsumer, LimitExceeded
+from audioproxy.sources.interfaces import Look
+from audioproxy.sources.origin import WINDOW, OriginState, UnusableOrigin, request_url
 
 if TYPE_CHECKING:
     from audioproxy.sources.https import HttpsSources
@@ -36,189 +43,213 @@ if TYPE_CHECKING:
 _MOST_PARTS = 8
 # Seconds for which a response whose body is not read is kept: origins give up slow clients.
 _KEPT_SECONDS = 10
+# Seconds after which the target of a redirect is asked for again: it may be valid for a short time.
+_TARGET_LIFETIME = 5
 # Seconds that the creation of a file for a copy may take.
 _CREATION_TIMEOUT = 30
+
+_NO_DESCRIPTORS: Mapping[int, int] = {}
+
+T = TypeVar("T")
 
 _log = Logger()
 
 
-class Disagreement(Exception):
+class StateChanged(Exception):
+    """A call has led to another state, in which it has to be repeated."""
+
+    def __init__(self, state: StatedSource | CopiedSource) -> None:
+        super().__init__()
+        self.state = state
+
+
+class _Disagreement(Exception):
     """Responses of an origin are not of one version, or not what was requested."""
 
 
-class StatedSource:
-    """A source that is known by the headers of a response alone.
+@dataclass(eq=False)
+class _State:
+    """What all states share.
 
-    :ivar state: what the headers say.
+    :ivar origin: what the origin stated when the source was opened.
+    :ivar is_certain: whether what is read has certainly the validator that the origin stated.
     """
 
-    descriptors: Mapping[int, int] = {}
+    sources: HttpsSources
+    source: HttpsSource
+    origin: OriginState
+    is_certain = False
+    descriptors = _NO_DESCRIPTORS
 
-    def __init__(
-        self,
-        sources: HttpsSources,
-        source: HttpsSource,
-        state: OriginState,
-        response: Response | None = None,
-    ) -> None:
-        """Keep a response.
-
-        :param response: the one with the whole source; None if there is none.
-        """
-        self.state = state
-        self._origins: OriginClient = sources.origins
-        self._downloads: Downloads = sources.downloads
-        self._source = source
-        self._response = response
-        self._since = sources.origins.clock.seconds()
-        self._copied: SharedResult[CopiedSource] | None = None
-        self._copying: Deferred[None] | None = None
-        self._copy: CopiedSource | None = None
-        self._closed = False
+    def __post_init__(self) -> None:
+        self._since = self._now()
 
     @property
     def size(self) -> int | None:
         """Bytes, or None where the origin does not state them."""
-        return self.state.size
-
-    def copy(self) -> Deferred[CopiedSource]:
-        """Download the source, once for all callers. A caller that is cancelled does not stop it.
-
-        :raises Refusal: where the source cannot be downloaded.
-        """
-        if self._copied is None:
-            self._copied = SharedResult()
-            self._copying = Deferred.fromCoroutine(self._download()).addBoth(self._on_copied)
-        return self._copied.wait()
-
-    def fingerprint(self) -> bytes:
-        """Return ``b""``: ffprobe reads another response than this one."""
-        return b""
-
-    def close(self) -> None:
-        """Stop the download, remove the copy, and discard what is left of the response."""
-        self._closed = True
-        if self._copying is not None:
-            self._copying.cancel()
-        if self._copy is not None:
-            self._copy.close()
-        if self._response is not None:
-            response, self._response = self._response, None
-            response.abort()
-
-    def _on_copied(self, outcome: CopiedSource | Failure) -> None:
-        assert self._copied is not None
-        if isinstance(outcome, CopiedSource):
-            # All who waited for it may be gone.
-            self._copy = outcome
-            if self._closed:
-                outcome.close()
-        self._copied.fire(outcome)
-
-    async def _download(self) -> CopiedSource:
-        downloads = self._downloads
-        state, response = await self._request()
-        try:
-            if state.unreadable:
-                raise UndecodableSource(state.unreadable)
-            if not state.is_whole:
-                raise UpstreamUnavailable("The origin does not return the whole source.")
-            SourceTooLarge.check(state.size, downloads.limit)
-            copy = await downloads.create(_CREATION_TIMEOUT)
-        except BaseException as error:
-            response.abort()
-            raise _translate(error, downloads.limit) from None
-        try:
-            await downloads.write(copy, response.stream(state.size))
-        except BaseException as error:
-            copy.close()
-            raise _translate(error, downloads.limit) from None
-        return CopiedSource(self._downloads, self.state, state, copy)
-
-    async def _request(self) -> tuple[OriginState, Response]:
-        """Return the response that was kept, or a new one."""
-        response, self._response = self._response, None
-        if response is not None:
-            if self._origins.clock.seconds() - self._since <= _KEPT_SECONDS:
-                return self.state, response
-            response.abort()
-        return await self._origins.look_up(self._source)
-
-
-class RangedSource:
-    """A source that ffmpeg may read at the origin.
-
-    :ivar state: what the origin says. The address may be replaced.
-    :ivar since: when it was said.
-    :ivar start: the first bytes, as many as were requested; ``b""`` if they cannot be read.
-    """
-
-    descriptors: Mapping[int, int] = {}
-
-    def __init__(self, origins: OriginClient, state: OriginState, response: Response) -> None:
-        """Read the body of a response, which is the start of the source."""
-        self.state = state
-        self.since = origins.clock.seconds()
-        self.start: SharedResult[bytes] = SharedResult()
-        self._origins = origins
-        self._size = state.size or 0
-        self._testing: SharedCalls[str, bool] = SharedCalls()
-        self._end: bytes | None = None
-        reading = Deferred.fromCoroutine(_read_body(response, min(WINDOW, self._size)))
-        self._reading = reading.addBoth(self._on_start)
+        return self.origin.size
 
     @property
-    def size(self) -> int:
-        """Bytes."""
-        return self._size
+    def identity(self) -> bytes:
+        """The source and its validator."""
+        return self.source.canonical + b"\n" + self.origin.validator
 
-    def fingerprint(self) -> bytes:
-        """Return the validator, which is strict enough: a recent date is none."""
-        return self.state.validator
+    async def unchanged(self) -> bool:
+        """Return whether the origin still states the same version."""
+        if not self.origin.validator:
+            return True
+        try:
+            # The target of a redirect may be valid only for a short time, so the redirects are
+            # followed again.
+            later = await self.sources.origins.state(self.source)
+        except UpstreamUnavailable as error:
+            # ffmpeg has already read the source to its end, so a failure of the origin does no harm
+            # now.
+            return not isinstance(error, UnusableOrigin)
+        except Refusal:
+            return False
+        if self.origin.contradicts(later):
+            # The origin may contradict itself for ever.
+            self._distrust()
+            return False
+        return True
 
-    def passes_test(self) -> Deferred[bool]:
-        """Return whether the origin serves ranges as ffmpeg requests them.
+    def _now(self) -> float:
+        return self.sources.origins.clock.seconds()
 
-        ffmpeg requests a range without an end, and waits for all of it. Some origins return less.
+    def _distrust(self) -> None:
+        """Download the source at once when it is requested next."""
+        self.sources.unreliable[self.source.canonical] = True
 
-        :raises UnusableOrigin: where the origin is not trusted any more.
+    def _remote_input(self, *, ranges: bool) -> Input:
+        address = request_url(self.origin.source)
+        return remote_input(address, USER_AGENT, self.sources.ca_file, ranges=ranges)
+
+
+@dataclass(eq=False)
+class RangedSource(_State):
+    """A source that ffmpeg may read at the origin, until the origin contradicts itself.
+
+    :ivar response: the one with the start of the source, which is read at once.
+    """
+
+    response: Response
+    # A validator is required, and a recent date is none.
+    is_certain = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._size = self.origin.size or 0
+        # As many bytes as were requested; `b""` if they cannot be read.
+        self._start: SharedResult[bytes] = SharedResult()
+        self._end: bytes | None = None
+        reading = Deferred.fromCoroutine(_read_body(self.response, min(WINDOW, self._size)))
+        self._reading = reading.addBoth(self._on_start)
+
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
+        """Return what a child sees at the origin, which is tested meanwhile.
+
+        :raises StateChanged: where the origin fails the test. The child has ended then.
         """
-        return self._testing.join("test", self._test)
+        looking = Deferred.fromCoroutine(look(self._remote_input(ranges=True)))
+        is_stopped = False
+
+        def stop_looking() -> None:
+            # The child may take some time to die, which a second cancellation would cut short.
+            nonlocal is_stopped
+            if not is_stopped:
+                is_stopped = True
+                looking.cancel()
+
+        async def test() -> None:
+            if not await deadline.limit(self.passes_test()):
+                # The child may wait for bytes in vain.
+                stop_looking()
+                self._distrust()
+                raise StateChanged(self._stated())
+
+        def stop() -> None:
+            testing.addErrback(lambda _: None).cancel()
+            stop_looking()
+
+        testing = Deferred.fromCoroutine(test())
+        try:
+            return await await_uncancelled(looking, stop)
+        finally:
+            await testing
+
+    async def input(self) -> Input:
+        """Return the address that ffmpeg reads.
+
+        :raises StateChanged: where the origin fails the test.
+        """
+        if self.origin.source != self.source and self._now() - self._since >= _TARGET_LIFETIME:
+            later = await self.sources.origins.state(self.source)
+            if self.origin.contradicts(later):
+                self._distrust()
+                raise _changed()
+            self.origin, self._since = replace(self.origin, source=later.source), self._now()
+        if not await self.passes_test():
+            raise StateChanged(await self._stated_after_probe())
+        return self._remote_input(ranges=True)
 
     async def read(self, offset: int, count: int) -> bytes:
         """Return bytes from the start or the end that were read already, or request them.
 
-        :raises Disagreement: where the origin returns something else.
+        :raises StateChanged: where the origin returns something else.
         :raises Refusal: as `OriginClient.get` does.
         """
-        if offset + count <= WINDOW:
-            start = await self.start.wait()
-            if offset + count <= len(start):
-                return start[offset : offset + count]
-        first = max(0, self._size - WINDOW)
-        if offset < first:
-            return await self._request(offset, count)
-        if self._end is None:
-            self._end = await self._request(first, self._size - first)
-        return self._end[offset - first :][:count]
+        try:
+            if offset + count <= WINDOW:
+                start = await self._start.wait()
+                if offset + count <= len(start):
+                    return start[offset : offset + count]
+            first = max(0, self._size - WINDOW)
+            if offset < first:
+                return await self._request(offset, count)
+            if self._end is None:
+                self._end = await self._request(first, self._size - first)
+            return self._end[offset - first :][:count]
+        except _Disagreement:
+            raise StateChanged(await self._stated_after_probe()) from None
+
+    async def passes_test(self) -> bool:
+        """Return whether the origin serves ranges as ffmpeg requests them.
+
+        ffmpeg requests a range without an end, and waits for all of it. Some origins return less.
+        Each version is tested once.
+
+        :raises UnusableOrigin: where the origin is not trusted any more.
+        """
+        if self.identity not in self.sources.reliable:
+            try:
+                later, response = await self.sources.origins.get(self.origin.source, "0-")
+            except UnusableOrigin:
+                raise
+            except Refusal:
+                return False
+            response.abort()
+            is_whole = later.is_whole and later.size == self._size
+            if not (is_whole and not later.has_interim and self.origin.matches(later)):
+                return False
+            self.sources.reliable[self.identity] = True
+        return True
 
     def close(self) -> None:
         """Stop reading the start."""
         self._reading.cancel()
 
     def _on_start(self, outcome: bytes | Failure) -> None:
-        self.start.fire(b"" if isinstance(outcome, Failure) else outcome)
+        self._start.fire(b"" if isinstance(outcome, Failure) else outcome)
 
-    async def _test(self) -> bool:
-        try:
-            state, response = await self._origins.get(self.state.source, "0-")
-        except UnusableOrigin:
-            raise
-        except Refusal:
-            return False
-        response.abort()
-        is_whole = state.is_whole and state.size == self._size
-        return is_whole and not state.has_interim and self.state.matches(state)
+    def _stated(self, start: bytes | None = None) -> StatedSource:
+        self.close()
+        return StatedSource(self.sources, self.source, self.origin, start=start)
+
+    async def _stated_after_probe(self) -> StatedSource:
+        """Return the state of a source of which a probe has read a part at the origin."""
+        self._distrust()
+        return self._stated(await self._start.wait())
 
     async def _request(self, offset: int, count: int) -> bytes:
         """Request bytes from the origin, in as many ranges as it needs."""
@@ -227,71 +258,194 @@ class RangedSource:
             data += await self._request_part(offset + len(data), offset + count - 1)
             if len(data) == count:
                 return data
-        raise Disagreement
+        raise _Disagreement
 
     async def _request_part(self, first: int, last: int) -> bytes:
         """Request a range and return its beginning, which has a byte or more."""
-        state, response = await self._origins.get(self.state.source, f"{first}-{last}")
-        is_served = state.first == first and state.last is not None and first <= state.last <= last
-        if not (is_served and self.state.matches(state)):
+        part, response = await self.sources.origins.get(self.origin.source, f"{first}-{last}")
+        is_served = part.first == first and part.last is not None and first <= part.last <= last
+        if not (is_served and self.origin.matches(part)):
             response.abort()
-            raise Disagreement
-        assert state.last is not None
-        return await _read_body(response, state.last + 1 - first)
+            raise _Disagreement
+        assert part.last is not None
+        return await _read_body(response, part.last + 1 - first)
 
 
-class CopiedSource:
-    """A source that was downloaded to a file.
+@dataclass(eq=False)
+class StatedSource(_State):
+    """A source that is known by the headers of a response alone.
 
-    :ivar state: what the origin said when the source was opened.
-    :ivar copied: what the response said whose body is the copy.
+    :ivar response: the one with the whole source; None if there is none.
+    :ivar start: what a probe has read of the source at the origin; None if nothing.
     """
 
-    def __init__(
-        self, downloads: Downloads, state: OriginState, copied: OriginState, file: ScratchFile
-    ) -> None:
-        self.state = state
-        self.copied = copied
-        self._downloads = downloads
-        self._file = file
-        self.descriptors: Mapping[int, int] = {SOURCE_DESCRIPTOR: file.descriptor}
-        self.size = os.fstat(file.descriptor).st_size
+    response: Response | None = None
+    start: bytes | None = None
 
-    def fingerprint(self) -> bytes:
-        """Return the validator; ``b""`` where the two responses disagree."""
-        return self.state.validator if self.state.matches(self.copied) else b""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._copied: SharedResult[CopiedSource] = SharedResult()
+        self._copying: Deferred[None] | None = None
+
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
+        """Download the source, if it is small enough and half of the time is enough.
+
+        Any other source is probed at the origin. The download continues: a render needs it.
+
+        :raises StateChanged: where the source is downloaded.
+        """
+        half = Deadline(self.sources.origins.clock, deadline.left() / 2)
+        try:
+            copy = await half.limit(self._copy())
+        except (SourceTooLarge, TimeoutError):
+            return await look(self._remote_input(ranges=False))
+        raise StateChanged(copy)
+
+    async def input(self) -> Input:
+        """Download the source.
+
+        :raises RenderFailed: where it is not what was probed.
+        :raises StateChanged: otherwise.
+        """
+        raise StateChanged(await self._copy_what_was_probed())
+
+    async def read(self, offset: int, count: int) -> bytes:
+        """Download the source, as `input` does."""
+        raise StateChanged(await self._copy_what_was_probed())
+
+    def close(self) -> None:
+        """Stop the download, remove the copy, and discard what is left of the response."""
+        if self._copying is not None:
+            self._copying.cancel()
+            # All who waited for it may be gone.
+            self._copied.wait().addCallbacks(CopiedSource.close, lambda _: None)
+        if self.response is not None:
+            response, self.response = self.response, None
+            response.abort()
+
+    async def _copy_what_was_probed(self) -> CopiedSource:
+        copy = await self._copy()
+        if self.start is not None:
+            start = await copy.read(0, len(self.start))
+            if (copy.size, start) != (self.size, self.start):
+                raise _changed()
+        is_reliable = self.source.canonical not in self.sources.unreliable
+        if self.start is None and is_reliable and self.origin.contradicts(copy.copied):
+            self._distrust()
+            raise _changed()
+        return copy
+
+    def _copy(self) -> Deferred[CopiedSource]:
+        """Download the source, once for all callers. A caller that is cancelled does not stop it.
+
+        :raises Refusal: where the source cannot be downloaded.
+        """
+        if self._copying is None:
+            downloading = Deferred.fromCoroutine(self._download())
+            self._copying = downloading.addBoth(self._copied.fire)
+        return self._copied.wait()
+
+    async def _download(self) -> CopiedSource:
+        if self.origin.unreadable:
+            raise UndecodableSource(self.origin.unreadable)
+        downloads = self.sources.downloads
+        stated, response = await self._request()
+        try:
+            if stated.unreadable:
+                raise UndecodableSource(stated.unreadable)
+            if not stated.is_whole:
+                raise UpstreamUnavailable("The origin does not return the whole source.")
+            SourceTooLarge.check(stated.size, downloads.limit)
+            file = await downloads.space.create(_CREATION_TIMEOUT)
+        except BaseException as error:
+            response.abort()
+            raise _translate(error, downloads.limit) from None
+        try:
+            consumer = FileConsumer(file.descriptor, downloads.limit, downloads.run_in_thread)
+            await consumer.receive(response.stream(stated.size))
+        except BaseException as error:
+            file.close()
+            raise _translate(error, downloads.limit) from None
+        return CopiedSource(self.sources, self.source, self.origin, stated, file)
+
+    async def _request(self) -> tuple[OriginState, Response]:
+        """Return the response that was kept, or a new one."""
+        response, self.response = self.response, None
+        if response is not None:
+            if self._now() - self._since <= _KEPT_SECONDS:
+                return self.origin, response
+            response.abort()
+        return await self.sources.origins.look_up(self.source)
+
+
+@dataclass(eq=False)
+class CopiedSource(_State):
+    """A source that was downloaded to a file.
+
+    :ivar copied: what the response stated whose body is the copy.
+    """
+
+    copied: OriginState
+    file: ScratchFile
+
+    def __post_init__(self) -> None:
+        self.descriptors = {SOURCE_DESCRIPTOR: self.file.descriptor}
+        self.is_certain = bool(self.origin.validator) and self.origin.matches(self.copied)
+        self._size = os.fstat(self.file.descriptor).st_size
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
+        """Let a child look at the file."""
+        return await look(local_input())
+
+    async def input(self) -> Input:
+        """Return the file as the input."""
+        return local_input()
 
     async def read(self, offset: int, count: int) -> bytes:
         """Return bytes of the file.
 
         :raises RenderFailed: where the file cannot be read.
         """
+        downloads = self.sources.downloads
         try:
-            run_in_thread = self._downloads.run_in_thread
-            return await read_in_thread(run_in_thread, self._file.descriptor, offset, count)
+            descriptor = self.file.descriptor
+            return await read_in_thread(downloads.run_in_thread, descriptor, offset, count)
         except OSError as error:
-            raise _translate(error, self._downloads.limit) from error
+            raise _translate(error, downloads.limit) from error
+
+    async def unchanged(self) -> bool:
+        """Return True: a copy does not change."""
+        return True
 
     def close(self) -> None:
         """Remove the file; repeated calls are harmless."""
         if self.descriptors:
-            self.descriptors = {}
-            self._file.close()
+            self.descriptors = _NO_DESCRIPTORS
+            self.file.close()
+
+
+def _changed() -> RenderFailed:
+    return RenderFailed("The source changed while it was read.")
 
 
 async def _read_body(response: Response, count: int) -> bytes:
     """Return the body of a response that has a range of ``count`` bytes.
 
-    :raises Disagreement: where the body has another length.
+    :raises _Disagreement: where the body has another length.
     """
     try:
         data = await response.read(count, extend_timeout=True)
     except BodyTooLarge as error:
-        raise Disagreement from error
+        raise _Disagreement from error
     except TransportError as error:
         raise UpstreamUnavailable("The origin did not return the whole range.") from error
     if len(data) != count:
-        raise Disagreement
+        raise _Disagreement
     return data
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.grammar.sources import Source
@@ -11,12 +11,18 @@ from audioproxy.media.command.inputs import Input
 
 T = TypeVar("T")
 
+#: Lets a child look at an input, and returns what it sees.
+Look: TypeAlias = Callable[[Input], Coroutine[Any, Any, T]]
+
 
 class OpenSource(Protocol):
     """A source that was checked, and stays open so that exactly the checked bytes are read.
 
     :ivar size: bytes, or None where unknown.
-    :ivar validator: changes whenever the bytes may have changed; empty where unknown.
+    :ivar validator: changes whenever the bytes may have changed; empty where unknown. All nodes
+        have the same one.
+    :ivar identity: equal for two sources only if their bytes are the same, as far as is known. This
+        node remembers by it what it has found out about a source.
     :ivar descriptors: the descriptors that ffmpeg and ffprobe inherit to open the last `input`.
     """
 
@@ -25,16 +31,11 @@ class OpenSource(Protocol):
     @property
     def validator(self) -> bytes: ...  # noqa: D102
     @property
-    def file_identity(self) -> bytes:
-        """The identity of a local file's state, however its path was spelled; else ``b""``."""
-        ...
-
+    def identity(self) -> bytes: ...  # noqa: D102
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
-    async def inspect(
-        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
-    ) -> T:
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Let a child look at the source, and return what it sees.
 
         :param look: given the input for ffprobe. It is cancelled and called again where the source
@@ -61,12 +62,8 @@ class OpenSource(Protocol):
         """
         ...
 
-    def fingerprint(self) -> bytes:
-        """Return a value that no other version of this source has had; empty where uncertain.
-
-        It is stricter than ``validator``, which may miss a change within one tick of a clock. It
-        may differ between nodes.
-        """
+    def has_certain_identity(self) -> bool:
+        """Return whether no other version of this source has had, or will have, its identity."""
         ...
 
     async def unchanged(self) -> bool:

@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from cachetools import TTLCache
 
@@ -17,6 +17,7 @@ from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.observe.log_context import Logger
+from audioproxy.sources.interfaces import Look
 
 # The directories of a path are opened only to be traversed. With O_PATH, Linux requires no
 # permission to list them.
@@ -70,18 +71,16 @@ class OpenLocalSource:
         return _validator(self._status)
 
     @property
-    def file_identity(self) -> bytes:
-        """The device, the inode and the validator."""
-        return b"%d-%d-%s" % (self._status.st_dev, self._status.st_ino, self.validator)
+    def identity(self) -> bytes:
+        """The metadata that changes with the file, however its path was spelled."""
+        return _identity(self._status)
 
     @property
     def descriptors(self) -> Mapping[int, int]:
         """The descriptor of the file, which a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    async def inspect(
-        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
-    ) -> T:
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Let a child look at the inherited descriptor."""
         return await look(local_input())
 
@@ -97,23 +96,16 @@ class OpenLocalSource:
             _log.warn("a source cannot be read: {reason}", reason=os.strerror(error.errno or 0))
             raise UpstreamUnavailable from error
 
-    def fingerprint(self) -> bytes:
-        """Return the metadata that changes with the file; ``b""`` within 3 seconds of a change.
+    def has_certain_identity(self) -> bool:
+        """Return whether the file is as it was when it was opened, and had been for 3 seconds.
 
-        It is ``b""`` after `close` too: other requests may still share a probe of this source.
+        After `close`, nothing is certain: other requests may still share a probe of this source.
         """
         if self._descriptor < 0:
-            return b""
+            return False
         status = os.fstat(self._descriptor)
-        if max(status.st_mtime, status.st_ctime) > self._now() - _TIMESTAMP_MARGIN:
-            return b""
-        return b"%d-%d-%d-%d-%d" % (
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-        )
+        is_old = max(status.st_mtime, status.st_ctime) <= self._now() - _TIMESTAMP_MARGIN
+        return is_old and _identity(status) == self.identity
 
     async def unchanged(self) -> bool:
         """Return whether the file was not written to since it was opened."""
@@ -181,6 +173,15 @@ class LocalSources:
 
 def _validator(status: os.stat_result) -> bytes:
     return b"%d-%d" % (status.st_size, status.st_mtime_ns)
+
+
+def _identity(status: os.stat_result) -> bytes:
+    return b"%d-%d-%s-%d" % (
+        status.st_dev,
+        status.st_ino,
+        _validator(status),
+        status.st_ctime_ns,
+    )
 
 
 def _resolve(root: bytes, path: bytes) -> list[bytes]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
@@ -23,6 +23,7 @@ from audioproxy.s3.objects import (
     read_document,
     strong_etag,
 )
+from audioproxy.sources.interfaces import Look
 
 T = TypeVar("T")
 
@@ -36,14 +37,13 @@ class OpenS3Source:
     :ivar is_encoded: it was stored with a content coding, which ffmpeg does not undo.
     """
 
-    bucket: str
+    source: S3Source
     size: int | None
     etag: str | None
     target: StoreObject
     ca_file: str | None
     lifetime: float
     is_encoded: bool = False
-    file_identity: ClassVar[bytes] = b""
 
     @property
     def validator(self) -> bytes:
@@ -51,13 +51,16 @@ class OpenS3Source:
         return (self.etag or "").encode("ascii")
 
     @property
+    def identity(self) -> bytes:
+        """The source and its entity tag."""
+        return self.source.canonical + b"\n" + self.validator
+
+    @property
     def descriptors(self) -> Mapping[int, int]:
         """Nothing: ffmpeg opens the URL."""
         return {}
 
-    async def inspect(
-        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
-    ) -> T:
+    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Let a child look at a presigned URL.
 
         It is valid for as long as a render may take: the store's clock may be some seconds ahead of
@@ -95,16 +98,15 @@ class OpenS3Source:
             response = await self.target.get(offset, offset + count, self.etag)
             return await response.read(count, extend_timeout=True)
         except StoreError as error:
-            raise _translate(error, self.bucket) from error
+            raise _translate(error, self.source.bucket) from error
         except (BodyTooLarge, TransportError) as error:
-            _log.warn(
-                "a source in {bucket} cannot be read: {error}", bucket=self.bucket, error=error
-            )
+            bucket = self.source.bucket
+            _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)
             raise UpstreamUnavailable from error
 
-    def fingerprint(self) -> bytes:
-        """Return the entity tag, which depends on the bytes, and which all reads require."""
-        return self.validator
+    def has_certain_identity(self) -> bool:
+        """Return whether there is an entity tag, on which the bytes and all reads depend."""
+        return self.etag is not None
 
     async def unchanged(self) -> bool:
         """Return whether the object still has its entity tag.
@@ -152,7 +154,7 @@ class S3Sources:
             raise _translate(error, source.bucket) from error
         response = found.response
         return OpenS3Source(
-            source.bucket,
+            source,
             found.size,
             strong_etag(response),
             target,

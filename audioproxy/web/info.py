@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.errors import ProbeFailed
-from audioproxy.grammar.cache_key import etag, info_key, source_identity
+from audioproxy.grammar.cache_key import etag, info_key
 from audioproxy.grammar.request import InfoRequest
 from audioproxy.process.prober import Prober
 from audioproxy.sources.interfaces import SourceStore
@@ -33,10 +33,9 @@ class InfoHandler:
         source = request.source
         opened = await self.sources.open(source)
         try:
-            identity = source_identity(source.canonical, opened.validator)
             headers = {b"cache-control": _CACHE_CONTROL_UNVALIDATED}
             if opened.validator:
-                tag = etag(info_key(identity))
+                tag = etag(info_key(source.canonical, opened.validator))
                 headers = {b"etag": tag, b"cache-control": _CACHE_CONTROL}
                 if matches(exchange.conditions.if_none_match, tag):
                     exchange.respond(ResponsePlan(304, tuple(headers.items())))
@@ -45,9 +44,9 @@ class InfoHandler:
                 headers[b"content-type"] = b"application/json"
                 exchange.respond(ResponsePlan(200, tuple(headers.items())))
                 return
-            probe = await self.prober.probe(identity, opened)
+            probe = await self.prober.probe(opened)
             if not await opened.unchanged():
-                self.prober.forget(identity)
+                self.prober.forget(opened.identity)
                 raise ProbeFailed("The source changed while it was probed.")
             exchange.respond(plan_json(200, headers, probe.description.document(opened.size)))
         finally:

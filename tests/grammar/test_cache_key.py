@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar import options as options_module
-from audioproxy.grammar.cache_key import cache_key, etag, info_key, source_identity
+from audioproxy.grammar.cache_key import cache_key, etag, info_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import parse_options
@@ -88,11 +88,11 @@ class CacheKeyTests(SynchronousTestCase):
         self.assertEqual(cache_key(options, plain), cache_key(first, enc))
         self.assertRegex(cache_key(options, plain), r"\A[0-9a-f]{64}\Z")
         self.assertNotIn("\n", options.canonical())
-        self.assertEqual(source_identity(plain, b"1"), source_identity(enc, b"1"))
+        self.assertEqual(info_key(plain, b"1"), info_key(enc, b"1"))
 
 
 class InfoKeyTests(SynchronousTestCase):
-    """`source_identity` and `info_key`"""
+    """`info_key`"""
 
     def test_known_vectors(self) -> None:
         """The key is a hash of the canonical source and its validator (Info endpoint, 1)."""
@@ -109,7 +109,7 @@ class InfoKeyTests(SynchronousTestCase):
                 "7b5f4460ee1d605d4b0f3dfb84ebea0302c2b1def33d2d8b5fc98d4e4a440e18",
             ),
         ):
-            self.assertEqual(info_key(source_identity(source, validator)), key)
+            self.assertEqual(info_key(source, validator), key)
 
     @DETERMINISTIC
     @given(
@@ -117,7 +117,7 @@ class InfoKeyTests(SynchronousTestCase):
         other=st.tuples(st.binary(max_size=3), st.binary(max_size=3)),
     )
     def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-        """A different source or validator gives a different identity and key.
+        """A different source or validator gives a different key.
 
         No validator contains a newline: it is the value of an HTTP header, or the size and time of
         a file. A file name may contain one.
@@ -126,16 +126,15 @@ class InfoKeyTests(SynchronousTestCase):
             (source, validator.replace(b"\n", b"")) for source, validator in (one, other)
         )
         assume(first != second)
-        self.assertNotEqual(source_identity(*first), source_identity(*second))
-        self.assertNotEqual(info_key(source_identity(*first)), info_key(source_identity(*second)))
+        self.assertNotEqual(info_key(*first), info_key(*second))
 
     def test_never_shared(self) -> None:
-        """A file name with a newline never has the identity of another file.
+        """A file name with a newline never has the key of another file.
 
         An info document never shares a key with a variant of its source.
         """
-        tricky = source_identity(b"local://a\n5-5", b"1-1")
-        self.assertNotEqual(tricky, source_identity(b"local://a", b"5-5"))
-        self.assertNotEqual(tricky, source_identity(b"local://a\n5-5\n1-1", b""))
-        identity = source_identity(b"local://a.mp3", b"f:mp3")
-        self.assertNotEqual(info_key(identity), cache_key(VariantOptions(), b"local://a.mp3"))
+        tricky = info_key(b"local://a\n5-5", b"1-1")
+        self.assertNotEqual(tricky, info_key(b"local://a", b"5-5"))
+        self.assertNotEqual(tricky, info_key(b"local://a\n5-5\n1-1", b""))
+        key = info_key(b"local://a.mp3", b"f:mp3")
+        self.assertNotEqual(key, cache_key(VariantOptions(), b"local://a.mp3"))

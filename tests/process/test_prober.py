@@ -58,7 +58,8 @@ def probe_output(*streams: dict[str, object]) -> bytes:
 class FakeSource:
     """Source whose behavior each test sets.
 
-    :ivar state: its fingerprint.
+    :ivar state: distinguishes its versions; empty where they cannot be distinguished.
+    :ivar changed: whether it was changed since it was opened.
     :ivar data: its bytes, and ``reads`` counts the reads.
     :ivar refusal: raised by `inspect` and `input`, if it is set.
     :ivar input_calls: for each call of them, the seconds that it may take, and whether it was one
@@ -68,7 +69,8 @@ class FakeSource:
     """
 
     state: bytes = b""
-    file_identity: bytes = b""
+    name: bytes = b"a"
+    changed: bool = False
     opened: Input = field(default_factory=local_input)
     refusal: Exception | None = None
     input_calls: list[tuple[float, bool]] = field(default_factory=list)
@@ -79,8 +81,12 @@ class FakeSource:
     replacement: Input | None = None
     replacing: Callable[[], object] = lambda: None
 
-    def fingerprint(self) -> bytes:
-        return self.state
+    @property
+    def identity(self) -> bytes:
+        return self.name + self.state
+
+    def has_certain_identity(self) -> bool:
+        return bool(self.state) and not self.changed
 
     async def inspect(
         self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
@@ -120,9 +126,9 @@ class ProberCase(SynchronousTestCase):
         launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(launcher, "ffprobe", self.slots, 10)
 
-    def fetch(self, identity: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
-        """Probe a source."""
-        return Deferred.fromCoroutine(self.prober.probe(identity, source or FakeSource()))
+    def fetch(self, name: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
+        """Probe a source, or one with a name."""
+        return Deferred.fromCoroutine(self.prober.probe(source or FakeSource(name=name)))
 
     def answer(self) -> None:
         """Make the last child report a source of ten seconds."""
@@ -143,10 +149,10 @@ class ProberCase(SynchronousTestCase):
 class CacheTests(ProberCase):
     """Cached probe results"""
 
-    def probe_uncached(self, state: bytes, identity: bytes = b"a") -> Probe:
+    def probe_uncached(self, state: bytes, name: bytes = b"a") -> Probe:
         """Probe a source, and assert that this starts a child."""
         before = len(self.spawner.children)
-        probing = self.fetch(identity, FakeSource(state))
+        probing = self.fetch(source=FakeSource(state, name))
         self.assertEqual(len(self.spawner.children), before + 1)
         self.answer()
         return self.successResultOf(probing)
@@ -155,12 +161,12 @@ class CacheTests(ProberCase):
         """An unchanged source needs no child and no slot."""
         cached = self.probe_uncached(b"1")
         for _ in range(2):
-            self.assertEqual(self.successResultOf(self.fetch(b"a", FakeSource(b"1"))), cached)
+            self.assertEqual(self.successResultOf(self.fetch(source=FakeSource(b"1"))), cached)
         self.assertEqual(len(self.spawner.children), 1)
         self.assertEqual(self.slots.held, 0)
 
     def test_changed(self) -> None:
-        """A changed source, another source, and a source without a fingerprint are probed again."""
+        """A changed source, another source, and a source of uncertain identity are probed again."""
         self.probe_uncached(b"1")
         self.probe_uncached(b"2")
         self.probe_uncached(b"1", b"b")
@@ -168,27 +174,26 @@ class CacheTests(ProberCase):
             self.probe_uncached(b"")
 
     def test_forgotten(self) -> None:
-        """All probes of a source that changed during its render are forgotten, and no others."""
-        for state, identity in ((b"1", b"a"), (b"2", b"a"), (b"1", b"b")):
-            self.probe_uncached(state, identity)
-        self.prober.forget(b"a")
+        """The probe of a source that changed during its render is forgotten, and no other."""
+        for name in (b"a", b"b"):
+            self.probe_uncached(b"1", name)
+        self.prober.forget(FakeSource(b"1").identity)
+        self.prober.forget(b"unknown")
         self.probe_uncached(b"1")
-        self.probe_uncached(b"2")
-        self.successResultOf(self.fetch(b"b", FakeSource(b"1")))
+        self.successResultOf(self.fetch(source=FakeSource(b"1", b"b")))
 
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
         source = FakeSource(b"1")
-        probing = self.fetch(b"a", source)
-        source.state = b"2"
+        probing = self.fetch(source=source)
+        source.changed = True
         self.answer()
         self.successResultOf(probing)
         self.probe_uncached(b"1")
-        self.probe_uncached(b"2")
 
     def test_refused(self) -> None:
         """A refusal is not cached, since its cause may be gone at the next request."""
-        probing = self.fetch(b"a", FakeSource(b"1"))
+        probing = self.fetch(source=FakeSource(b"1"))
         self.spawner.last.exit_and_end(1)
         self.assert_refused(probing, ProbeFailed)
         self.probe_uncached(b"1")
@@ -199,9 +204,9 @@ class CacheTests(ProberCase):
         for number in range(prober_module._CACHE_SIZE):
             self.probe_uncached(b"1", b"%d" % number)
         for number in (0, 2):
-            self.successResultOf(self.fetch(b"%d" % number, FakeSource(b"1")))
+            self.successResultOf(self.fetch(source=FakeSource(b"1", b"%d" % number)))
         self.probe_uncached(b"1", b"another")
-        self.successResultOf(self.fetch(b"0", FakeSource(b"1")))
+        self.successResultOf(self.fetch(source=FakeSource(b"1", b"0")))
         self.probe_uncached(b"1", b"1")
 
 
@@ -352,13 +357,13 @@ class ExpensiveTests(ProberCase):
         self.assertEqual(1, len(self.spawner.children))
 
     def test_spellings(self) -> None:
-        """Requests for one local file share its probe, however they spell its path."""
-        sources = [FakeSource(b"1", file_identity=b"7-8") for _ in range(3)]
-        probing = [self.fetch(b"%d" % i, source) for i, source in enumerate(sources)]
+        """Requests for sources of one identity share its probe, such as two spellings of a path."""
+        sources = [FakeSource(b"1", b"7-8") for _ in range(3)]
+        probing = [self.fetch(source=source) for source in sources]
         self.answer()
         for each in probing:
             self.successResultOf(each)
-        other = self.fetch(b"0", FakeSource(b"1", file_identity=b"7-9"))
+        other = self.fetch(source=FakeSource(b"1", b"7-9"))
         self.answer()
         self.successResultOf(other)
         self.assertEqual(2, len(self.spawner.children))
@@ -421,11 +426,11 @@ class RemoteTests(ProberCase):
 
     def test_opened_once(self) -> None:
         """A request that shares a probe, or finds no free slot, does not open its source."""
-        sources = [FakeSource() for _ in range(3)]
+        sources = [FakeSource(name=name) for name in (b"a", b"a", b"c")]
         for source in sources[:2]:
             self.fetch(source=source).addErrback(lambda _: None)
         self.fetch(b"b").addErrback(lambda _: None)
-        self.failureResultOf(self.fetch(b"c", sources[2]), QueueFull)
+        self.failureResultOf(self.fetch(source=sources[2]), QueueFull)
         self.assertEqual([len(source.input_calls) for source in sources], [1, 0, 0])
 
     def probe_remote(self, stderr: bytes, code: int = 0, ranges: bool = True) -> Deferred[Probe]:
@@ -478,7 +483,7 @@ class EncryptedTests(ProberCase):
         """Probe an MP4 file, with the expected number of children."""
         before = len(self.spawner.children)
         source.size = None if source.size is None else len(source.data)
-        probing = self.fetch(b"a", source)
+        probing = self.fetch(source=source)
         self.assertEqual(len(self.spawner.children) - before, children)
         if children:
             output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
@@ -516,7 +521,7 @@ class EncryptedTests(ProberCase):
             (ProbeTimeout(), ProbeTimeout),
         ):
             source = FakeSource(data=self.ENCRYPTED)
-            probing = self.fetch(b"a", source)
+            probing = self.fetch(source=source)
             source.refusal = refusal
             output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
             self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())

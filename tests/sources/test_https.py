@@ -215,7 +215,7 @@ class OpenTests(OriginCase):
         """The validator is the ETag, or else Last-Modified, with the size.
 
         All forms of one tag are the same validator. A date that is as recent as the response is
-        none. The fingerprint of a source that is read in place is the validator.
+        none. The identity of a source that is read in place is certain, where it has a validator.
         """
         then, recent = "Wed, 25 Nov 2026 10:00:00 GMT", "Wed, 25 Nov 2026 10:00:01 GMT"
         late = "Wed, 25 Nov 2026 10:00:02 GMT"
@@ -238,7 +238,8 @@ class OpenTests(OriginCase):
         ):
             found = self.opened(ranged(0, 65_535, headers))
             self.assertEqual(validator, found.validator, headers)
-            self.assertEqual(validator, found.fingerprint())
+            self.assertIs(bool(validator), found.has_certain_identity())
+            self.assertEqual(SOURCE.canonical + b"\n" + validator, found.identity)
             found.close()
 
     def test_statuses(self) -> None:
@@ -539,13 +540,14 @@ class InputTests(OriginCase):
             seen = self.result_of(found.inspect(self.deadline(60), look_forever))
             self.assertEqual((local_input(), 2), (seen, len(looked)), response)
             self.assertEqual(local_input(), self.result_of(found.input(self.deadline(10))))
-            self.assertEqual(b'"1" 200000', found.fingerprint())
+            self.assertTrue(found.has_certain_identity())
             found.close()
             found = self.ranged()
             self.network.requests.clear()
             seen = self.successResultOf(self.see(found, reply(200, LONG, {"ETag": '"3"'})))
             self.assertEqual((local_input(), ["GET /a/b?c"]), (seen, self.recorded_requests))
-            self.assertEqual((b'"1" 200000', b""), (found.validator, found.fingerprint()))
+            self.assertEqual(b'"1" 200000', found.validator)
+            self.assertFalse(found.has_certain_identity())
             found.close()
             self.network.advance(3600)
             self.assertNotIn(SOURCE.canonical, self.origins.unreliable)
@@ -671,7 +673,7 @@ class InputTests(OriginCase):
                 seen = self.successResultOf(self.see(found))
                 self.assertEqual((SOURCE.url, False), (seen.url, seen.seekable))
                 self.assertEqual("0", seen.options[seen.options.index("-seekable") + 1])
-            self.assertEqual((0, b""), (self.space.held, found.fingerprint()))
+            self.assertEqual((0, False), (self.space.held, found.has_certain_identity()))
             self.error_of(found.input(self.deadline(10)), SourceTooLarge)
             self.assertTrue(self.network.peers[-1].aborted)
             found.close()
@@ -742,13 +744,13 @@ class CopyTests(OriginCase):
                 found.close()
                 self.assertEqual({}, dict(found.descriptors))
 
-    def test_fingerprint(self) -> None:
-        """A copy has the fingerprint of the response that it is."""
-        for response, expected in ((WHOLE, b'"1" 10'), (reply(200, b"0123456789"), b"")):
+    def test_certain_identity(self) -> None:
+        """A copy certainly is what the response said that it is, if that had a validator."""
+        for response, expected in ((WHOLE, True), (reply(200, b"0123456789"), False)):
             found = self.opened(response)
-            self.assertEqual(b"", found.fingerprint())
+            self.assertFalse(found.has_certain_identity())
             self.successResultOf(self.fetch(found))
-            self.assertEqual(expected, found.fingerprint())
+            self.assertIs(expected, found.has_certain_identity())
             found.close()
 
     def test_until_close(self) -> None:

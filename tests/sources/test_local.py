@@ -142,8 +142,8 @@ class ServedTests(LocalCase):
             self.assertEqual((opened.size, opened.validator), (3, validator))
             opened.close()
 
-    def test_fingerprint(self) -> None:
-        """A file that was changed just now has no fingerprint; later, each change alters it."""
+    def test_certain_identity(self) -> None:
+        """The identity of a file that was changed just now is uncertain; later, each is another."""
         path = self.root / "a.mp3"
         seen = []
         for change in (
@@ -158,16 +158,29 @@ class ServedTests(LocalCase):
             now = status.st_ctime
             opened = OpenLocalSource(descriptor, status, execute, lambda: now)  # noqa: B023
             for _ in range(2):
-                self.assertEqual(opened.fingerprint(), b"")
+                self.assertFalse(opened.has_certain_identity())
                 now += 2
-            seen.append(opened.fingerprint())
-            self.assertEqual(opened.fingerprint(), seen[-1])
+            for _ in range(2):
+                self.assertTrue(opened.has_certain_identity())
+            seen.append(opened.identity)
             opened.close()
-            self.assertEqual(opened.fingerprint(), b"")
+            self.assertFalse(opened.has_certain_identity())
         self.assertEqual(len(set(seen)), 4)
-        self.assertNotIn(b"", seen)
 
-    def test_file_identity(self) -> None:
+    def test_identity_of_changed_file(self) -> None:
+        """The identity of a file that was changed after it was opened is uncertain."""
+        path = self.root / "a.mp3"
+        for change in (lambda: path.write_bytes(b"two"), lambda: os.utime(path, (2, 2))):
+            os.utime(path, (1, 1))
+            descriptor = os.open(path, os.O_RDONLY)
+            status = os.fstat(descriptor)
+            opened = OpenLocalSource(descriptor, status, execute, lambda: status.st_ctime + 9)  # noqa: B023
+            self.assertTrue(opened.has_certain_identity())
+            change()
+            self.assertFalse(opened.has_certain_identity())
+            opened.close()
+
+    def test_identity(self) -> None:
         """All names of a file have one identity, which other files and other states do not have."""
         self.link({"link.mp3": "a.mp3", "folder": "in"})
         os.link(self.root / "a.mp3", self.root / "hard.mp3")
@@ -177,7 +190,7 @@ class ServedTests(LocalCase):
         def identity(path: bytes) -> bytes:
             opened = self.open(path)
             opened.close()
-            return opened.file_identity
+            return opened.identity
 
         one = identity(b"a.mp3")
         for path in (b"link.mp3", b"hard.mp3", b"in/../a.mp3", b"folder/../a.mp3"):

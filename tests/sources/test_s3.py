@@ -99,7 +99,7 @@ class OpenTests(SourceCase):
     """`S3Sources.open`"""
 
     def test_known(self) -> None:
-        """Size and ETag are those of the store; the ETag is validator and fingerprint.
+        """Size and ETag are those of the store; the ETag is the validator.
 
         Without Content-Length and ETag, a source has none of them, and is read all the same.
         """
@@ -110,7 +110,9 @@ class OpenTests(SourceCase):
             opened = self.open(response)
             self.assertEqual((size, tag), (opened.size, opened.etag))
             validator = (tag or "").encode()
-            self.assertEqual((validator,) * 2, (opened.validator, opened.fingerprint()))
+            self.assertEqual(validator, opened.validator)
+            self.assertEqual(b"s3://bucket/a.mp3\n" + validator, opened.identity)
+            self.assertIs(tag is not None, opened.has_certain_identity())
             self.assertEqual({}, opened.descriptors)
             self.assertIn("X-Amz-", self.input_of(opened).url)
             opened.close()
@@ -270,7 +272,14 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file).object_store
-            opened = OpenS3Source("bucket", 5, None, store.object("bucket", b"a.mp3"), ca_file, 300)
+            opened = OpenS3Source(
+                S3Source("bucket", b"a.mp3"),
+                5,
+                None,
+                store.object("bucket", b"a.mp3"),
+                ca_file,
+                300,
+            )
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")

@@ -530,6 +530,7 @@ class FakeSource:
     """Open source that passes no descriptors to child processes.
 
     :ivar written_to: whether the source was written to after it was opened.
+    :ivar identity: that of the source which was opened last.
     """
 
     size: int | None
@@ -537,15 +538,15 @@ class FakeSource:
     written_to: bool = False
     closed: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
-    file_identity: bytes = b""
+    identity: bytes = b""
 
     async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
         """Let a child look at the input of a local source."""
         return await look(local_input())
 
-    def fingerprint(self) -> bytes:
-        """Return an empty fingerprint, so that probe results are not cached."""
-        return b""
+    def has_certain_identity(self) -> bool:
+        """Return False, so that probe results are not cached."""
+        return False
 
     async def unchanged(self) -> bool:
         """Return whether the source was not written to."""
@@ -646,6 +647,7 @@ class ResourceHarness:
         self.calls.append(("open", source.canonical))
         if isinstance(self.source, Exception):
             raise self.source
+        self.source.identity = source.canonical + b"\n" + self.source.validator
         return self.source
 
     def admission(self) -> AbstractContextManager[bool]:

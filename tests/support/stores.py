@@ -30,12 +30,11 @@ class FakeSource:
     :ivar content: what `read` returns; an exception is raised.
     """
 
-    file_identity = b""
-
     def __init__(self, size: int | None, content: bytes | Exception = b"") -> None:
         self.size = size
         self.content = content
         self.validator = b"" if size is None else b"%d" % size
+        self.identity = self.validator
         self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.fetching: Deferred[None] | None = None
@@ -72,8 +71,8 @@ class FakeSource:
             raise self.content
         return self.content[offset : offset + count]
 
-    def fingerprint(self) -> bytes:
-        return b""
+    def has_certain_identity(self) -> bool:
+        return False
 
     async def unchanged(self) -> bool:
         assert not self.closed, "the source is closed"
@@ -108,6 +107,7 @@ class FakeSources:
         if not isinstance(source, LocalSource) or source.path not in self.sizes:
             raise NotFound("no such source")
         opened = FakeSource(self.sizes[source.path], self.content)
+        opened.identity = source.canonical + b"\n" + opened.validator
         opened.fetching = Deferred() if self.slow else None
         self.opened.append(opened)
         return opened
