@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
@@ -35,6 +34,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
+from audioproxy.sources.interfaces import OpenSource
 
 # Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
 # fields come first, apart from the tags of streams.
@@ -49,31 +49,11 @@ _CACHE_SIZE = 512
 _TIMEOUT_LIFETIME = 60
 _MOST_TIMEOUTS = 4096
 
-T = TypeVar("T")
-
 _log = Logger()
 
 
 class _Expensive(ProbeTimeout):
     """The probe took too long because of the source's content."""
-
-
-class ProbeSource(Protocol):
-    """The part of an open source that a probe needs."""
-
-    @property
-    def identity(self) -> bytes: ...  # noqa: D102
-    @property
-    def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
-    @property
-    def size(self) -> int | None: ...  # noqa: D102
-
-    async def inspect(  # noqa: D102
-        self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
-    ) -> T: ...
-    async def input(self, deadline: Deadline) -> Input: ...  # noqa: D102
-    async def read(self, offset: int, count: int) -> bytes: ...  # noqa: D102
-    def has_certain_identity(self) -> bool: ...  # noqa: D102
 
 
 class Prober:
@@ -91,7 +71,7 @@ class Prober:
             _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
         )
 
-    async def probe(self, source: ProbeSource) -> Probe:
+    async def probe(self, source: OpenSource) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
         Requests for a source that is being probed share the result. If one of them is cancelled,
@@ -110,7 +90,7 @@ class Prober:
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
 
-    async def _probe_once(self, source: ProbeSource) -> Probe:
+    async def _probe_once(self, source: OpenSource) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
         if is_certain and (cached := self._cache.get(identity)) is not None:
@@ -121,7 +101,7 @@ class Prober:
             identity, lambda: self._probe_and_cache(source, is_certain=is_certain)
         )
 
-    async def _refuse_encrypted(self, source: ProbeSource, probe: Probe) -> Probe:
+    async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse an encrypted source; return a probe that says so if the source is clear.
 
         Each request reads its own source: the one that was probed may be closed.
@@ -143,7 +123,7 @@ class Prober:
         """Forget the probe of a source that has changed while it was read."""
         self._cache.pop(identity, None)
 
-    async def _probe_and_cache(self, source: ProbeSource, *, is_certain: bool) -> Probe:
+    async def _probe_and_cache(self, source: OpenSource, *, is_certain: bool) -> Probe:
         try:
             probe = await self._probe(source)
         except _Expensive:
@@ -159,7 +139,7 @@ class Prober:
         return Deadline(self._launcher.clock, self._timeout, ProbeTimeout)
 
     async def _run(
-        self, opened: Input, source: ProbeSource, deadline: Deadline, *, stream_tags: bool = True
+        self, opened: Input, source: OpenSource, deadline: Deadline, *, stream_tags: bool = True
     ) -> Exit:
         child = self._launcher.launch(
             probe_arguments(self._ffprobe, opened, stream_tags=stream_tags),
@@ -171,7 +151,7 @@ class Prober:
         )
         return await child.wait()
 
-    async def _probe(self, source: ProbeSource) -> Probe:
+    async def _probe(self, source: OpenSource) -> Probe:
         async with self._slots.hold():
             deadline = self._deadline()
 
