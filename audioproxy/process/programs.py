@@ -53,7 +53,7 @@ class Programs:
     ffmpeg: str
     ffprobe: str
     # The ffmpeg that was examined last, and its resampler.
-    _examined: tuple[_FileIdentity | None, tuple[str, ...]] | None = field(default=None, init=False)
+    _examined: tuple[tuple[int, int, int] | None, tuple[str, ...]] | None = field(default=None, init=False)
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -128,20 +128,13 @@ class Programs:
         return _Run(ended.stdout)
 
 
-class _FileIdentity(NamedTuple):
-    """What changes if a program is replaced."""
-
-    device: int
-    inode: int
-    modified: int
-
-
-def _identify(path: str) -> _FileIdentity | None:
+def _identify(path: str) -> tuple[int, int, int] | None:
+    """Return what changes if a program is replaced."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return _FileIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 class _Run(NamedTuple):
