@@ -52,8 +52,8 @@ class Programs:
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    # The ffmpeg that was examined last, and its resampler.
-    _examined: tuple[tuple[int, int, int] | None, tuple[str, ...]] | None = field(default=None, init=False)
+    # The identity of the ffmpeg that was examined last, and its resampler.
+    _examined: tuple[object, tuple[str, ...]] | None = field(default=None, init=False)
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
