@@ -7,6 +7,7 @@ import os
 import platform
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -81,9 +82,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
 
 async def check_all(
-    reactor: Any,
-    environment: Mapping[str, str],
-    report: Callable[[CheckResult], None],
+    reactor: Any, environment: Mapping[str, str], report: Callable[[CheckResult], None]
 ) -> None:
     """Run all checks.
 
@@ -139,7 +138,7 @@ def _build(
         # The service reads SSL_CERT_FILE from the environment of the process.
         os.environ.pop(variable, None)
         settings = load_usable(environment)
-        settings = UsableSettings(settings.config, settings.refused | refused, ())
+        settings = replace(settings, refused=settings.refused | refused)
 
 
 def _user() -> str:

@@ -48,12 +48,17 @@ async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterato
     elif isinstance(engine.store, S3VariantStore):
         async for result in check_bucket(config, engine.store):
             yield result
-    if not _is_shared(config) and engine.bucket_sources is not None:
+    in_bucket = isinstance(config.variant_store, BucketStore)
+    shared = in_bucket and config.source_s3 == config.variant_s3
+    if engine.bucket_sources is not None and not shared:
         async for result in check_bucket_sources(config, engine.bucket_sources):
             yield result
-    ahead = _clock_ahead(engine)
-    if ahead is not None:
-        yield check_clock(ahead)
+    for owner in (engine.store, engine.bucket_sources):
+        if isinstance(owner, S3VariantStore | S3Sources):
+            ahead = owner.object_store.clock_ahead
+            if ahead is not None:
+                yield check_clock(ahead)
+                break
 
 
 async def check_folder(config: Config, path: str, store: FileVariantStore) -> CheckResult:
@@ -169,22 +174,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _is_shared(config: Config) -> bool:
-    """Return whether variants and sources share one object store."""
-    return isinstance(config.variant_store, BucketStore) and config.source_s3 == config.variant_s3
-
-
-def _clock_ahead(engine: Engine) -> int | None:
-    """Return the seconds by which this machine's clock is ahead of a store's; None if unknown.
-
-    The clock of the variant store is preferred to that of the bucket sources.
-    """
-    owners = (engine.store, engine.bucket_sources)
-    stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
-    known = [store.clock_ahead for store in stores if store.clock_ahead is not None]
-    return known[0] if known else None
 
 
 def check_clock(ahead: int) -> CheckResult:
