@@ -19,7 +19,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
-from audioproxy.engine import Engine
+from audioproxy.engine import BootError, Engine
 from audioproxy.errors import Refusal
 from audioproxy.grammar.options import VariantOptions, describe_defaults, describe_options
 from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
@@ -160,9 +160,13 @@ def _explain_target(
                 yield "stored as", variant_path(folder, request.key)
             case BucketStore(bucket):
                 yield "stored as", f"s3://{bucket}/{request.key}"
+    commands = None
     if probe and not problems:
-        commands = _commands_of_source(config, request)
-    else:
+        try:
+            commands = _commands_of_source(config, request)
+        except BootError as error:
+            problems = [str(error)]
+    if commands is None:
         reasons = problems or ["the source was not read, because of --no-probe"]
         yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
         commands = _commands_of_assumed_source(options, source)

@@ -51,6 +51,19 @@ class SourceTests(SynchronousTestCase):
         ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)
         self.assertEqual(8820, len(read_wav(ran.stdout)))
 
+    def test_unusable_settings(self) -> None:
+        """Settings that are valid but cannot be used are reported like invalid ones."""
+        self.settings |= {
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "eu-west-1",
+            "AP_S3_ENDPOINT": "http://127.0.0.1:9",
+            "AP_S3_ADDRESSING": "virtual",
+        }
+        parts = self.explain(0, SIGNER.url("local://a b.flac"))
+        self.assertIn("AP_S3_ADDRESSING: virtual addressing needs a host", parts["assumed"][1])
+        self.assertIn("libmp3lame", parts["ffmpeg"])
+
     def test_refusals(self) -> None:
         """If a URL is refused because of its source, `explain` shows the status and the reason.
 
