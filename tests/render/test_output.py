@@ -13,8 +13,9 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import IrregularSource, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import StatedLength
-from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
+from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.output import RenderOutput
@@ -83,7 +84,7 @@ class RenderOutputTests(SynchronousTestCase):
 
     def state(self, token: str, form: OutputForm, header_bytes: int = 0) -> RenderOutput:
         """Return an output whose header states its length."""
-        stated = StatedLength(form, LENGTH_HEADERS[token])
+        stated = StatedLength(form, ENCODERS[token].length_header)
         self.output.release()
         self.output = RenderOutput(AnonymousFile(), 1 << 20, header_bytes, stated)
         return self.output
@@ -117,7 +118,7 @@ class RenderOutputTests(SynchronousTestCase):
         """The encoder writes after the bytes that precede its output; they alone are no output."""
         form = OutputForm(44100, 44100, 2)
         output = self.state("mp3", form)
-        prefix = LENGTH_HEADERS["mp3"].prefix(form)
+        prefix = ENCODERS["mp3"].length_header.prefix(form)
         output.complete()
         self.assertEqual((output.size, output.encoded_bytes, output.has_audio), (0, 0, False))
         self.put(b"audio")
@@ -128,7 +129,7 @@ class RenderOutputTests(SynchronousTestCase):
     def test_full_disk(self) -> None:
         """If the length cannot be written, the render fails."""
         form = OutputForm(44100, 44100, 2)
-        stated = StatedLength(form, LENGTH_HEADERS["mp3"])
+        stated = StatedLength(form, ENCODERS["mp3"].length_header)
         scratch = AnonymousFile()
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, scratch.descriptor)

@@ -16,8 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import DiskFull, RenderFailed
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import StatedLength
-from audioproxy.media.lengths.headers import LENGTH_HEADERS, OutputForm
+from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.render import job as job_module
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
@@ -354,7 +355,7 @@ class FullDiskTests(StoreCase):
             return pwrite(*arguments)
 
         self.patch(os, "pwrite", fail_once)
-        stated = StatedLength(OutputForm(44_100, 44_100, 2), LENGTH_HEADERS["mp3"])
+        stated = StatedLength(OutputForm(44_100, 44_100, 2), ENCODERS["mp3"].length_header)
         self.patch(job_module, "stated_length", lambda *_: stated)
         client, _ = self.harness.render()
         self.harness.disk.run()

@@ -20,7 +20,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy import service as service_module
+from audioproxy import engine as engine_module
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
@@ -301,7 +301,7 @@ class HungDiskTests(ScriptedEncoderCase):
         # The store's timeouts pass only when a test says so.
         self.disk_clock = Clock()
         self.patch(
-            service_module,
+            engine_module,
             "BlockingCalls",
             lambda _, run_in_thread: BlockingCalls(self.disk_clock, run_in_thread),
         )
