@@ -260,13 +260,14 @@ class Engine:
             self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
             openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
-            from audioproxy.sources.download import Downloads
             from audioproxy.sources.https import HttpsSources
             from audioproxy.sources.origin import OriginClient
 
             openers[HttpsSource.scheme] = HttpsSources(
                 OriginClient(self._client(), config.source_allowlist, self.clock),
-                Downloads(self._space, self._threads, config.max_src_bytes),
+                self._space,
+                self._threads,
+                config.max_src_bytes,
                 self._clients.ca_file,
             ).open
         return SourceDispatcher(config.source_allowlist, openers)

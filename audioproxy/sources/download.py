@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -12,7 +11,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
-from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream, ConsumerGone
 
 # Bytes of one write. A thread makes each write.
@@ -21,29 +19,6 @@ _BATCH_SIZE = 1024 * 1024
 
 class LimitExceeded(Exception):
     """The stream is longer than the limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Downloads:
-    """The scratch space for downloads, and their maximum size.
-
-    :ivar limit: bytes of one download.
-    """
-
-    space: ScratchSpace
-    run_in_thread: ThreadRunner
-    limit: int
-
-    async def create(self, seconds: float) -> ScratchFile:
-        """Return a new empty file.
-
-        :raises OSError: where there is no space, or permission is denied.
-        """
-        return await self.space.create(seconds)
-
-    async def write(self, file: ScratchFile, stream: ByteStream) -> int:
-        """Write a stream to a file, as `FileConsumer.receive` does."""
-        return await FileConsumer(file.descriptor, self.limit, self.run_in_thread).receive(stream)
 
 
 @implementer(IConsumer)

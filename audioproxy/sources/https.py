@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.files.scratch_files import ScratchSpace
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.media.command.inputs import Input
-from audioproxy.sources.download import Downloads
 from audioproxy.sources.https_states import (
     CopiedSource,
     RangedSource,
@@ -34,14 +35,17 @@ _UNRELIABLE_SECONDS = 3600
 class HttpsSources:
     """Opens sources at the https hosts on the allowlist.
 
-    :ivar downloads: takes the copies of sources that cannot be read safely at the origin.
+    :ivar space: takes the copies of sources that cannot be read safely at the origin.
+    :ivar max_size: bytes of a copy.
     :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
     :ivar reliable: identities of sources whose origin has passed the test of `RangedSource`.
     :ivar unreliable: sources whose origin has failed it, or contradicted itself.
     """
 
     origins: OriginClient
-    downloads: Downloads
+    space: ScratchSpace
+    run_in_thread: ThreadRunner
+    max_size: int
     ca_file: str | None
     reliable: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _REMEMBERED_SOURCES))
     unreliable: TTLCache[bytes, bool] = field(init=False)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
@@ -48,7 +47,7 @@ _TARGET_LIFETIME = 5
 # Seconds that the creation of a file for a copy may take.
 _CREATION_TIMEOUT = 30
 
-_NO_DESCRIPTORS: Mapping[int, int] = {}
+_CHANGED = "The source changed while it was read."
 
 T = TypeVar("T")
 
@@ -72,27 +71,22 @@ class _State:
     """What all states share.
 
     :ivar origin: what the origin stated when the source was opened.
+    :ivar identity: the source and its validator.
     :ivar is_certain: whether what is read has certainly the validator that the origin stated.
+    :ivar size: bytes, or None where the origin does not state them.
+    :ivar descriptors: the descriptor of the copy, where there is one.
     """
 
     sources: HttpsSources
     source: HttpsSource
     origin: OriginState
     is_certain = False
-    descriptors = _NO_DESCRIPTORS
 
     def __post_init__(self) -> None:
+        self.identity = self.source.canonical + b"\n" + self.origin.validator
+        self.size = self.origin.size
+        self.descriptors: Mapping[int, int] = {}
         self._since = self._now()
-
-    @property
-    def size(self) -> int | None:
-        """Bytes, or None where the origin does not state them."""
-        return self.origin.size
-
-    @property
-    def identity(self) -> bytes:
-        """The source and its validator."""
-        return self.source.canonical + b"\n" + self.origin.validator
 
     async def unchanged(self) -> bool:
         """Return whether the origin still states the same version."""
@@ -144,7 +138,7 @@ class RangedSource(_State):
         self._start: SharedResult[bytes] = SharedResult()
         self._end: bytes | None = None
         reading = Deferred.fromCoroutine(_read_body(self.response, min(WINDOW, self._size)))
-        self._reading = reading.addBoth(self._on_start)
+        self._reading = reading.addCallbacks(self._start.fire, lambda _: self._start.fire(b""))
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Return what a child sees at the origin, which is tested meanwhile.
@@ -165,8 +159,7 @@ class RangedSource(_State):
             if not await deadline.limit(self.passes_test()):
                 # The child may wait for bytes in vain.
                 stop_looking()
-                self._distrust()
-                raise StateChanged(self._stated())
+                raise await self._distrusted(probed=False)
 
         def stop() -> None:
             testing.addErrback(lambda _: None).cancel()
@@ -187,10 +180,10 @@ class RangedSource(_State):
             later = await self.sources.origins.state(self.source)
             if self.origin.contradicts(later):
                 self._distrust()
-                raise _changed()
+                raise RenderFailed(_CHANGED)
             self.origin, self._since = replace(self.origin, source=later.source), self._now()
         if not await self.passes_test():
-            raise StateChanged(await self._stated_after_probe())
+            raise await self._distrusted(probed=True)
         return self._remote_input(ranges=True)
 
     async def read(self, offset: int, count: int) -> bytes:
@@ -211,7 +204,7 @@ class RangedSource(_State):
                 self._end = await self._request(first, self._size - first)
             return self._end[offset - first :][:count]
         except _Disagreement:
-            raise StateChanged(await self._stated_after_probe()) from None
+            raise await self._distrusted(probed=True) from None
 
     async def passes_test(self) -> bool:
         """Return whether the origin serves ranges as ffmpeg requests them.
@@ -239,17 +232,15 @@ class RangedSource(_State):
         """Stop reading the start."""
         self._reading.cancel()
 
-    def _on_start(self, outcome: bytes | Failure) -> None:
-        self._start.fire(b"" if isinstance(outcome, Failure) else outcome)
+    async def _distrusted(self, *, probed: bool) -> StateChanged:
+        """Return the change to a source that is downloaded: now, and when it is requested next.
 
-    def _stated(self, start: bytes | None = None) -> StatedSource:
-        self.close()
-        return StatedSource(self.sources, self.source, self.origin, start=start)
-
-    async def _stated_after_probe(self) -> StatedSource:
-        """Return the state of a source of which a probe has read a part at the origin."""
+        :param probed: a probe has read a part of the source, so the copy must have the same start.
+        """
         self._distrust()
-        return self._stated(await self._start.wait())
+        start = await self._start.wait() if probed else None
+        self.close()
+        return StateChanged(StatedSource(self.sources, self.source, self.origin, start=start))
 
     async def _request(self, offset: int, count: int) -> bytes:
         """Request bytes from the origin, in as many ranges as it needs."""
@@ -328,11 +319,11 @@ class StatedSource(_State):
         if self.start is not None:
             start = await copy.read(0, len(self.start))
             if (copy.size, start) != (self.size, self.start):
-                raise _changed()
+                raise RenderFailed(_CHANGED)
         is_reliable = self.source.canonical not in self.sources.unreliable
         if self.start is None and is_reliable and self.origin.contradicts(copy.copied):
             self._distrust()
-            raise _changed()
+            raise RenderFailed(_CHANGED)
         return copy
 
     def _copy(self) -> Deferred[CopiedSource]:
@@ -346,26 +337,26 @@ class StatedSource(_State):
         return self._copied.wait()
 
     async def _download(self) -> CopiedSource:
+        limit = self.sources.max_size
         if self.origin.unreadable:
             raise UndecodableSource(self.origin.unreadable)
-        downloads = self.sources.downloads
         stated, response = await self._request()
+        file: ScratchFile | None = None
         try:
             if stated.unreadable:
                 raise UndecodableSource(stated.unreadable)
             if not stated.is_whole:
                 raise UpstreamUnavailable("The origin does not return the whole source.")
-            SourceTooLarge.check(stated.size, downloads.limit)
-            file = await downloads.space.create(_CREATION_TIMEOUT)
-        except BaseException as error:
-            response.abort()
-            raise _translate(error, downloads.limit) from None
-        try:
-            consumer = FileConsumer(file.descriptor, downloads.limit, downloads.run_in_thread)
+            SourceTooLarge.check(stated.size, limit)
+            file = await self.sources.space.create(_CREATION_TIMEOUT)
+            consumer = FileConsumer(file.descriptor, limit, self.sources.run_in_thread)
             await consumer.receive(response.stream(stated.size))
         except BaseException as error:
-            file.close()
-            raise _translate(error, downloads.limit) from None
+            if file is None:
+                response.abort()
+            else:
+                file.close()
+            raise _translate(error, limit) from None
         return CopiedSource(self.sources, self.source, self.origin, stated, file)
 
     async def _request(self) -> tuple[OriginState, Response]:
@@ -389,14 +380,10 @@ class CopiedSource(_State):
     file: ScratchFile
 
     def __post_init__(self) -> None:
-        self.descriptors = {SOURCE_DESCRIPTOR: self.file.descriptor}
+        super().__post_init__()
         self.is_certain = bool(self.origin.validator) and self.origin.matches(self.copied)
-        self._size = os.fstat(self.file.descriptor).st_size
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
+        self.size = os.fstat(self.file.descriptor).st_size
+        self.descriptors = {SOURCE_DESCRIPTOR: self.file.descriptor}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Let a child look at the file."""
@@ -411,12 +398,11 @@ class CopiedSource(_State):
 
         :raises RenderFailed: where the file cannot be read.
         """
-        downloads = self.sources.downloads
+        run_in_thread, descriptor = self.sources.run_in_thread, self.file.descriptor
         try:
-            descriptor = self.file.descriptor
-            return await read_in_thread(downloads.run_in_thread, descriptor, offset, count)
+            return await read_in_thread(run_in_thread, descriptor, offset, count)
         except OSError as error:
-            raise _translate(error, downloads.limit) from error
+            raise _translate(error, self.sources.max_size) from error
 
     async def unchanged(self) -> bool:
         """Return True: a copy does not change."""
@@ -425,12 +411,8 @@ class CopiedSource(_State):
     def close(self) -> None:
         """Remove the file; repeated calls are harmless."""
         if self.descriptors:
-            self.descriptors = _NO_DESCRIPTORS
+            self.descriptors = {}
             self.file.close()
-
-
-def _changed() -> RenderFailed:
-    return RenderFailed("The source changed while it was read.")
 
 
 async def _read_body(response: Response, count: int) -> bytes:
@@ -453,7 +435,7 @@ def _translate(error: BaseException, limit: int) -> BaseException:
     """Translate an error of a download or a read to the error for the client."""
     if isinstance(error, LimitExceeded):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
-    if isinstance(error, (BodyTooLarge, TransportError)):
+    if isinstance(error, TransportError):
         return UpstreamUnavailable("The origin did not return the whole source.")
     if isinstance(error, OSError):
         _log.warn("a source cannot be written to TMPDIR: {why}", why=redact(str(error).encode()))

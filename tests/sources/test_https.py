@@ -22,7 +22,6 @@ from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.sources.download import Downloads
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
 from audioproxy.sources.origin import OriginClient, OriginState, UnusableOrigin
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
@@ -120,7 +119,9 @@ class OriginCase(ClientCase):
         client: Any = PlaintextClient(self.client)
         self.origins = HttpsSources(
             OriginClient(client, ("origin.test", "*.origin.test"), self.network),
-            Downloads(self.space, self.in_thread, LIMIT),
+            self.space,
+            self.in_thread,
+            LIMIT,
             "/trust.pem",
         )
 

@@ -15,7 +15,7 @@ from twisted.protocols.portforward import ProxyFactory
 from zope.interface import implementer
 
 from audioproxy.engine import BootError
-from audioproxy.sources import https
+from audioproxy.sources import https_states
 from tests.sources.test_https_live import (
     HttpsCase,
     authority,
@@ -80,7 +80,7 @@ class RedirectTests(HttpsCase):
         """
         service = self.start(variant_store=None)
         for lifetime, followed in ((0, 4), (60, 2)):
-            self.patch(https, "_TARGET_LIFETIME", lifetime)
+            self.patch(https_states, "_TARGET_LIFETIME", lifetime)
             path, target = f"/{lifetime}", f"/b{lifetime}"
             redirect = ShortLivedRedirect(self.origin, target, sound("a.flac", "60"))
             url = self.origin.put(path, redirect)
