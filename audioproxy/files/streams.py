@@ -67,20 +67,6 @@ class ConsumerGone(Exception):
     """The consumer stopped the producer before everything was written."""
 
 
-class SendfileConsumer(Protocol):
-    """A consumer that sends bytes of a file itself, by ``sendfile``."""
-
-    def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file from ``offset`` on.
-
-        :param count: the number of bytes that the file has from ``offset`` on.
-        :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
-            now paused. None if the bytes must be written to the consumer instead.
-        :raises EOFError: if the file has fewer bytes.
-        """
-        ...
-
-
 @implementer(IPushProducer)
 class FileProducer:
     """Push producer that sends one byte range of a file, at the pace of consumer and writer.
@@ -101,8 +87,8 @@ class FileProducer:
         """Prepare to send the bytes from ``start`` up to ``stop``.
 
         :param stop: an offset, or None for a `GrowingFile` that is sent to its end.
-        :param descriptor: the file that has the bytes at these offsets, for a `SendfileConsumer`;
-            -1 for no file.
+        :param descriptor: the file that has the bytes at these offsets, for a consumer with a
+            method ``take_file``; -1 for no file.
         :param prefetch: called with an offset and a number of bytes before they are read, until
             ``stop``. The returned Deferred fires when reading them does not block.
         """

@@ -54,7 +54,13 @@ class ProxyRequest(Request):
                 channel.reject(_refusal_of_body(channel))
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file, as `audioproxy.files.streams.SendfileConsumer` does."""
+        """Send bytes of a file from ``offset`` on, by ``sendfile``.
+
+        :param count: the number of bytes that the file has from ``offset`` on.
+        :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
+            now paused. None if the bytes must be written to the consumer instead.
+        :raises EOFError: if the file has fewer bytes.
+        """
         channel: Any = self.channel
         if not channel.is_plain_tcp:
             return None

@@ -127,18 +127,17 @@ class OpenS3Source:
         """Do nothing: nothing is open."""
 
 
+@dataclass(frozen=True, slots=True)
 class S3Sources:
     """Opens objects of one store.
 
-    :ivar object_store: the store.
-    :param ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
-    :param lifetime: seconds that a render may take.
+    :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
+    :ivar lifetime: seconds that a render may take.
     """
 
-    def __init__(self, store: ObjectStore, ca_file: str | None, lifetime: float) -> None:
-        self.object_store = store
-        self._ca_file = ca_file
-        self._lifetime = lifetime
+    object_store: ObjectStore
+    ca_file: str | None
+    lifetime: float
 
     async def open(self, source: S3Source) -> OpenS3Source:
         """Request an object's headers.
@@ -158,8 +157,8 @@ class S3Sources:
             found.size,
             strong_etag(response),
             target,
-            self._ca_file,
-            self._lifetime,
+            self.ca_file,
+            self.lifetime,
             response.is_encoded,
         )
 
