@@ -25,7 +25,6 @@ from audioproxy.errors import (
 )
 from audioproxy.files.scratch_files import ScratchFile
 from audioproxy.grammar.sources import HttpsSource
-from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import USER_AGENT, Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
@@ -33,13 +32,18 @@ from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.sources.interfaces import Look
-from audioproxy.sources.origin import WINDOW, OriginState, UnusableOrigin, request_url
+from audioproxy.sources.origin import (
+    WINDOW,
+    Disagreement,
+    OriginState,
+    UnusableOrigin,
+    read_body,
+    request_url,
+)
 
 if TYPE_CHECKING:
     from audioproxy.sources.https import HttpsSources
 
-# Responses with which an origin may return one range (RFC 9110, 15.3.7).
-_MOST_PARTS = 8
 # Seconds for which a response whose body is not read is kept: origins give up slow clients.
 _KEPT_SECONDS = 10
 # Seconds after which the target of a redirect is asked for again: it may be valid for a short time.
@@ -60,10 +64,6 @@ class StateChanged(Exception):
     def __init__(self, state: StatedSource | CopiedSource) -> None:
         super().__init__()
         self.state = state
-
-
-class _Disagreement(Exception):
-    """Responses of an origin are not of one version, or not what was requested."""
 
 
 @dataclass(eq=False)
@@ -137,7 +137,7 @@ class RangedSource(_State):
         # As many bytes as were requested; `b""` if they cannot be read.
         self._start: SharedResult[bytes] = SharedResult()
         self._end: bytes | None = None
-        reading = Deferred.fromCoroutine(_read_body(self.response, min(WINDOW, self._size)))
+        reading = Deferred.fromCoroutine(read_body(self.response, min(WINDOW, self._size)))
         self._reading = reading.addCallbacks(self._start.fire, lambda _: self._start.fire(b""))
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
@@ -192,6 +192,7 @@ class RangedSource(_State):
         :raises StateChanged: where the origin returns something else.
         :raises Refusal: as `OriginClient.get` does.
         """
+        origins = self.sources.origins
         try:
             if offset + count <= WINDOW:
                 start = await self._start.wait()
@@ -199,11 +200,11 @@ class RangedSource(_State):
                     return start[offset : offset + count]
             first = max(0, self._size - WINDOW)
             if offset < first:
-                return await self._request(offset, count)
+                return await origins.read(self.origin, offset, count)
             if self._end is None:
-                self._end = await self._request(first, self._size - first)
+                self._end = await origins.read(self.origin, first, self._size - first)
             return self._end[offset - first :][:count]
-        except _Disagreement:
+        except Disagreement:
             raise await self._distrusted(probed=True) from None
 
     async def passes_test(self) -> bool:
@@ -241,25 +242,6 @@ class RangedSource(_State):
         start = await self._start.wait() if probed else None
         self.close()
         return StateChanged(StatedSource(self.sources, self.source, self.origin, start=start))
-
-    async def _request(self, offset: int, count: int) -> bytes:
-        """Request bytes from the origin, in as many ranges as it needs."""
-        data = b""
-        for _ in range(_MOST_PARTS):
-            data += await self._request_part(offset + len(data), offset + count - 1)
-            if len(data) == count:
-                return data
-        raise _Disagreement
-
-    async def _request_part(self, first: int, last: int) -> bytes:
-        """Request a range and return its beginning, which has a byte or more."""
-        part, response = await self.sources.origins.get(self.origin.source, f"{first}-{last}")
-        is_served = part.first == first and part.last is not None and first <= part.last <= last
-        if not (is_served and self.origin.matches(part)):
-            response.abort()
-            raise _Disagreement
-        assert part.last is not None
-        return await _read_body(response, part.last + 1 - first)
 
 
 @dataclass(eq=False)
@@ -413,22 +395,6 @@ class CopiedSource(_State):
         if self.descriptors:
             self.descriptors = {}
             self.file.close()
-
-
-async def _read_body(response: Response, count: int) -> bytes:
-    """Return the body of a response that has a range of ``count`` bytes.
-
-    :raises _Disagreement: where the body has another length.
-    """
-    try:
-        data = await response.read(count, extend_timeout=True)
-    except BodyTooLarge as error:
-        raise _Disagreement from error
-    except TransportError as error:
-        raise UpstreamUnavailable("The origin did not return the whole range.") from error
-    if len(data) != count:
-        raise _Disagreement
-    return data
 
 
 def _translate(error: BaseException, limit: int) -> BaseException:

@@ -13,11 +13,14 @@ from twisted.internet.interfaces import IReactorTime
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError, UntrustedCertificate
 from audioproxy.observe.log_context import Logger
 
 _MAX_REDIRECTS = 5
+# Responses with which an origin may return one range (RFC 9110, 15.3.7).
+_MOST_PARTS = 8
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Statuses of responses with the whole source.
 _WHOLE = (200, 203)
@@ -57,6 +60,10 @@ _log = Logger()
 
 class UnusableOrigin(UpstreamUnavailable):
     """The origin responds, but is not trusted, or redirects without end."""
+
+
+class Disagreement(Exception):
+    """Responses of an origin are not of one version, or not what was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,26 @@ class OriginClient:
         """
         return self._read_state(source, await self._send(source, byte_range))
 
+    async def read(self, state: OriginState, offset: int, count: int) -> bytes:
+        """Request bytes of a source, in as many ranges as its origin needs.
+
+        :raises Disagreement: where the origin returns something else, or another version.
+        :raises NotFound, UpstreamUnavailable: as `look_up` does.
+        """
+        data, last = b"", offset + count - 1
+        for _ in range(_MOST_PARTS):
+            first = offset + len(data)
+            part, response = await self.get(state.source, f"{first}-{last}")
+            is_served = part.first == first and part.last is not None and first <= part.last <= last
+            if not (is_served and state.matches(part)):
+                response.abort()
+                raise Disagreement
+            assert part.last is not None
+            data += await read_body(response, part.last + 1 - first)
+            if len(data) == count:
+                return data
+        raise Disagreement
+
     async def _follow_redirects(
         self, source: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
@@ -245,6 +272,22 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
         response.has_interim,
         _unreadable(response),
     )
+
+
+async def read_body(response: Response, count: int) -> bytes:
+    """Return the body of a response that has a range of ``count`` bytes.
+
+    :raises Disagreement: where the body has another length.
+    """
+    try:
+        data = await response.read(count, extend_timeout=True)
+    except BodyTooLarge as error:
+        raise Disagreement from error
+    except TransportError as error:
+        raise UpstreamUnavailable("The origin did not return the whole range.") from error
+    if len(data) != count:
+        raise Disagreement
+    return data
 
 
 def _content_range(response: Response) -> tuple[int, int, int] | None:

@@ -195,7 +195,7 @@ class AllowlistTests(HttpsCase):
         resolver = FakeResolver()
         resolver.install(self)
         name, sub, subsub, _, address = self.HOSTS
-        # tests.sources.test_allowlist has all forms of entries.
+        # tests.grammar.test_allowlist has all forms of entries.
         for entry, admitted in (
             ("ORIGIN.Test", {name}),
             ("*.Origin.TEST", {sub, subsub}),
