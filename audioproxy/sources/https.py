@@ -67,7 +67,8 @@ class HttpsSources:
         origin, response = await self.origins.look_up(source, f"0-{WINDOW - 1}")
         if origin.is_whole and not origin.unreadable:
             return OpenHttpsSource(StatedSource(self, source, origin, response))
-        is_start = origin.size is not None and origin.serves(0, min(WINDOW, origin.size) - 1)
+        size = origin.size
+        is_start = size is not None and (origin.first, origin.last) == (0, min(WINDOW, size) - 1)
         is_reliable = source.canonical not in self.unreliable and not origin.has_interim
         if is_start and origin.validator and is_reliable and not origin.unreadable:
             return OpenHttpsSource(RangedSource(self, source, origin, response))

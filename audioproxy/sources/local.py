@@ -46,7 +46,12 @@ _log = Logger()
 
 
 class OpenLocalSource:
-    """A regular file below the root, open for reading."""
+    """A regular file below the root, open for reading.
+
+    :ivar size: bytes.
+    :ivar validator: the size and the modification time.
+    :ivar identity: all metadata that changes with the file, however its path was spelled.
+    """
 
     def __init__(
         self,
@@ -55,25 +60,12 @@ class OpenLocalSource:
         run_in_thread: ThreadRunner,
         now: Callable[[], float] = time.time,
     ) -> None:
+        self.size = status.st_size
+        self.validator = _validator(status)
+        self.identity = _identity(status)
         self._descriptor = descriptor
-        self._status = status
         self._run_in_thread = run_in_thread
         self._now = now
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self._status.st_size
-
-    @property
-    def validator(self) -> bytes:
-        """The size and the modification time."""
-        return _validator(self._status)
-
-    @property
-    def identity(self) -> bytes:
-        """The metadata that changes with the file, however its path was spelled."""
-        return _identity(self._status)
 
     @property
     def descriptors(self) -> Mapping[int, int]:
@@ -176,12 +168,8 @@ def _validator(status: os.stat_result) -> bytes:
 
 
 def _identity(status: os.stat_result) -> bytes:
-    return b"%d-%d-%s-%d" % (
-        status.st_dev,
-        status.st_ino,
-        _validator(status),
-        status.st_ctime_ns,
-    )
+    place = b"%d-%d" % (status.st_dev, status.st_ino)
+    return b"%s-%s-%d" % (place, _validator(status), status.st_ctime_ns)
 
 
 def _resolve(root: bytes, path: bytes) -> list[bytes]:

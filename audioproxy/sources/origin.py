@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NotFound, Refusal, UpstreamUnavailable
+from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
@@ -102,10 +102,6 @@ class OriginState:
         """Whether the body is the whole source."""
         return self.first == 0 and (self.size is None or self.last == self.size - 1)
 
-    def serves(self, first: int, last: int) -> bool:
-        """Return whether the body is this range of a source of known size."""
-        return self.size is not None and (self.first, self.last) == (first, last)
-
     def matches(self, later: OriginState) -> bool:
         """Return whether a later state is of the same bytes, as far as the headers tell.
 
@@ -173,7 +169,8 @@ class OriginClient:
 
         :raises NotFound, UpstreamUnavailable: as `look_up` does.
         """
-        return self._read_state(source, await self._send(source, byte_range))
+        response = await self._send(source, byte_range)
+        return _read_state(source, response), response
 
     async def read(self, state: OriginState, offset: int, count: int) -> bytes:
         """Request bytes of a source, in as many ranges as its origin needs.
@@ -204,18 +201,11 @@ class OriginClient:
                 response.discard()
                 response = await self._send(source, None)
             if response.status not in _REDIRECTS:
-                return self._read_state(source, response)
+                return _read_state(source, response), response
             response.discard()
             source = self._redirect_target(source, response)
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {_MAX_REDIRECTS} redirects.")
-
-    def _read_state(self, source: HttpsSource, response: Response) -> tuple[OriginState, Response]:
-        try:
-            return _read_state(source, response), response
-        except Refusal:
-            response.discard()
-            raise
 
     async def _send(self, source: HttpsSource, byte_range: str | None) -> Response:
         headers = {"accept-encoding": "identity"}
@@ -235,7 +225,9 @@ class OriginClient:
         if location is None:
             raise NotFound("a redirect without a location")
         try:
-            target = parse_https(_resolve(source.url, _encode(location)).encode("latin-1"))
+            # As browsers and curl do, percent-encode the bytes that a URL cannot have.
+            encoded = _NO_URL.sub(_percent_encode, location)
+            target = parse_https(_resolve(source.url, encoded).encode("latin-1"))
         except ValueError as error:
             # The error may quote the address, whose query stays out of the log (D47).
             raise NotFound("a redirect to an address that is not https") from error
@@ -245,20 +237,22 @@ class OriginClient:
 
 
 def _read_state(source: HttpsSource, response: Response) -> OriginState:
-    """Return the state of a source from the response to a GET.
+    """Return the state of a source from the response to a GET, which is discarded where refused.
 
     :raises NotFound: where the status says that there is no such source, or refuses it.
     :raises UpstreamUnavailable: where the status is that of a temporary or a server error.
     """
     status = response.status
-    if status >= 500 or status in _TEMPORARY:
+    if status >= 400 and status != 416:
+        response.discard()
+        if status < 500 and status not in _TEMPORARY:
+            raise NotFound(f"the origin responds with {status}")
         _log.warn("the origin {host} responds with {status}", host=source.host, status=status)
         raise UpstreamUnavailable("The origin is broken or busy.")
-    if status >= 400 and status != 416:
-        raise NotFound(f"the origin responds with {status}")
     first, last, size = None, None, None
     if status == 206:
-        first, last, size = _content_range(response) or (None, None, None)
+        if match := _CONTENT_RANGE.fullmatch(response.header("content-range") or ""):
+            first, last, size = map(int, match.groups())
     elif status in _WHOLE:
         size = response.length
         first, last = 0, None if size is None else size - 1
@@ -288,12 +282,6 @@ async def read_body(response: Response, count: int) -> bytes:
     if len(data) != count:
         raise Disagreement
     return data
-
-
-def _content_range(response: Response) -> tuple[int, int, int] | None:
-    """Return the first byte, the last byte and the size from Content-Range."""
-    match = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def _modified(response: Response) -> str:
@@ -335,11 +323,6 @@ def _unreadable(response: Response) -> str:
     if response.is_encoded:
         return "The origin sends the source with a Content-Encoding, which was not requested."
     return ""
-
-
-def _encode(location: str) -> str:
-    """Percent-encode the bytes that a URL cannot have, as browsers and curl do."""
-    return _NO_URL.sub(_percent_encode, location)
 
 
 def _percent_encode(match: re.Match[str]) -> str:

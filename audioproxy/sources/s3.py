@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
@@ -44,6 +44,8 @@ class OpenS3Source:
     ca_file: str | None
     lifetime: float
     is_encoded: bool = False
+    # ffmpeg opens the URL.
+    descriptors: ClassVar[Mapping[int, int]] = {}
 
     @property
     def validator(self) -> bytes:
@@ -54,11 +56,6 @@ class OpenS3Source:
     def identity(self) -> bytes:
         """The source and its entity tag."""
         return self.source.canonical + b"\n" + self.validator
-
-    @property
-    def descriptors(self) -> Mapping[int, int]:
-        """Nothing: ffmpeg opens the URL."""
-        return {}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Let a child look at a presigned URL.
