@@ -303,7 +303,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.patch(
             engine_module,
             "BlockingCalls",
-            lambda _, run_in_thread: BlockingCalls(self.disk_clock, run_in_thread),
+            lambda _, *arguments: BlockingCalls(self.disk_clock, *arguments),
         )
         # Shorten timeouts that are seconds long.
         self.patch(child_module, "_TERM_GRACE", 0.1)
