@@ -8,7 +8,6 @@ import json
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import get_args
 
 from twisted.internet.task import Clock
 from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
@@ -23,7 +22,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.grammar.sources import LocalSource, Source, read_source
+from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source
 from audioproxy.media.command.inputs import DEMUXERS
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.lengths.containers import READERS
@@ -168,7 +167,7 @@ class ReferenceTests(SynchronousTestCase):
             )
             form, _, source = spelling.partition("/")
             kinds.add((form, type(read_source(form.encode(), source.encode()))))
-        expected = {("plain", kind) for kind in get_args(Source)} | {("enc", LocalSource)}
+        expected = {("plain", kind) for kind in SCHEMES.values()} | {("enc", LocalSource)}
         self.assertEqual(expected, kinds)
 
     def test_every_alert_is_explained(self) -> None:

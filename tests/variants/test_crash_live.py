@@ -22,6 +22,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy import engine as engine_module
 from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.errors import OutputTooLarge
 from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
 from audioproxy.render.output import RenderOutput
@@ -303,7 +304,12 @@ class HungDiskTests(ScriptedEncoderCase):
         self.patch(
             engine_module,
             "BlockingCalls",
-            lambda _, *arguments: BlockingCalls(self.disk_clock, *arguments),
+            lambda clock, in_thread, *most: BlockingCalls(
+                # Lookups alone have a limit of their own, and the time of the service.
+                clock if most else self.disk_clock,
+                in_thread,
+                *most,
+            ),
         )
         # Shorten timeouts that are seconds long.
         self.patch(child_module, "_TERM_GRACE", 0.1)
@@ -471,7 +477,11 @@ class HungDiskTests(ScriptedEncoderCase):
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: is_blocked(encoder), "the encoder to hang")
         # From now on the output is above its size limit, so the encoder is stopped.
-        above_limit = self.patch(RenderOutput, "update_size", lambda output: sys.maxsize)
+
+        def refuse(output: RenderOutput) -> None:
+            raise OutputTooLarge
+
+        above_limit = self.patch(RenderOutput, "update_size", refuse)
         await until(lambda: self.log.errors, "the error line")
         line = "child N survived SIGKILL; waiting for its end"
         self.assertEqual([line], self.messages(LogLevel.error))
