@@ -479,7 +479,9 @@ class HungDiskTests(ScriptedEncoderCase):
         # From now on the output is above its size limit, so the encoder is stopped.
 
         def refuse(output: RenderOutput) -> None:
-            raise OutputTooLarge
+            refusal = OutputTooLarge()
+            output.end(refusal)
+            raise refusal
 
         above_limit = self.patch(RenderOutput, "update_size", refuse)
         await until(lambda: self.log.errors, "the error line")
