@@ -8,8 +8,6 @@ import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.env_file import load_config, make_signer
@@ -21,16 +19,10 @@ from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.engine import BootError, Engine
 from audioproxy.errors import Refusal
-from audioproxy.grammar.options import VariantOptions, describe_defaults, describe_options
-from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
-from audioproxy.grammar.request import (
-    INSECURE,
-    InfoRequest,
-    SigningKeys,
-    VariantRequest,
-    parse_request,
-)
-from audioproxy.grammar.segments import SignedPath, split_target
+from audioproxy.grammar.options import describe_defaults, describe_options
+from audioproxy.grammar.parser import parse_expiry, parse_options
+from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, parse_request
+from audioproxy.grammar.segments import SignedPath, Target, split_target
 from audioproxy.grammar.sources import Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoding import encoder_arguments
@@ -56,6 +48,9 @@ The exit status is that of `audioproxy verify`.
 
 # A title, with one line or several.
 Fact = tuple[str, str | list[str]]
+# What is known about a source, the command lines of its render by their titles, in the order in
+# which they run, and the samples that a waveform needs no decoder for.
+Commands = tuple[Probe, dict[str, list[str] | None], PcmSamples | None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -67,23 +62,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="do not read the source; show the commands for a stereo file of 44.1 kHz",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """The command lines of one render, in the order in which they run.
-
-    :ivar probe: what is known about the source when all commands are known.
-    :ivar measure: the decode pass that measures the source, where one is needed.
-    :ivar ffmpeg: None for an info document, and where the render needs no decoder.
-    :ivar samples: those that a waveform needs no decoder for.
-    """
-
-    probe: Probe
-    ffprobe: list[str]
-    measure: list[str] | None = None
-    ffmpeg: list[str] | None = None
-    samples: PcmSamples | None = None
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
@@ -116,8 +94,7 @@ def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[
         return SUCCESS, "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
     if not environment.get("AP_KEY"):
         return SUCCESS, "not checked, since AP_KEY is not set"
-    signer = make_signer(environment)
-    return verify_path(SigningKeys(signer.key, signer.salt), path, time.time())
+    return verify_path(make_signer(environment), path)
 
 
 def _explain_target(
@@ -128,31 +105,15 @@ def _explain_target(
     :raises Refusal: after the last fact, if there is such a part.
     """
     target = split_target(path.signed)
-    # The service checks nothing more once a URL has expired; this command still explains the rest.
-    exp = None if target is None or target.info else parse_expiry(target.options)
-    if exp is not None:
-        left = exp - int(time.time())
-        yield "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
-    try:
-        request = parse_request(path.signed, now=None)
-    except Refusal:
-        # The options are explained even if the source is refused.
-        with suppress(Refusal):
-            if target is not None and target.info:
-                refuse_options(target.options)
-                yield "asks for", "the info document"
-            elif target is not None:
-                yield from _explain_options(parse_options(target.options)[0])
-        raise
-    source, options = request.source, None
-    if isinstance(request, InfoRequest):
-        yield "asks for", "the info document"
-    else:
-        options = request.options
-        yield from _explain_options(options)
+    if target is not None:
+        yield from _explain_options(target)
+    request = parse_request(path.signed, now=None)
     # Other characters and bytes are escaped.
-    yield "source", printable(source.canonical.decode("utf-8", "backslashreplace"))
-    config, problems = _read_config(environment)
+    yield "source", printable(request.source.canonical.decode("utf-8", "backslashreplace"))
+    try:
+        config, problems = load_config(environment), []
+    except ConfigError as error:
+        config, problems = Config(allow_insecure=True), list(map(str, error.problems))
     if isinstance(request, VariantRequest):
         yield "cache key", request.key
         match config.variant_store:
@@ -163,17 +124,30 @@ def _explain_target(
     commands = None
     if probe and not problems:
         try:
-            commands = _commands_of_source(config, request)
+            commands = run(lambda reactor: _commands_of_source(reactor, config, request))
         except BootError as error:
             problems = [str(error)]
     if commands is None:
         reasons = problems or ["the source was not read, because of --no-probe"]
         yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
-        commands = _commands_of_assumed_source(options, source)
-    yield from _explain_commands(commands, config, source)
+        commands = _commands_of_assumed_source(request)
+    yield from _explain_commands(commands, config, request.source)
 
 
-def _explain_options(options: VariantOptions) -> Iterator[Fact]:
+def _explain_options(target: Target) -> Iterator[Fact]:
+    """Yield the facts about the options, even if the service would refuse the source."""
+    if target.info:
+        if not target.options:
+            yield "asks for", "the info document"
+        return
+    # The service checks nothing more once a URL has expired; this command still explains the rest.
+    if (exp := parse_expiry(target.options)) is not None:
+        left = exp - int(time.time())
+        yield "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+    try:
+        options, _ = parse_options(target.options)
+    except Refusal:
+        return
     rows = list(describe_options(options))
     width = max(len(segment) for segment, _ in rows) + 2
     yield "options", [f"{segment:{width}}{meaning}" for segment, meaning in rows]
@@ -183,7 +157,7 @@ def _explain_options(options: VariantOptions) -> Iterator[Fact]:
 
 
 def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
-    probe = commands.probe
+    probe, lines, samples = commands
     length = "?" if probe.duration is None else print_decimal(probe.duration)
     yield (
         "read as",
@@ -194,51 +168,39 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
     if source.local_path is not None:
         path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.local_path)
         redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
-    for title, command in (
-        ("ffprobe", commands.ffprobe),
-        ("measured by", commands.measure),
-        ("ffmpeg", commands.ffmpeg),
-    ):
+    for title, command in lines.items():
         if command is not None:
             words = shlex.join(without_secrets(word) for word in command)
             suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
             yield title, words + suffix
-    if (samples := commands.samples) is not None:
-        yield (
-            "samples",
-            f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg",
-        )
+    if samples is not None:
+        text = f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
+        yield "samples", text
 
 
-def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
-    """Return the service's configuration, or the default one and the problems of the settings."""
+async def _commands_of_source(
+    reactor: Any, config: Config, request: VariantRequest | InfoRequest
+) -> Commands:
+    engine = Engine(config, reactor)
     try:
-        return load_config(environment), []
-    except ConfigError as error:
-        return Config(allow_insecure=True), list(map(str, error.problems))
+        if isinstance(request, InfoRequest):
+            probe, opened = await engine.probe(request.source)
+            return probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)}, None
+        job = await engine.prepare_job(request)
+        ffprobe = probe_arguments(engine.programs.ffprobe, job.input)
+        ffmpeg = None if job.samples else job.pipeline.encoder
+        lines = {"ffprobe": ffprobe, "measured by": job.measure, "ffmpeg": ffmpeg}
+        return job.source.probe, lines, job.samples
+    finally:
+        await engine.close()
 
 
-def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:
-    async def find(reactor: Any) -> Commands:
-        engine = Engine(config, reactor)
-        try:
-            if isinstance(request, InfoRequest):
-                probe, opened = await engine.probe(request.source)
-                return Commands(probe, probe_arguments(engine.programs.ffprobe, opened))
-            job = await engine.prepare_job(request)
-            ffprobe = probe_arguments(engine.programs.ffprobe, job.input)
-            ffmpeg = None if job.samples else job.pipeline.encoder
-            return Commands(job.source.probe, ffprobe, job.measure, ffmpeg, job.samples)
-        finally:
-            await engine.close()
-
-    return run(find)
-
-
-def _commands_of_assumed_source(options: VariantOptions | None, source: Source) -> Commands:
+def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Commands:
     probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
     probe = probe.with_length(SourceLength(180 * 44100))
-    url = source.example_url
+    url = request.source.example_url
     opened = local_input() if url is None else remote_input(url, "audioproxy")
-    render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
-    return Commands(probe, probe_arguments("ffprobe", opened), None, render)
+    lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}
+    if isinstance(request, VariantRequest):
+        lines["ffmpeg"] = encoder_arguments("ffmpeg", opened, request.options, probe)
+    return probe, lines, None

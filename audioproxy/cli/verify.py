@@ -14,6 +14,7 @@ from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.parser import parse_expiry
 from audioproxy.grammar.request import InfoRequest, SigningKeys, verify_request
 from audioproxy.grammar.segments import SignedPath, split_target
+from audioproxy.urls import Signer
 
 DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
@@ -46,7 +47,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     signer = make_signer(environment)
-    keys = SigningKeys(signer.key, signer.salt)
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
@@ -55,31 +55,27 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             print_errors(str(error))
             status = USAGE_ERROR
         else:
-            status, verdict = verify_path(keys, path, time.time())
+            status, verdict = verify_path(signer, path)
             print(f"{verdict}: {printable(url)}")
         highest = max(highest, status)
     return highest
 
 
-def verify_path(keys: SigningKeys, path: SignedPath, now: float) -> tuple[int, str]:
+def verify_path(signer: Signer, path: SignedPath) -> tuple[int, str]:
     """Return the exit status for a URL, and the verdict as text."""
     try:
-        request = verify_request(path, keys, now)
+        request = verify_request(path, SigningKeys(signer.key, signer.salt), time.time())
     except InvalidSignature as refusal:
         diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
         return FAILURE, f"wrong signature{diagnosis}"
     except Expired:
-        return EXPIRED, f"good signature, but expired at {format_time(_expiry(path))}"
+        target = split_target(path.signed)
+        assert target is not None
+        exp = parse_expiry(target.options)
+        assert exp is not None
+        return EXPIRED, f"good signature, but expired at {format_time(exp)}"
     except Refusal as refusal:
         return REFUSED, f"good signature, but refused ({str(refusal).rstrip('.')})"
     if isinstance(request, InfoRequest) or request.exp is None:
         return SUCCESS, "good"
     return SUCCESS, f"good until {format_time(request.exp)}"
-
-
-def _expiry(path: SignedPath) -> int:
-    """Return the ``exp`` of an expired path."""
-    target = split_target(path.signed)
-    exp = None if target is None else parse_expiry(target.options)
-    assert exp is not None
-    return exp
