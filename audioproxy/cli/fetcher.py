@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from http import HTTPStatus
+from http.client import responses
 from itertools import count
 from urllib.parse import urlsplit
 
@@ -39,56 +39,39 @@ class FetchFailed(Exception):
     """A URL that could not be fetched; the text gives the reason."""
 
 
-class Fetcher:
-    """Fetches URLs.
+async def fetch(
+    client: HttpClient, url: str, timeout: float, tries: int, on_bytes: Callable[[int], object]
+) -> str:
+    """Fetch a URL and return the result, such as `RENDERED`.
 
-    :param timeout: seconds without a byte after which a fetch fails.
-    :param tries: number of requests for a URL while the service is busy (429).
-    :param on_bytes: called with the size of each piece of a body.
+    :param timeout: seconds without a byte after which the fetch fails.
+    :param tries: number of requests while the service is busy (429).
+    :param on_bytes: called with the size of each piece of the body.
+    :raises FetchFailed: for an error response, a truncated body, or no response.
     """
-
-    def __init__(
-        self,
-        client: HttpClient,
-        timeout: float,
-        tries: int,
-        on_bytes: Callable[[int], object],
-    ) -> None:
-        self._client = client
-        self._timeout = timeout
-        self._tries = {429: tries, **_GATEWAY_TRIES}
-        self._on_bytes = on_bytes
-
-    async def fetch(self, url: str) -> str:
-        """Fetch a URL and return the result, such as `RENDERED`.
-
-        :raises FetchFailed: for an error response, a truncated body, or no response.
-        """
-        request_url = _normalize(url)
-        try:
-            for tried in count(1):
-                response = await self._client.request("GET", request_url, {}, timeout=self._timeout)
-                if tried >= self._tries.get(response.status, 1):
-                    break
-                response.discard()
-                await deferLater(self._client.clock, _retry_delay(response))
-        except TransportError as error:
-            raise FetchFailed(f"the request failed ({error})") from error
-        return await self._classify(response)
-
-    async def _classify(self, response: Response) -> str:
-        state = response.header("x-audio-proxy")
-        if response.status == 302 and state == "HIT":
+    request_url = _normalize(url)
+    limits = {429: tries, **_GATEWAY_TRIES}
+    try:
+        for tried in count(1):
+            response = await client.request("GET", request_url, {}, timeout=timeout)
+            if tried >= limits.get(response.status, 1):
+                break
             response.discard()
-            return STORED
-        if response.status != 200:
-            raise FetchFailed(await _describe_error(response))
-        counter = _ByteCounter(self._on_bytes)
-        try:
-            await response.stream(None, self._timeout).send(counter)
-        except TransportError as error:
-            raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
-        return _RESULTS.get(state or "", NOT_A_VARIANT)
+            await deferLater(client.clock, _retry_delay(response))
+    except TransportError as error:
+        raise FetchFailed(f"the request failed ({error})") from error
+    state = response.header("x-audio-proxy") or ""
+    if response.status == 302 and state == "HIT":
+        response.discard()
+        return STORED
+    if response.status != 200:
+        raise FetchFailed(await _describe_error(response))
+    counter = _ByteCounter(on_bytes)
+    try:
+        await response.stream(None, timeout).send(counter)
+    except TransportError as error:
+        raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
+    return _RESULTS.get(state, NOT_A_VARIANT)
 
 
 @implementer(IConsumer)
@@ -134,11 +117,9 @@ def _normalize(url: str) -> str:
 
 def _retry_delay(response: Response) -> float:
     text = response.header("retry-after") or ""
-    return (
-        min(float(text[:9]), _MAX_RETRY_DELAY)
-        if _RETRY_AFTER_SECONDS.fullmatch(text)
-        else _RETRY_DELAY
-    )
+    if _RETRY_AFTER_SECONDS.fullmatch(text) is None:
+        return _RETRY_DELAY
+    return min(float(text[:9]), _MAX_RETRY_DELAY)
 
 
 async def _describe_error(response: Response) -> str:
@@ -150,5 +131,4 @@ async def _describe_error(response: Response) -> str:
         document = json.loads(await response.read(_DOCUMENT))
         return f"{response.status} {document['error']}: {document['message']}"
     except (LookupError, RecursionError, BodyTooLarge, TypeError, TransportError, ValueError):
-        phrases = {status.value: status.phrase for status in HTTPStatus}
-        return f"{response.status} {phrases.get(response.status, '')}".rstrip()
+        return f"{response.status} {responses.get(response.status, '')}".rstrip()

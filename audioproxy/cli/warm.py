@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+from cachetools import FIFOCache
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
@@ -18,8 +21,8 @@ from audioproxy.cli.fetcher import (
     NOT_A_VARIANT,
     RENDERED,
     STORED,
-    Fetcher,
     FetchFailed,
+    fetch,
     redact_url,
 )
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
@@ -106,7 +109,8 @@ class WarmProgress:
         self._bar = bar
         self._seconds = seconds
         self._started = seconds()
-        self._counts: Counter[str] = Counter()
+        # In the order in which they are printed.
+        self._counts = Counter(dict.fromkeys((RENDERED, STORED, NOT_A_VARIANT, FAILED), 0))
 
     @property
     def failed(self) -> int:
@@ -136,11 +140,7 @@ class WarmProgress:
         return f"{text}: {self._counts_text()}; {format_bytes(self.received)}" if urls else text
 
     def _counts_text(self) -> str:
-        order = sorted(self._counts, key=_ORDER.index)
-        return ", ".join(f"{self._counts[result]} {result}" for result in order)
-
-
-_ORDER = (RENDERED, STORED, NOT_A_VARIANT, FAILED)
+        return ", ".join(f"{count} {result}" for result, count in self._counts.items() if count)
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
@@ -153,21 +153,19 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         disable=arguments.quiet or not sys.stderr.isatty(),
         leave=False,
     )
-    interrupted = False
-    progress: WarmProgress | None = None
+    progress = WarmProgress(bar, time.monotonic)
 
     async def work(reactor: Any) -> None:
-        nonlocal progress
-        progress = WarmProgress(bar, reactor.seconds)
         clients = ClientsByBundle(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
             client = clients.client()
         except UnusableBundle as error:
             raise UsageError(f"SSL_CERT_FILE: {error}") from None
-        fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
+        limits = {"timeout": arguments.timeout, "tries": arguments.tries}
+        fetch_one = partial(fetch, client, **limits, on_bytes=progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:
-            await fetch_all(urls, fetcher, progress, arguments.concurrency)
+            await fetch_all(urls, fetch_one, progress, arguments.concurrency)
         finally:
             await client.close()
 
@@ -175,9 +173,6 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         with bar:
             run(work)
     except KeyboardInterrupt:
-        interrupted = True
-    assert progress is not None
-    if interrupted:
         print(f"stopped: {progress.summary()}")
         return INTERRUPTED
     print(progress.summary())
@@ -185,15 +180,21 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
 
 async def fetch_all(
-    urls: AsyncIterator[str], fetcher: Fetcher, progress: WarmProgress, concurrency: int
+    urls: AsyncIterator[str],
+    fetch_one: Callable[[str], Awaitable[str]],
+    progress: WarmProgress,
+    concurrency: int,
 ) -> None:
-    """Fetch URLs, at most ``concurrency`` at a time. A URL is read when a slot is free."""
+    """Fetch URLs, at most ``concurrency`` at a time. A URL is read when a slot is free.
+
+    :param fetch_one: returns the result of a URL, or raises `FetchFailed`.
+    """
     slots = DeferredSemaphore(concurrency)
     running: set[Deferred[None]] = set()
 
-    async def fetch(url: str) -> None:
+    async def count(url: str) -> None:
         try:
-            progress.add_result(await fetcher.fetch(url))
+            progress.add_result(await fetch_one(url))
         except FetchFailed as error:
             progress.add_failure(url, str(error))
         except CancelledError:
@@ -209,7 +210,7 @@ async def fetch_all(
     try:
         await slots.acquire()
         async for url in urls:
-            fetching = Deferred.fromCoroutine(fetch(url))
+            fetching = Deferred.fromCoroutine(count(url))
             running.add(fetching)
             fetching.addBoth(release, fetching)
             await slots.acquire()
@@ -228,13 +229,11 @@ async def read_urls(
 
     :param stdin: returns the file descriptor of the standard input.
     """
-    seen: dict[str, None] = {}
+    seen: FIFOCache[str, bool] = FIFOCache(_REMEMBERED)
     for word in words:
         async for line in _read_lines(in_thread, stdin()) if word == "-" else _one(word):
             if line and not line.startswith("#") and line not in seen:
-                seen[line] = None
-                if len(seen) > _REMEMBERED:
-                    del seen[next(iter(seen))]
+                seen[line] = True
                 yield line
 
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli import warm as warm_module
-from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, FetchFailed, fetch, redact_url
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import USER_AGENT
 from tests.cli.command import command
@@ -25,7 +25,7 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 class FetchTests(ClientCase):
-    """The method `Fetcher.fetch`."""
+    """The function `fetch`."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -34,8 +34,7 @@ class FetchTests(ClientCase):
     def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
         """Start to fetch a URL, with these responses."""
         self.network.scripts += responses
-        fetcher = Fetcher(self.client, 600, tries, self.byte_counts.append)
-        return self.begin(fetcher.fetch(url))
+        return self.begin(fetch(self.client, url, 600, tries, self.byte_counts.append))
 
     def failure_reason(self, fetching: Deferred[str]) -> str:
         """Return the reason of a failed fetch."""
@@ -178,27 +177,20 @@ class FetchTests(ClientCase):
             self.assertEqual(shown, redact_url(url))
 
 
-class BlockedFetcher:
-    """Fetcher whose fetches wait for the test."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Deferred[str]] = []
-
-    async def fetch(self, url: str) -> str:
-        """Wait until the test fires the Deferred."""
-        self.waiting.append(Deferred(self.waiting.remove))
-        return await self.waiting[-1]
-
-
 class FetchAllTests(SynchronousTestCase):
     """The function `fetch_all`."""
 
     def setUp(self) -> None:
-        self.fetcher = BlockedFetcher()
+        self.waiting: list[Deferred[str]] = []
         self.printed: list[str] = []
         self.patch(warm_module, "print_errors", self.printed.append)
         self.progress = WarmProgress(tqdm(disable=True), lambda: 0.0)
         self.read = 0
+
+    def fetch_one(self, url: str) -> Deferred[str]:
+        """Return a Deferred for the test to fire."""
+        self.waiting.append(Deferred(self.waiting.remove))
+        return self.waiting[-1]
 
     async def numbers(self, count: int) -> AsyncIterator[str]:
         """Yield numbers as URLs, and count those that were read."""
@@ -209,15 +201,15 @@ class FetchAllTests(SynchronousTestCase):
     def begin(self, count: int, concurrency: int = 3) -> Deferred[None]:
         """Start to fetch a number of URLs."""
         urls = self.numbers(count)
-        fetching = fetch_all(urls, self.fetcher, self.progress, concurrency)  # type: ignore[arg-type]
+        fetching = fetch_all(urls, self.fetch_one, self.progress, concurrency)
         return Deferred.fromCoroutine(fetching)
 
     def test_bounded(self) -> None:
         """`fetch_all` runs ``concurrency`` fetches at a time, and reads no URL in advance."""
         fetching = self.begin(10**9)
         for done in range(20):
-            self.assertEqual((3, done + 3), (len(self.fetcher.waiting), self.read))
-            self.fetcher.waiting.pop(done % 3).callback(STORED)
+            self.assertEqual((3, done + 3), (len(self.waiting), self.read))
+            self.waiting.pop(done % 3).callback(STORED)
         fetching.addErrback(lambda _: None)
         fetching.cancel()
 
@@ -228,7 +220,7 @@ class FetchAllTests(SynchronousTestCase):
             fetching = self.begin(count)
             for _ in range(count):
                 self.assertNoResult(fetching)
-                self.fetcher.waiting.pop().callback(RENDERED)
+                self.waiting.pop().callback(RENDERED)
             self.successResultOf(fetching)
         self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.progress.summary())
 
@@ -239,9 +231,9 @@ class FetchAllTests(SynchronousTestCase):
         """
         fetching = self.begin(4, concurrency=4)
         for result in (FetchFailed("404"), RuntimeError("oh")):
-            self.fetcher.waiting.pop().errback(result)
+            self.waiting.pop().errback(result)
         for state in (RENDERED, NOT_A_VARIANT):
-            self.fetcher.waiting.pop().callback(state)
+            self.waiting.pop().callback(state)
         self.successResultOf(fetching)
         refused, crashed = self.printed
         self.assertEqual("a line without a signed URL: 404", refused)
@@ -255,7 +247,7 @@ class FetchAllTests(SynchronousTestCase):
         fetching = self.begin(9)
         fetching.addErrback(lambda _: None)
         fetching.cancel()
-        self.assertEqual(([], [], 3), (self.fetcher.waiting, self.printed, self.read))
+        self.assertEqual(([], [], 3), (self.waiting, self.printed, self.read))
 
 
 class ReadUrlsTests(SynchronousTestCase):
