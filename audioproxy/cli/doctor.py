@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import platform
 from argparse import ArgumentParser, Namespace
@@ -22,15 +23,7 @@ from audioproxy.cli.checks.machine import (
     check_programs,
     check_temporary_files,
 )
-from audioproxy.cli.checks.results import (
-    CheckResult,
-    Verdict,
-    as_document,
-    bad,
-    good,
-    setting_result,
-    summarize,
-)
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
@@ -77,8 +70,16 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             print(result.line, flush=True)
 
     run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
-    print(as_document(results) if arguments.json else f"\n{summarize(results)}")
-    return FAILURE if any(result.verdict is Verdict.BAD for result in results) else SUCCESS
+    failed = any(result.verdict is Verdict.BAD for result in results)
+    if arguments.json:
+        checks = [
+            {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
+            for result in results
+        ]
+        print(json.dumps({"ok": not failed, "checks": checks}, indent=2))
+    else:
+        print(f"\n{summarize(results)}")
+    return FAILURE if failed else SUCCESS
 
 
 async def check_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -68,13 +67,3 @@ def summarize(results: Iterable[CheckResult]) -> str:
     if Verdict.NOTE in verdicts:
         return "The service can work. Check the lines marked --."
     return "All is well."
-
-
-def as_document(results: Iterable[CheckResult]) -> str:
-    """Return a JSON document of all results."""
-    checks = [
-        {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
-        for result in results
-    ]
-    document = {"ok": all(check["verdict"] != "bad" for check in checks), "checks": checks}
-    return json.dumps(document, indent=2)
