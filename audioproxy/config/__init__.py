@@ -1,8 +1,7 @@
 """The configuration: environment variables become one frozen `Config`."""
 
 from audioproxy.config.environment import VARIABLES, load
-from audioproxy.config.model import BucketStore, Config, FileStore, S3Config
-from audioproxy.config.problems import ConfigError, Problem
+from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, Problem, S3Config
 
 __all__ = [
     "VARIABLES",

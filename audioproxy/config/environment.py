@@ -6,14 +6,23 @@ tested elsewhere, by writing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
-from audioproxy.config.model import BucketStore, Config, FileStore, S3Config, missing_beside
-from audioproxy.config.problems import ConfigError, Problem
-from audioproxy.config.values import can_match, listed, quote, unknown_variables
+from audioproxy.config.model import (
+    BucketStore,
+    Config,
+    ConfigError,
+    FileStore,
+    Problem,
+    S3Config,
+    missing_beside,
+)
+from audioproxy.config.values import listed, quote
 from audioproxy.errors import InvalidValue
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES
 
@@ -47,6 +56,9 @@ VARIABLES = (*_PARSERS, _DEFAULT_REGION)
 # Variables that are set together or not at all.
 _SHARED_IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
 _VARIANT_IDENTITY = tuple(name.replace("AWS_", "AP_VARIANT_S3_") for name in _SHARED_IDENTITY)
+_NAME = re.compile(r"\w+", re.ASCII)
+# An allowlist entry that can match a name. No name contains a slash, bracket, blank or port.
+_MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 # A key and a salt that `Config` accepts, to check the other settings with.
 _ACCEPTABLE = {"AP_KEY": bytes(MIN_KEY_BYTES), "AP_SALT": bytes(MIN_SALT_BYTES)}
 
@@ -90,7 +102,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
         for conflict in _conflicts(config, present)
         if failed.isdisjoint((conflict.variable, *conflict.related))
     ]
-    warnings = (*unknown_variables(environ, _PARSERS), *_warnings(config))
+    warnings = (*_unknown_variables(environ), *_warnings(config))
     if problems:
         raise ConfigError(problems, warnings)
     return config, warnings
@@ -160,6 +172,17 @@ def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
         yield Problem("AP_PROBE_TIMEOUT", fault, wanted, ("AP_RENDER_TIMEOUT",))
 
 
+def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield a warning for each AP_* variable that is not a setting (D33)."""
+    known = [name for name in _PARSERS if name.startswith("AP_")]
+    for name, value in environ.items():
+        if value and name.startswith("AP_") and name not in known:
+            (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
+            shown = name if _NAME.fullmatch(name) else quote(name)
+            wanted = f"the nearest known name is {nearest}"
+            yield Problem(shown, "unknown, so it is ignored", wanted)
+
+
 def _warnings(config: Config) -> Iterator[Problem]:
     if config.allow_insecure:
         yield Problem(
@@ -168,10 +191,10 @@ def _warnings(config: Config) -> Iterator[Problem]:
             " URLs",
             "turn it off where untrusted clients can reach the service",
         )
-    if config.allow_insecure and config.key is None:
-        wanted = "no signature is accepted, only the word insecure"
-        yield Problem("AP_KEY", "not set, and neither is AP_SALT", wanted)
+        if config.key is None:
+            wanted = "no signature is accepted, only the word insecure"
+            yield Problem("AP_KEY", "not set, and neither is AP_SALT", wanted)
     for entry in config.source_allowlist or ():
-        if not can_match(entry):
+        if _MATCHABLE.fullmatch(entry) is None:
             wanted = "write a bare name, prefix*, *.suffix or *"
             yield Problem("AP_SOURCE_ALLOWLIST", f"{quote(entry)} matches nothing", wanted)

@@ -1,4 +1,4 @@
-"""The settings of one service as one frozen value.
+"""The settings of one service as one frozen value, and their problems.
 
 Each field is one setting: the name of its variable, the parser of its text, and its default.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from audioproxy.config.problems import ConfigError, Problem
 from audioproxy.config.values import (
     allowed_origin,
     allowlist,
@@ -27,7 +26,7 @@ from audioproxy.config.values import (
     whole_number,
     writable_directory,
 )
-from audioproxy.errors import InvalidValue
+from audioproxy.errors import InvalidValue, Unusable
 from audioproxy.grammar.signing_secrets import (
     MIN_KEY_BYTES,
     MIN_SALT_BYTES,
@@ -38,7 +37,6 @@ from audioproxy.grammar.signing_secrets import (
 
 #: Marks a default that is derived from other fields; no finished value contains it.
 DERIVED: Any = object()
-
 
 # Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
@@ -51,6 +49,48 @@ _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
 _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An invalid setting, or a warning about a valid one. Its ``str`` is one line.
+
+    :ivar fault: what is wrong; contains no secret.
+    :ivar wanted: what would be right; empty where the fault says it.
+    :ivar related: the variables that a conflict is with.
+    """
+
+    variable: str
+    fault: str
+    wanted: str
+    related: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, variable: str, error: Unusable) -> Problem:
+        """Return the problem of a variable whose value cannot be used."""
+        return cls(variable, error.fault, error.wanted)
+
+    @property
+    def text(self) -> str:
+        """The line without the variable."""
+        return f"{self.fault}; {self.wanted}" if self.wanted else self.fault
+
+    def __str__(self) -> str:
+        return f"{self.variable}: {self.text}"
+
+
+class ConfigError(Exception):
+    """The environment variables are invalid.
+
+    :ivar problems: all problems found, in the order of the variables.
+    :ivar warnings: warnings of the same kind as `load` returns with a valid configuration. A
+        misspelled variable is often the cause of a missing one.
+    """
+
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 @dataclass(frozen=True, slots=True)

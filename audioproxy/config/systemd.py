@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from audioproxy.config.problems import ConfigError, Problem
+from audioproxy.config.model import ConfigError, Problem
 
 # The first descriptor that is passed follows stdin, stdout and stderr.
 _FIRST_DESCRIPTOR = 3

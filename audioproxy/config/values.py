@@ -11,16 +11,12 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping
 
-from audioproxy.config.problems import Problem
 from audioproxy.errors import InvalidValue
 
 _QUOTE_LIMIT = 200
 
-_NAME = re.compile(r"\w+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _VISIBLE = re.compile(r"[!-~]+")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -30,8 +26,6 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-# An allowlist entry that can match a name. No name contains a slash, bracket, blank or port.
-_MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 # The URL standard treats a host whose last label is a number as an IPv4 address.
 _NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -147,7 +141,7 @@ def bucket(text: str) -> str:
     host_port, slash, _ = rest.partition("/")
     name, colon, _ = host_port.partition(":")
     extras = {"credentials": userinfo, "a port": colon, "a key prefix": slash}
-    if found := [what for what, present in extras.items() if present]:
+    if found := _present(extras):
         raise InvalidValue(f"{listed(found)} after s3://", "s3://<bucket> alone is required")
     if _BUCKET.fullmatch(name) is None:
         raise InvalidValue(
@@ -174,59 +168,31 @@ def allowlist(text: str) -> tuple[str, ...]:
     return entries
 
 
-def can_match(entry: str) -> bool:
-    """Return whether an entry of the allowlist can match a bucket or a host."""
-    return _MATCHABLE.fullmatch(entry) is not None
-
-
-def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[Problem]:
-    """Yield a warning for each AP_* variable that is not in ``variables`` (D33)."""
-    known = [name for name in variables if name.startswith("AP_")]
-    for name, value in environ.items():
-        if value and name.startswith("AP_") and name not in known:
-            (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
-            shown = name if _NAME.fullmatch(name) else quote(name)
-            yield Problem(
-                shown, "unknown, so it is ignored", f"the nearest known name is {nearest}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A web origin in the spelling of browsers, and how the text differs from it.
-
-    ``extras`` are parts that an origin cannot have; ``spellings`` are unusual spellings of the same
-    origin.
-    """
-
-    canonical: str
-    extras: tuple[str, ...]
-    spellings: tuple[str, ...]
-
-
 def allowed_origin(text: str) -> str:
     """Parse ``*`` or one origin, exactly as a browser sends it (CORS, 4)."""
     if text == "*":
         return text
-    origin = parse_origin(text, "* or exactly one origin such as https://app.example is required")
-    if faults := origin.extras + origin.spellings:
-        raise InvalidValue(listed(faults), f"the canonical spelling is {origin.canonical}")
-    return origin.canonical
+    wanted = "* or exactly one origin such as https://app.example is required"
+    origin, extras, spellings = parse_origin(text, wanted)
+    if faults := extras + spellings:
+        raise InvalidValue(listed(faults), f"the canonical spelling is {origin}")
+    return origin
 
 
 def endpoint(text: str) -> str:
     """Parse the origin of an object store; letter case and a default port are normalized."""
     wanted = "an origin such as https://s3.example or http://127.0.0.1:9000 is required"
-    origin = parse_origin(text, wanted)
-    if origin.extras:
-        raise InvalidValue(listed(origin.extras), f"only {origin.canonical} is accepted")
-    return origin.canonical
+    origin, extras, _ = parse_origin(text, wanted)
+    if extras:
+        raise InvalidValue(listed(extras), f"only {origin} is accepted")
+    return origin
 
 
-def parse_origin(text: str, wanted: str) -> Origin:
-    """Split a URL into its origin and its other parts.
+def parse_origin(text: str, wanted: str) -> tuple[str, list[str], list[str]]:
+    """Return the origin of a URL as browsers spell it, and how the text differs from it.
 
     :param wanted: what would be right, for a text that has no recognizable origin.
+    :returns: also the parts that an origin cannot have, and the unusual spellings.
     """
     url = _URL.fullmatch(text)
     if url is None or (scheme := url[1].lower()) not in _DEFAULT_PORTS:
@@ -262,11 +228,12 @@ def parse_origin(text: str, wanted: str) -> Origin:
         "an empty port": port_text == "",
         "a port with leading zeros": port != "" and port_text != str(port),
     }
-    return Origin(
-        f"{scheme}://{host}{'' if port == '' else f':{port}'}",
-        tuple(what for what, present in extras.items() if present),
-        tuple(what for what, present in spellings.items() if present),
-    )
+    origin = f"{scheme}://{host}{'' if port == '' else f':{port}'}"
+    return origin, _present(extras), _present(spellings)
+
+
+def _present(parts: Mapping[str, object]) -> list[str]:
+    return [what for what, present in parts.items() if present]
 
 
 def _normalize_host(written: str) -> str:
