@@ -14,7 +14,102 @@ It reads sources as the service does, with the same settings::
     await meter.close()
 """
 
-from audioproxy.loudness.meter import LoudnessMeter
-from audioproxy.media.loudness import Gain, Loudness, Measurement, find_gain
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import DeferredSemaphore
+
+from audioproxy.config import Config
+from audioproxy.engine import Engine
+from audioproxy.errors import InvalidOptions, IrregularSource, NothingDecoded
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.media.command.encoding import loudness_arguments, source_loudness_arguments
+from audioproxy.media.loudness import Gain, Loudness, LoudnessParser, Measurement, find_gain
+from audioproxy.process.decoder import DecoderPipe
+from audioproxy.render.job import ProbedSource
+from audioproxy.urls import SourceLike, Variant, read_source
 
 __all__ = ["Gain", "Loudness", "LoudnessMeter", "Measurement", "find_gain"]
+
+# Bytes of a report in one read: half a minute of audio.
+_CHUNK = 64 * 1024
+
+# Options that neither change a sample nor depend on the length of the source.
+_UNCHANGED = VariantOptions(f="peaks")
+
+
+class LoudnessMeter:
+    """Measures the loudness of sources and of their variants."""
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        """Create a meter that reads the sources of a configuration.
+
+        :param config: its limits of renders apply. At most ``max_concurrency`` sources are measured
+            at the same time; the others wait.
+        :raises audioproxy.service.BootError: for a configuration that cannot be used.
+        """
+        self._engine = Engine(replace(config, variant_store=None), reactor)
+        # The engine itself would reject requests that find no free slot.
+        self._slots = DeferredSemaphore(min(config.max_concurrency, config.max_probe_concurrency))
+
+    async def measure(
+        self,
+        source: SourceLike,
+        variant: Variant | None = None,
+        on_progress: Callable[[float], object] = lambda seconds: None,
+    ) -> Measurement:
+        """Measure a variant of a source, before its encoder, or the source itself.
+
+        :param variant: its options apply as in a render. None measures all channels of the source,
+            as a broadcaster's meter does; a render has at most two.
+        :param on_progress: called with the seconds of audio that were measured so far, in a thread.
+        :raises Refusal: as a request for the variant would be refused, and for waveforms.
+        """
+        build_command = source_loudness_arguments if variant is None else loudness_arguments
+        options = _UNCHANGED if variant is None else variant.options
+        request = VariantRequest.of(options, read_source(source))
+        if variant is not None and options.f == "peaks":
+            raise InvalidOptions('"f:peaks" is not accepted: a waveform has no loudness.')
+
+        async def measure() -> Measurement:
+            probed = await self._engine.preparer.prepare(request, build_command)
+            try:
+                async with self._engine.slots.hold(), self._engine.preparer.refuse_changed(probed):
+                    return await self._decode(probed, on_progress)
+            finally:
+                probed.close()
+
+        return await self._slots.run(measure)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._engine.close()
+
+    async def _decode(
+        self, probed: ProbedSource, on_progress: Callable[[float], object]
+    ) -> Measurement:
+        preparer, decoder = self._engine.preparer, self._engine.decoder
+        deadline = self._engine.deadline()
+        read = partial(_read_report, on_progress)
+        job = await preparer.resolve(probed, deadline)
+        while True:
+            try:
+                return await decoder.decode(job.pipeline, job.descriptors, deadline, read)
+            except IrregularSource:
+                job = await preparer.resolve_irregular(job, deadline)
+            except NothingDecoded as refusal:
+                job = await preparer.resolve_short(job, refusal, deadline)
+
+
+def _read_report(on_progress: Callable[[float], object], pipe: DecoderPipe) -> Measurement:
+    parser = LoudnessParser()
+    room = memoryview(bytearray(_CHUNK))
+    while count := pipe.readinto(room):
+        parser.add(bytes(room[:count]))
+        on_progress(parser.seconds)
+    return parser.finish()
