@@ -135,6 +135,7 @@ class Variant:
     :ivar pk_bits: bits of each value of a waveform.
     :ivar dl: a file name, unencoded.
     :ivar cb: any text or bytes, unencoded.
+    :ivar options: the parsed options.
     :raises TypeError: for a value of a type that the option does not accept.
     :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
         message.
@@ -156,7 +157,7 @@ class Variant:
     pk_bits: Literal[8, 16] | None = _option(_WHOLE)
     dl: str | None = _option(_TEXT)
     cb: str | bytes | None = _option(_BYTES)
-    _options: VariantOptions = field(init=False, repr=False)
+    options: VariantOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         segments = (
@@ -164,13 +165,13 @@ class Variant:
             for row in fields(self)
             if row.init and (value := getattr(self, row.name)) is not None
         )
-        object.__setattr__(self, "_options", parse_segments(segments)[0])
+        object.__setattr__(self, "options", parse_segments(segments)[0])
 
     def __eq__(self, other: object) -> bool:
-        return self._options == other._options if isinstance(other, Variant) else NotImplemented
+        return self.options == other.options if isinstance(other, Variant) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._options)
+        return hash(self.options)
 
     @classmethod
     def read(cls, segments: str) -> Variant:
@@ -187,26 +188,21 @@ class Variant:
         return cls(**{name: _accepted(value) for name, value in values.items()})
 
     @property
-    def options(self) -> VariantOptions:
-        """The parsed options."""
-        return self._options
-
-    @property
     def canonical(self) -> str:
         """The canonical options string, which the URLs contain."""
-        return self._options.canonical()
+        return self.options.canonical()
 
     @property
     def content_type(self) -> str:
         """The Content-Type that the variant is served with."""
-        return self._options.content_type
+        return self.options.content_type
 
     def key(self, source: SourceLike) -> str:
         """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
 
         It is the variant's ETag and its name in the store.
         """
-        return cache_key(self._options, read_source(source).canonical)
+        return cache_key(self.options, read_source(source).canonical)
 
 
 def _accepted(value: Any) -> Any:
