@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
@@ -22,7 +23,7 @@ from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
 from audioproxy.loudness import Gain, LoudnessMeter, Measurement, find_gain
 from audioproxy.service import BootError
-from audioproxy.urls import Signer, Variant
+from audioproxy.urls import Variant
 
 DESCRIPTION = """\
 Print the integrated loudness (LUFS), the loudness range (LU) and the true peak (dBTP) of each
@@ -180,13 +181,10 @@ def _read_plan(arguments: Namespace, environment: Mapping[str, str]) -> MeasureP
         raise UsageError("--ceiling goes with --target")
     if arguments.target is not None and variant is not None and variant.gain is not None:
         raise UsageError("--options: gain is what --target computes; omit one of them")
-    sign = None
+    sign: Callable[[str, Variant], str] | None = None
     if arguments.sign:
-        signer: Signer = make_signer(environment, arguments.base, arguments.encoded)
-
-        def sign(source: str, signed: Variant) -> str:
-            return signer.url(source, signed, expires_in=arguments.expires_in)
-
+        signer = make_signer(environment, arguments.base, arguments.encoded)
+        sign = partial(signer.url, expires_in=arguments.expires_in)
     ceiling = _DEFAULT_CEILING if arguments.ceiling is None else arguments.ceiling
     return MeasurePlan(variant, arguments.target, ceiling, arguments.album, sign)
 
@@ -214,8 +212,7 @@ class MeasureProgress:
 
 
 async def measure_all(
-    sources: Sequence[str],
-    measure: Callable[[str], Coroutine[Any, Any, Measurement | str]],
+    sources: Sequence[str], measure: Callable[[str], Coroutine[Any, Any, Measurement | str]]
 ) -> AsyncIterator[tuple[str, Measurement | str]]:
     """Measure sources, and yield each result in their order."""
     running = [Deferred.fromCoroutine(measure(source)) for source in sources]
