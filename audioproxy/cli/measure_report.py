@@ -50,23 +50,20 @@ class Report(ABC):
 
     def values(self, row: Row) -> dict[str, Any]:
         """Return the values of a row by the names of their columns."""
-        loud, gain = row.loudness, row.gain
-        values: dict[str, Any] = {
-            "source": row.source,
-            "integrated": None if loud is None else _rounded(loud.integrated),
-            "range": None if loud is None else _rounded(loud.range),
-            "true_peak": None if loud is None else _rounded(loud.true_peak),
-        }
+        values: dict[str, Any] = {"source": row.source}
+        for name in ("integrated", "range", "true_peak"):
+            value = getattr(row.loudness, name, None)
+            values[name] = None if value is None else round(Decimal(value), 2)
         if self.with_gain:
-            values["gain"] = None if gain is None else gain.decibels
-            values["shortfall"] = None if gain is None else gain.shortfall
+            values["gain"] = None if row.gain is None else row.gain.decibels
+            values["shortfall"] = None if row.gain is None else row.gain.shortfall
         if self.with_url:
             values["url"] = row.url
         return values | {"error": row.error}
 
 
 @dataclass
-class TableReport(Report):
+class _TableReport(Report):
     """Columns for a terminal; sources without a result are left out."""
 
     def __post_init__(self) -> None:
@@ -74,7 +71,6 @@ class TableReport(Report):
         self._print(f"{'LUFS':>7}{'LU':>7}{'dBTP':>7}{gain}  source")
 
     def add(self, row: Row) -> None:
-        """Write a line, and a second one for the URL."""
         if row.loudness is None:
             return
         values = (row.loudness.integrated, row.loudness.range, row.loudness.true_peak)
@@ -93,17 +89,15 @@ class TableReport(Report):
 
 
 @dataclass
-class JsonReport(Report):
+class _JsonReport(Report):
     """One JSON document; None is ``null``."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
-        """Keep a row for the document."""
         self.rows.append(self.values(row))
 
     def end(self, album: Row | None) -> None:
-        """Write the document."""
         document: dict[str, Any] = {"sources": self.rows}
         if album is not None:
             document["album"] = self.values(album)
@@ -111,7 +105,7 @@ class JsonReport(Report):
 
 
 @dataclass
-class CsvReport(Report):
+class _CsvReport(Report):
     """Comma-separated values with a line of headings (RFC 4180); None is empty."""
 
     def __post_init__(self) -> None:
@@ -119,14 +113,9 @@ class CsvReport(Report):
         self._writer.writerow(self.values(Row("")))
 
     def add(self, row: Row) -> None:
-        """Write a row."""
         self._writer.writerow(self.values(row).values())
         self.output.flush()
 
 
 #: The report of each value of ``--format``.
-REPORTS = {"table": TableReport, "json": JsonReport, "csv": CsvReport}
-
-
-def _rounded(value: float | None) -> Decimal | None:
-    return None if value is None else round(Decimal(value), 2)
+REPORTS = {"table": _TableReport, "json": _JsonReport, "csv": _CsvReport}
