@@ -7,7 +7,8 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -15,8 +16,7 @@ from audioproxy import errors
 from audioproxy.grammar.request import expired
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_parser
-from audioproxy.urls.sources import SourceLike, read_source
-from audioproxy.urls.values import require_type, seconds_from_now, unix_seconds
+from audioproxy.urls.sources import SourceLike, read_source, require_type
 from audioproxy.urls.variant import Variant, parse_segments
 
 # Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC
@@ -28,6 +28,9 @@ _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
 _PATH = re.compile(r"/[!$-;=@-\[\]_a-z|~]*")
 _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
 
 
 class Expired(errors.Expired, ValueError):
@@ -121,9 +124,11 @@ class Signer:
         segments = variant.canonical.split("/")
         if expires_in is not None and expires_at is not None:
             raise ValueError("expires_in and expires_at exclude each other")
-        exp = None if expires_at is None else unix_seconds(expires_at)
+        exp = None if expires_at is None else _unix_seconds(expires_at)
         if expires_in is not None:
-            exp = int(self.now()) + seconds_from_now(expires_in)
+            accepted = "int (seconds) or timedelta"
+            require_type("expires_in", expires_in, (Integral, timedelta), accepted)
+            exp = int(self.now()) + _whole_seconds(expires_in)
         if exp is not None:
             # The order does not matter to the service.
             segments.append(f"exp:{exp}")
@@ -150,6 +155,27 @@ class Signer:
             raise ValueError("clients remove . and .. segments from a path; use enc/")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
+
+
+def _unix_seconds(value: int | datetime) -> int:
+    """Return ``expires_at`` in whole Unix seconds.
+
+    :raises ValueError: for a datetime without a time zone.
+    """
+    require_type("expires_at", value, (Integral, datetime), "int (Unix seconds) or datetime")
+    if not isinstance(value, datetime):
+        return int(value)
+    if value.utcoffset() is None:
+        raise ValueError(
+            f"expires_at: {value.isoformat()} has no time zone; add one, such as"
+            " datetime.now(UTC) has"
+        )
+    return _whole_seconds(value - _EPOCH)
+
+
+def _whole_seconds(span: int | timedelta) -> int:
+    # A fraction of a second is rounded up.
+    return -(-span // _SECOND) if isinstance(span, timedelta) else int(span)
 
 
 def _spell_source(source: SourceLike, encoded: bool) -> str:

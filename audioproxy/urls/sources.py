@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from audioproxy import errors
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source, parse_source
-from audioproxy.urls.values import require_type, to_bytes
 
 #: A source: its string without any encoding (``s3://masters/piece.wav``), or a value from `local`,
 #: `s3`, `https` or `read_source`.
@@ -99,6 +98,25 @@ def read_source(text: SourceLike) -> Source:
         return parse_source(raw)
     except ValueError as error:
         raise NotFound(str(error)) from None
+
+
+def to_bytes(text: str | bytes) -> bytes:
+    """Return text in UTF-8.
+
+    :raises UnicodeEncodeError: for a lone surrogate that stands for no byte.
+    """
+    # File names that are not UTF-8 come from `os` with surrogates.
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def require_type(name: str, value: object, types: tuple[type, ...], accepted: str) -> None:
+    """Raise an error if an argument has another type. A bool is no number.
+
+    :param accepted: the description of the types.
+    :raises TypeError: with the name of the argument and its type.
+    """
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise TypeError(f"{name}: '{type(value).__name__}' is not accepted; use {accepted}")
 
 
 def _parse(kind: type[S], rest: str | bytes) -> S:

@@ -15,8 +15,7 @@ from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import percent_encode
-from audioproxy.urls.sources import SourceLike, read_source
-from audioproxy.urls.values import require_type, to_bytes
+from audioproxy.urls.sources import SourceLike, read_source, require_type, to_bytes
 
 #: A number of an option. URLs have 3 decimal places: a float is rounded to them, any other number
 #: with more places is refused.

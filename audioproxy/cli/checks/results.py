@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from audioproxy.cli.formatting import format_count, printable
 from audioproxy.config import Problem
@@ -39,19 +40,12 @@ class CheckResult:
         return f"{self.verdict.value}  {self.check:{_WIDTH}}  {printable(self.text)}"
 
 
-def good(check: str, text: str) -> CheckResult:
-    """Return the result of a check that found no problem."""
-    return CheckResult(Verdict.GOOD, check, text)
-
-
-def note(check: str, text: str) -> CheckResult:
-    """Return the result of a check that found a risk, or was skipped."""
-    return CheckResult(Verdict.NOTE, check, text)
-
-
-def bad(check: str, text: str) -> CheckResult:
-    """Return the result of a check that failed: the service cannot work."""
-    return CheckResult(Verdict.BAD, check, text)
+#: Returns the result of a check that found no problem.
+good = partial(CheckResult, Verdict.GOOD)
+#: Returns the result of a check that found a risk, or was skipped.
+note = partial(CheckResult, Verdict.NOTE)
+#: Returns the result of a check that failed: the service cannot work.
+bad = partial(CheckResult, Verdict.BAD)
 
 
 def setting_result(verdict: Verdict, problem: Problem) -> CheckResult:
