@@ -25,22 +25,21 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
     :raises UsageError: for a file that cannot be read or parsed.
     """
     settings = dict(environ)
-    if file is not None:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--env-file: {file} cannot be read ({error})") from None
-        for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-            if line and line[0] not in "#;":
-                match = _ASSIGNMENT.fullmatch(line)
-                if match is None:
-                    raise UsageError(
-                        f"--env-file: {file}, line {number}: NAME=value is expected, with the"
-                        " value in '...' if it has characters other than letters, digits and"
-                        " -_./:,@%+=*[]"
-                    )
-                name, *values = match.groups()
-                settings[name] = "".join(filter(None, values))
+    if file is None:
+        return settings
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--env-file: {file} cannot be read ({error})") from None
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line[0] in "#;":
+            continue
+        if (match := _ASSIGNMENT.fullmatch(line)) is None:
+            raise UsageError(
+                f"--env-file: {file}, line {number}: NAME=value is expected, with the value in"
+                " '...' if it has characters other than letters, digits and -_./:,@%+=*[]"
+            )
+        settings[match[1]] = match[2] or match[3] or match[4] or ""
     return settings
 
 

@@ -47,9 +47,6 @@ exit status:
   130  stopped by Ctrl-C
 """
 
-# The bounds of the targets of `norm` (D6).
-_LOWEST_TARGET, _HIGHEST_TARGET = -70, -5
-_LOWEST_CEILING, _HIGHEST_CEILING = -9, 0
 # dBTP; the highest permitted level of EBU R 128.
 _DEFAULT_CEILING = Decimal(-1)
 
@@ -64,15 +61,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         " input, one per line",
     )
     add_options_option(parser)
+    # The bounds of both numbers are those of `norm` (D6).
     parser.add_argument(
         "--target",
-        type=_number_between(_LOWEST_TARGET, _HIGHEST_TARGET),
+        type=_number_between(-70, -5),
         metavar="LUFS",
         help="add the gain that brings each source to this integrated loudness",
     )
     parser.add_argument(
         "--ceiling",
-        type=_number_between(_LOWEST_CEILING, _HIGHEST_CEILING),
+        type=_number_between(-9, 0),
         metavar="DBTP",
         help=f"the true peak that no gain may exceed ({_DEFAULT_CEILING})",
     )

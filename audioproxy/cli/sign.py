@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
-from audioproxy.urls import Signer, Variant
+from audioproxy.urls import Variant
 
 DESCRIPTION = """\
 Print the signed URL of each source. The options are those of a URL, in any order; they are checked
@@ -85,26 +86,19 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     if arguments.expires_in is not None and (arguments.info or arguments.path):
         raise UsageError("--expires-in works with variants only, not with --info or --path")
     variant = Variant.read(arguments.options)
+    sign: Callable[[str], str] = signer.sign if arguments.path else signer.info_url
+    if not (arguments.path or arguments.info):
+        sign = partial(signer.url, variant=variant, expires_in=arguments.expires_in)
     status = SUCCESS
     for source in read_lines(arguments.sources):
         try:
-            print(_sign_source(arguments, signer, variant, source))
+            print(sign(source))
         # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
             print_errors(f"{source}: {refusal}")
             status = max(status, FAILURE)
-        except UsageError as error:
-            print_errors(f"{source}: {error}")
+        except ValueError as error:
+            # Of a path: the sources of other URLs are refused.
+            print_errors(f"{source}: --path: {error}")
             status = USAGE_ERROR
     return status
-
-
-def _sign_source(arguments: Namespace, signer: Signer, variant: Variant, source: str) -> str:
-    if arguments.path:
-        try:
-            return signer.sign(source)
-        except ValueError as error:
-            raise UsageError(f"--path: {error}") from None
-    if arguments.info:
-        return signer.info_url(source)
-    return signer.url(source, variant, expires_in=arguments.expires_in)

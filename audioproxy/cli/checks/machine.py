@@ -9,7 +9,7 @@ import re
 import resource
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +114,8 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
     """Check that temporary files can be created, and that the disk has space for them."""
     folder = temporary_folder(os.environ)
     try:
-        file = AnonymousFile(folder=folder)
-        try:
+        with closing(AnonymousFile(folder=folder)) as file:
             os.write(file.descriptor, bytes(4096))
-        finally:
-            file.close()
     except OSError as error:
         yield bad(
             "temporary files",

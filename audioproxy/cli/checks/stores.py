@@ -153,11 +153,10 @@ def _check_encryption(
     if origin.scheme == "https":
         if not reached:
             return note(check, _SKIPPED)
-        file = os.environ.get("SSL_CERT_FILE")
         authority = "the system's authorities"
         if settings.ca_bundle is not None:
             authority = f"the bundle {settings.ca_bundle}"
-        elif file:
+        elif file := os.environ.get("SSL_CERT_FILE"):
             authority = f"SSL_CERT_FILE, {file}"
         return good(check, f"encrypted; the certificate is verified by {authority}")
     if _is_loopback(origin.hostname or ""):
