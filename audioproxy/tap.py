@@ -1,4 +1,8 @@
-"""The ``audioproxy`` subcommand of twistd: reads the environment, sets up the log, starts."""
+"""The ``audioproxy`` subcommand of twistd: reads the environment, sets up the log, starts.
+
+Socket activation and the notification of readiness, sd_listen_fds(3) and sd_notify(3), use a few
+environment variables, and need no library.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, TextIO
@@ -31,7 +35,6 @@ from audioproxy._twisted import (
     write_to_log_file,
 )
 from audioproxy.config import Config, ConfigError, Problem, load
-from audioproxy.config.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.log_writer import LogWriter, write_lines
@@ -51,6 +54,12 @@ _COLLECTOR_THRESHOLD = 10_000
 
 # Seconds that the end of the process waits for the reader of the log.
 _LOG_DRAIN = 1.0
+
+# Variables of systemd that are meant for this process, so its children do not inherit them.
+_SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
+# The first descriptor that systemd passes follows stdin, stdout and stderr.
+_FIRST_DESCRIPTOR = 3
+_SOCKET_ADVICE = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
 
 # prctl(2)
 _PR_SET_DUMPABLE = 4
@@ -75,7 +84,7 @@ class Options(UsageOptions):
     def postOptions(self) -> None:
         """Read the environment; on errors, print every problem and exit."""
         environ = first_environment(os.environ)
-        for name in VARIABLES:
+        for name in _SYSTEMD_VARIABLES:
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
         with _plain_exit():
@@ -175,6 +184,53 @@ def makeService(options: Options) -> AudioProxy:
     """Return the service for the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
+
+
+def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
+    """Return the listening socket that systemd passed, or None.
+
+    :param pid: of this process; sockets for another process are ignored.
+    :raises ConfigError: for anything except one listening TCP socket.
+    """
+    count = environ.get("LISTEN_FDS") or "0"
+    if environ.get("LISTEN_PID") != str(pid) or count == "0":
+        return None
+    if count != "1":
+        fault = f"{count} sockets" if count.isdecimal() else "not a number"
+        raise _refused_socket(fault, "one is required: keep one ListenStream= in the socket unit")
+    try:
+        given = socket.socket(fileno=_FIRST_DESCRIPTOR)
+    except OSError as error:
+        fault = f"descriptor {_FIRST_DESCRIPTOR} is not a socket ({error.strerror})"
+        raise _refused_socket(fault, _SOCKET_ADVICE) from error
+    # A listening socket of these address families is a stream socket.
+    listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
+        given.close()
+        raise _refused_socket(
+            f"descriptor {_FIRST_DESCRIPTOR} is not a listening TCP socket", _SOCKET_ADVICE
+        )
+    given.set_inheritable(False)
+    return given
+
+
+def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
+    """Return a function that sends a state to systemd, such as ``READY=1``, if systemd wants it."""
+    name = environ.get("NOTIFY_SOCKET", "")
+    # The name of an abstract socket begins with a NUL, which a variable cannot contain.
+    address = name.replace("@", "\0", 1) if name.startswith("@") else name
+
+    def notify(state: str) -> None:
+        # A notification that fails must not stop the service.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(state.encode(), address)
+
+    return notify if name else lambda state: None
+
+
+def _refused_socket(fault: str, wanted: str) -> ConfigError:
+    return ConfigError([Problem("LISTEN_FDS", fault, wanted)])
 
 
 def raise_descriptor_limit() -> None:

@@ -7,7 +7,8 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.config import ConfigError, systemd
+from audioproxy import tap
+from audioproxy.config import ConfigError
 from tests.support.processes import open_descriptors
 
 
@@ -20,8 +21,8 @@ class SocketTests(SynchronousTestCase):
         The descriptor of ``given`` replaces the usual number 3, which is in use here.
         """
         if given is not None:
-            self.patch(systemd, "_FIRST_DESCRIPTOR", given.detach())
-        return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+            self.patch(tap, "_FIRST_DESCRIPTOR", given.detach())
+        return tap.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
 
     def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
         """Return the only problem in the error that refuses the socket."""
@@ -49,7 +50,7 @@ class SocketTests(SynchronousTestCase):
 
         A socket for another process is ignored, although this process inherits its variables.
         """
-        self.assertIsNone(systemd.find_socket({}, 7))
+        self.assertIsNone(tap.find_socket({}, 7))
         for count in ("0", ""):
             self.assertIsNone(self.find(LISTEN_FDS=count))
         for pid in ("8", "", "70"):
@@ -78,7 +79,7 @@ class SocketTests(SynchronousTestCase):
         """A descriptor that is a pipe or closed is refused; the message says what to configure."""
         reading, writing = os.pipe()
         os.close(writing)
-        self.patch(systemd, "_FIRST_DESCRIPTOR", reading)
+        self.patch(tap, "_FIRST_DESCRIPTOR", reading)
         lines = [self.refusal()]
         os.close(reading)
         lines.append(self.refusal())
@@ -98,10 +99,10 @@ class NotifierTests(SynchronousTestCase):
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
                 listener.bind(address)
                 listener.setblocking(False)
-                systemd.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
+                tap.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
                 self.assertEqual(b"READY=1", listener.recv(100), variable)
 
     def test_nobody(self) -> None:
         """Without a listening socket, a notification has no effect and raises no error."""
         for environ in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}):
-            systemd.find_notifier(environ)("READY=1")
+            tap.find_notifier(environ)("READY=1")
