@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.headers import (
     FLAC_LENGTH,
+    FRAGMENTED_MP4_LENGTH,
     MP3_LENGTH,
     WAV_LENGTH,
     LengthHeader,
-    fragmented_mp4_length,
 )
 
 # FF_QP2LAMBDA of libavutil: one step of quality, in the unit of -global_quality.
@@ -26,6 +25,7 @@ _LAMBDA = 118
 
 #: The lowest and the highest bit rate, in kbps; None where no bit rate can be set.
 Bounds = tuple[int, int] | None
+Band = tuple[int, Bounds, Bounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class FormatEncoding:
         encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
         output.
     :ivar length_header: how the header states the length; None for a header that cannot.
-    :ivar bitrates: bounds of the encoder at a sample rate in Hz and with 1 or 2 channels, if they
-        are narrower than those of the format there.
+    :ivar bitrates: bounds of the encoder by bands of sample rates, if they are narrower than those
+        of the format there.
     """
 
     encoders: Mapping[str, tuple[str, str]]
@@ -52,7 +52,7 @@ class FormatEncoding:
     header_bytes: int = 0
     exits_zero_when_empty: bool = False
     length_header: LengthHeader | None = None
-    bitrates: Callable[[int, int], Bounds] | None = None
+    bitrates: tuple[Band, ...] = ()
 
     def encoded_nothing(self, size: int) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
@@ -101,40 +101,24 @@ def _no_quality(options: VariantOptions) -> list[str]:
 
 
 # Two encoders have narrower bounds of bit rates than their formats at some sample rates and channel
-# counts (measured on libvorbis 1.3.7 and libopus 1.3.1).
-
-
-def _opus_bitrates(rate: int, channels: int) -> Bounds:
-    return (6, 256) if channels == 1 else (6, 510)
-
-
-class _Band(NamedTuple):
-    first_rate: int
-    mono: Bounds
-    stereo: Bounds
-
-
-# Bounds of libvorbis for mono and for stereo, by bands of sample rates. A band starts at its
-# `first_rate`. At a rate where two bands of libvorbis meet, the row lists what both accept.
-_VORBIS = (
-    _Band(0, None, None),
-    _Band(8000, (8, 42), (12, 84)),
-    _Band(9000, (12, 42), (16, 84)),
-    _Band(9001, (12, 50), (16, 100)),
-    _Band(15000, (16, 50), (24, 100)),
-    _Band(15001, (16, 100), (24, 200)),
-    _Band(19000, (16, 90), (30, 180)),
-    _Band(26000, (30, 90), (36, 180)),
-    _Band(26001, (30, 190), (36, 380)),
-    _Band(40000, (32, 190), (45, 380)),
-    _Band(40001, (32, 240), (45, 500)),
-    _Band(50001, None, None),
+# counts (measured on libvorbis 1.3.7 and libopus 1.3.1). A band starts at a rate in Hz, and has the
+# bounds of mono and of stereo. At a rate where two bands of libvorbis meet, the row lists what both
+# accept.
+_OPUS_BITRATES: tuple[Band, ...] = ((0, (6, 256), (6, 510)),)
+_VORBIS_BITRATES: tuple[Band, ...] = (
+    (0, None, None),
+    (8000, (8, 42), (12, 84)),
+    (9000, (12, 42), (16, 84)),
+    (9001, (12, 50), (16, 100)),
+    (15000, (16, 50), (24, 100)),
+    (15001, (16, 100), (24, 200)),
+    (19000, (16, 90), (30, 180)),
+    (26000, (30, 90), (36, 180)),
+    (26001, (30, 190), (36, 380)),
+    (40000, (32, 190), (45, 380)),
+    (40001, (32, 240), (45, 500)),
+    (50001, None, None),
 )
-
-
-def _vorbis_bitrates(rate: int, channels: int) -> Bounds:
-    band = next(row for row in reversed(_VORBIS) if row.first_rate <= rate)
-    return band.mono if channels == 1 else band.stereo
 
 
 def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
@@ -143,10 +127,11 @@ def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
     :param rate: of the output, in Hz. It may be known only after the probe.
     :param channels: of the output, 1 or 2.
     """
-    general, at = FORMATS[token].br, ENCODERS[token].bitrates
-    if general is None or at is None:
+    general, bands = FORMATS[token].br, ENCODERS[token].bitrates
+    if general is None or not bands:
         return general
-    bounds = at(rate, channels)
+    _, mono, stereo = [band for band in bands if band[0] <= rate][-1]
+    bounds = mono if channels == 1 else stereo
     return None if bounds is None else (max(bounds[0], general[0]), bounds[1])
 
 
@@ -156,10 +141,6 @@ def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
 # larger than the default does.
 _PAGE_DURATION = ("-page_duration", "500000")
 _FRAGMENTED = ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000")
-
-# Samples that ffmpeg's AAC encoder adds ahead of the audio. ffmpeg 5.1 decodes them whether an edit
-# list skips them or not, and mutagen counts them, so none is written: the stated duration has them.
-_AAC_DELAY = 1024
 
 # The encoders of mp3 and opus also take 16-bit samples; resampled or mixed audio would be rounded
 # to 16 bits for them.
@@ -175,14 +156,14 @@ ENCODERS = {
         _opus_quality,
         (*_PAGE_DURATION, "-f", "opus"),
         header_bytes=140,
-        bitrates=_opus_bitrates,
+        bitrates=_OPUS_BITRATES,
     ),
     "ogg": FormatEncoding(
         {"": ("libvorbis", "fltp")},
         _vorbis_quality,
         (*_PAGE_DURATION, "-f", "ogg"),
         header_bytes=4600,
-        bitrates=_vorbis_bitrates,
+        bitrates=_VORBIS_BITRATES,
     ),
     "aac": FormatEncoding({"": ("aac", "fltp")}, _constant_or_variable, ("-f", "adts")),
     "m4a": FormatEncoding(
@@ -190,7 +171,7 @@ ENCODERS = {
         _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
         header_bytes=800,
-        length_header=fragmented_mp4_length(_AAC_DELAY),
+        length_header=FRAGMENTED_MP4_LENGTH,
     ),
     "flac": FormatEncoding(
         {"16": ("flac", "s16"), "24": ("flac", "s32")},

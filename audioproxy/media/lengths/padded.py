@@ -12,15 +12,12 @@ import struct
 from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.pcm import MOST_CHUNKS
+from audioproxy.media.lengths.pcm import find_chunk
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 from audioproxy.media.probe import Probe
 
-_W64_FORMAT = bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")
-
-# For each container: the offset of the first chunk, the name of the chunk with the sample format,
-# the bytes of a chunk's size, those that the size leaves out, and the alignment of chunks.
-_CHUNKS = {"wav": (12, b"fmt ", 4, 8, 2), "w64": (40, _W64_FORMAT, 8, 0, 8)}
+# The chunk of the sample format.
+_FORMAT_CHUNKS = {"wav": b"fmt ", "w64": bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")}
 
 # The sample format: tag, channels, rate, bytes a second, bytes of a frame, bits of a container;
 # then the size of the extension, the valid bits, the speakers, and the GUID of the format.
@@ -61,16 +58,8 @@ def _read_bits(container: str) -> Reader[tuple[int, int]]:
     """
     if container == "caf":
         return _parse_description((yield from read_range(8, _DESCRIPTION.size)))
-    offset, name, size_bytes, uncounted, alignment = _CHUNKS[container]
-    for _ in range(MOST_CHUNKS):
-        head = yield from read_range(offset, len(name) + size_bytes)
-        if head.startswith(name):
-            return _parse((yield from read_range(offset + len(head), _FORMAT.size)))
-        length = int.from_bytes(head[len(name) :], "little") + uncounted
-        if length < len(head):
-            break
-        offset += length + -length % alignment
-    raise Malformed
+    start, _ = yield from find_chunk(container, _FORMAT_CHUNKS[container])
+    return _parse((yield from read_range(start, _FORMAT.size)))
 
 
 def _parse(data: bytes) -> tuple[int, int]:

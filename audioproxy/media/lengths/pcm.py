@@ -7,12 +7,13 @@ too, as in ffmpeg.
 from __future__ import annotations
 
 import re
+from typing import Literal, NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
 
-#: Chunks that are examined before the samples.
-MOST_CHUNKS = 64
+# Chunks that are examined before the one that is searched.
+_MOST_CHUNKS = 64
 _UNKNOWN_SIZE = 0xFFFF_FFFF
 
 _ONE_BYTE = ("pcm_alaw", "pcm_mulaw")
@@ -25,43 +26,71 @@ _W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
 _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
 
+class _ChunkForm(NamedTuple):
+    """The chunks of a container; each begins with its name and its size.
+
+    :ivar first: offset of the first chunk.
+    :ivar size_bytes: bytes of a size.
+    :ivar counted: bytes of the name and the size that are part of the size.
+    :ivar alignment: of the offsets of chunks, in bytes.
+    """
+
+    first: int
+    size_bytes: int
+    order: Literal["little", "big"]
+    counted: int
+    alignment: int
+
+
+_CHUNKS = {
+    "wav": _ChunkForm(12, 4, "little", 0, 2),
+    "w64": _ChunkForm(40, 8, "little", 24, 8),
+    "aiff": _ChunkForm(12, 4, "big", 0, 2),
+    "caf": _ChunkForm(8, 8, "big", 0, 1),
+}
+
+
+def find_chunk(container: str, name: bytes) -> Reader[tuple[int, int]]:
+    """Return the offset and the bytes of the content of the first chunk of a name.
+
+    The bytes are those that the file states; it may end before.
+
+    :raises Malformed: where there is no such chunk.
+    """
+    offset, size_bytes, order, counted, alignment = _CHUNKS[container]
+    for _ in range(_MOST_CHUNKS):
+        head = yield from read_range(offset, len(name) + size_bytes)
+        length = int.from_bytes(head[len(name) :], order) - counted
+        offset += len(head)
+        if head.startswith(name):
+            return offset, length
+        if length < 0:
+            break
+        offset += length + -length % alignment
+    raise Malformed
+
+
 def read_wav(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a RIFF, RF64 or BW64 file (EBU Tech 3306; ITU-R BS.2088)."""
     header = yield from read_range(0, 12)
     if header[:4] not in (b"RIFF", b"RF64", b"BW64") or header[8:] != b"WAVE":
         raise Malformed
-    is_large = header[:4] != b"RIFF"
-    offset, large_size = 12, 0
-    for _ in range(MOST_CHUNKS):
-        chunk = yield from read_range(offset, 8)
-        length, offset = int.from_bytes(chunk[4:], "little"), offset + 8
-        if chunk[:4] == b"data":
-            # To the end of the file if the size is unknown, as in ffmpeg with `-ignore_length`.
-            if is_large:
-                length = large_size
-            unknown = length == 0 or (length == _UNKNOWN_SIZE and not is_large)
-            return _count(offset, size if unknown else min(offset + length, size), probe)
-        if chunk[:4] == b"ds64":
-            sizes = yield from read_range(offset, 16)
-            large_size = int.from_bytes(sizes[8:], "little")
-        offset += length + length % 2
-    raise Malformed
+    start, length = yield from find_chunk("wav", b"data")
+    if header[:4] != b"RIFF":
+        sizes, _ = yield from find_chunk("wav", b"ds64")
+        length = int.from_bytes((yield from read_range(sizes + 8, 8)), "little")
+    elif length == _UNKNOWN_SIZE:
+        length = 0
+    # To the end of the file if the size is unknown, as in ffmpeg with `-ignore_length`.
+    return _count(start, start + length if length else size, size, probe)
 
 
 def read_w64(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a Sony Wave64 file."""
     if (yield from read_range(0, 16)) != _W64_RIFF:
         raise Malformed
-    offset = 40
-    for _ in range(MOST_CHUNKS):
-        chunk = yield from read_range(offset, 24)
-        length = int.from_bytes(chunk[16:], "little")
-        if chunk[:16] == _W64_DATA:
-            return _count(offset + 24, min(offset + length, size), probe)
-        if length < 24:
-            raise Malformed
-        offset += length + -length % 8
-    raise Malformed
+    start, length = yield from find_chunk("w64", _W64_DATA)
+    return _count(start, start + length, size, probe)
 
 
 def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -69,43 +98,26 @@ def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
     header = yield from read_range(0, 12)
     if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
         raise Malformed
-    offset = 12
-    for _ in range(MOST_CHUNKS):
-        chunk = yield from read_range(offset, 8)
-        length, offset = int.from_bytes(chunk[4:], "big"), offset + 8
-        if chunk[:4] == b"SSND":
-            start = offset + 8 + int.from_bytes((yield from read_range(offset, 4)), "big")
-            return _count(start, min(offset + length, size), probe)
-        offset += length + length % 2
-    raise Malformed
+    start, length = yield from find_chunk("aiff", b"SSND")
+    skipped = int.from_bytes((yield from read_range(start, 4)), "big")
+    return _count(start + 8 + skipped, start + length, size, probe)
 
 
 def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a Core Audio file."""
     if (yield from read_range(0, 4)) != b"caff":
         raise Malformed
-    offset = 8
-    for _ in range(MOST_CHUNKS):
-        chunk = yield from read_range(offset, 12)
-        length, offset = int.from_bytes(chunk[4:], "big", signed=True), offset + 12
-        if chunk[:4] == b"data":
-            end = size if length < 0 else min(offset + length, size)
-            return _count(offset + 4, end, probe)
-        if length < 0:
-            raise Malformed
-        offset += length
-    raise Malformed
+    # An unknown size is -1, here a number that is past every end.
+    start, length = yield from find_chunk("caf", b"data")
+    return _count(start + 4, start + length, size, probe)
 
 
-def _count(start: int, end: int, probe: Probe) -> SourceLength:
-    """Return the number of samples in a range of bytes."""
-    if end < start:
+def _count(start: int, end: int, size: int, probe: Probe) -> SourceLength:
+    """Return the number of samples in a range of bytes, of which the file may lack the end."""
+    width, end = sample_bytes(probe.codec), min(end, size)
+    if end < start or not width:
         raise Malformed
-    width = sample_bytes(probe.codec)
-    if not width:
-        raise Malformed
-    samples = (end - start) // (width * probe.channels)
-    return SourceLength(samples, data_offset=start)
+    return SourceLength((end - start) // (width * probe.channels), data_offset=start)
 
 
 def sample_bytes(codec: str) -> int:

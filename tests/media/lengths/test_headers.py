@@ -9,16 +9,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.headers import (
     FLAC_LENGTH,
+    FRAGMENTED_MP4_LENGTH,
     MP3_LENGTH,
     WAV_LENGTH,
     LengthHeader,
     OutputForm,
-    fragmented_mp4_length,
 )
 from audioproxy.media.lengths.mpeg_frame import RATES, FrameHeader, bitrates
 
 CD = OutputForm(44100, 44100, 2, sample_bytes=2)
-M4A_LENGTH = fragmented_mp4_length(1024)
 FORMAT = b"fmt " + struct.pack("<I", 16) + bytes(16)
 
 
@@ -82,10 +81,10 @@ class M4aTests(SynchronousTestCase):
         header = b"\0\0\0\x6cmvhd" + struct.pack(">IIIII", 0, 0, 0, 1000, 0)
         header += b"\0\0\0\x5ctkhd" + struct.pack(">IIIIII", 3, 0, 0, 1, 0, 0)
         header += b"\0\0\0\x20mdhd" + struct.pack(">IIIII", 0, 0, 0, 44100, 0)
-        found = patched(M4A_LENGTH, CD, header)
+        found = patched(FRAGMENTED_MP4_LENGTH, CD, header)
         durations = [struct.unpack_from(">I", found, at)[0] for at in (24, 56, 84)]
         self.assertEqual(durations, [1024, 1024, 45124])
-        self.assertEqual(patched(M4A_LENGTH, replace(CD, samples=2**32), header), header)
+        self.assertEqual(patched(FRAGMENTED_MP4_LENGTH, replace(CD, samples=2**32), header), header)
 
 
 class Mp3Tests(SynchronousTestCase):
