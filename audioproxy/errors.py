@@ -171,6 +171,11 @@ class InvalidOptions(Refusal):
     cache_control = "max-age=60"
     default_message = "The options are not valid."
 
+    @classmethod
+    def of(cls, segment: str, why: str) -> InvalidOptions:
+        """Return the refusal of a segment; ``why`` says what would be accepted."""
+        return cls(f'"{segment}" is not accepted: {why}.')
+
 
 class QueueFull(Refusal):
     """No render slot or no probe slot is free. ``retry_after`` is in whole seconds."""

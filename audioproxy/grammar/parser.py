@@ -84,4 +84,4 @@ def _refusal(segment: bytes, why: str) -> InvalidOptions:
     quoted = segment.decode("ascii", "backslashreplace")
     if len(quoted) > _QUOTE_LIMIT:
         quoted = quoted[:_QUOTE_LIMIT] + "..."
-    return InvalidOptions(f'"{quoted}" is not accepted: {why}.')
+    return InvalidOptions.of(quoted, why)

@@ -6,6 +6,8 @@ put a box of the protection scheme into them, and older schemes have an entry of
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp4 import Box, inside, read_box
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
@@ -65,17 +67,12 @@ def _read_entries(table: Box) -> Reader[bool]:
         if start >= end:
             break
         entry = yield from read_box(start, end)
-        if entry.name in _ENCRYPTED_ENTRIES or (yield from _has_protection(entry)):
+        if entry.name in _ENCRYPTED_ENTRIES:
+            return True
+        version = int.from_bytes((yield from read_range(entry.start + 16, 2)), "big")
+        with suppress(Malformed):
+            boxes = entry.start + _ENTRY_FIELDS.get(version, 36)
+            yield from _find(boxes, entry.end, _PROTECTION)
             return True
         start = entry.end
     return False
-
-
-def _has_protection(entry: Box) -> Reader[bool]:
-    version = int.from_bytes((yield from read_range(entry.start + 16, 2)), "big")
-    start = entry.start + _ENTRY_FIELDS.get(version, 36)
-    try:
-        yield from _find(start, entry.end, _PROTECTION)
-    except Malformed:
-        return False
-    return True

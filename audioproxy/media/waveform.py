@@ -177,7 +177,11 @@ class Reduction:
         for function, result in zip(_FUNCTIONS, _split(extremes), strict=True):
             found = _fold(function, rows)
             # Both extremes of the means are those of the sums: a larger sum has no smaller mean.
-            result[:] = _halve(found) if self._channels < self._decoded_channels else found
+            if self._channels < self._decoded_channels:
+                # Truncated toward zero, as audiowaveform mixes two channels. Shifting rounds down,
+                # so one is added to negative sums.
+                found = (found - (found >> 31)) >> 1
+            result[:] = found
         return extremes
 
     def _merge_neighbors(self) -> None:
@@ -213,12 +217,6 @@ def _sum(frames: NDArray[np.int16]) -> NDArray[np.int32]:
     sums = frames.view("<i4") >> 16
     sums += frames[:, :1]
     return sums
-
-
-def _halve(sums: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the halves of sums, truncated toward zero, as audiowaveform mixes two channels."""
-    # Shifting rounds down, so one is added to negative sums.
-    return (sums - (sums >> 31)) >> 1
 
 
 def _split(extremes: Extremes) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
@@ -288,10 +286,8 @@ def _json(pixel: int, spec: WaveformSpec, pieces: Iterator[NDArray[np.integer]])
 
 def _dat(pixel: int, spec: WaveformSpec, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
     if pixel > _LONGEST_PIXEL:
-        raise InvalidOptions(
-            f'"pts:{spec.pixels}" is not accepted: pk_fmt:dat holds pixels of at most'
-            f" {_LONGEST_PIXEL} frames, and these would have {pixel}."
-        )
+        why = f"pk_fmt:dat holds pixels of at most {_LONGEST_PIXEL} frames"
+        raise InvalidOptions.of(f"pts:{spec.pixels}", f"{why}, and these would have {pixel}")
     flags = _EIGHT_BITS if spec.bits == 8 else 0
     yield _HEADER.pack(_VERSION, flags, spec.sample_rate, pixel, spec.pixels, spec.channels)
     for piece in pieces:

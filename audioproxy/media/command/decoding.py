@@ -131,22 +131,14 @@ def regularity_checks(source: Input, probe: Probe, seek: int, *, samples: bool) 
     checks = []
     if seek:
         expected = f"eq(sample_rate\\,{probe.sample_rate})*eq(nb_channels\\,{probe.channels})"
-        checks.append(
-            f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={_precision(probe)}"
-        )
+        # At the volume 1 and this precision, the filter passes on the samples of a decoder.
+        precision = "fixed"
+        if probe.decodes_to_floats:
+            precision = "double" if probe.codec.startswith("pcm_f64") else "float"
+        checks.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
     if samples and probe.stores_floats:
         checks.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
     return checks
-
-
-def _precision(probe: Probe) -> str:
-    """Return the precision at which the volume filter takes the samples of a decoder as they are.
-
-    At the volume 1 it passes them on.
-    """
-    if not probe.decodes_to_floats:
-        return "fixed"
-    return "double" if probe.codec.startswith("pcm_f64") else "float"
 
 
 def decoded_stream(probe: Probe) -> Input:

@@ -48,14 +48,12 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
     bounds = bitrate_bounds(options.f, rate, channels)
     output_form = f"f:{options.f} at {rate} Hz with {channels} channel{'s' * (channels > 1)}"
     if bounds is None:
-        raise InvalidOptions(
-            f'"br:{options.br}" is not accepted: {output_form} has no bitrate to set.'
-        )
-    if not bounds[0] <= options.br <= bounds[1]:
-        raise InvalidOptions(
-            f'"br:{options.br}" is not accepted: {output_form} takes {bounds[0]} to {bounds[1]}'
-            " kbps."
-        )
+        why = "has no bitrate to set"
+    elif not bounds[0] <= options.br <= bounds[1]:
+        why = f"takes {bounds[0]} to {bounds[1]} kbps"
+    else:
+        return
+    raise InvalidOptions.of(f"br:{options.br}", f"{output_form} {why}")
 
 
 @dataclass(frozen=True, slots=True)

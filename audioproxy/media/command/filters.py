@@ -137,22 +137,21 @@ def _computes(options: VariantOptions) -> bool:
     return bool(options.enhance or options.norm or options.gain or fades)
 
 
-def _keeps_samples(options: VariantOptions, probe: Probe, mix: Mix | None) -> bool:
-    """Return whether no stage computes samples."""
+def _keeps_samples(options: VariantOptions, probe: Probe) -> bool:
+    mix = _mix(options, probe)
     same_rate = output_rate(options, probe) == probe.sample_rate
     return same_rate and not _computes(options) and (mix is None or not mix.computed)
 
 
 def copies_floats(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the output has the floating-point samples of the source, unchanged."""
-    mix = _mix(options, probe)
-    return output_depth(options, probe) == "32f" and _keeps_samples(options, probe, mix)
+    return output_depth(options, probe) == "32f" and _keeps_samples(options, probe)
 
 
 def takes_all(options: VariantOptions, probe: Probe) -> bool:
     """Return whether no stage selects samples of the source, changes them or mixes them."""
-    mix = _mix(options, probe)
-    return options.t is None and mix is None and _keeps_samples(options, probe, mix)
+    is_changed = options.t is not None or _mix(options, probe) is not None
+    return not is_changed and _keeps_samples(options, probe)
 
 
 def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
@@ -164,11 +163,16 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
     :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)
-    rate, layout = probe.sample_rate, _output_layout(options, probe)
+    rate, layout = probe.sample_rate, OUTPUT_LAYOUTS[output_channels(options, probe)]
     mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
     short = is_too_short(options, probe)
-    stages = list(_select(options, probe, sample_range, short=short))
+    stages = []
+    if sample_range.start or sample_range.end is not None:
+        end = "" if sample_range.end is None else f":end_sample={sample_range.end}"
+        stages = [f"atrim=start_sample={sample_range.start}{end}", "asetpts=PTS-STARTPTS"]
+    if short:
+        stages.append(f"apad=whole_len={2 * _least_samples(options, probe)}")
     if stages:
         rate_filter = f"aformat=sample_rates={rate}"
         stages = [rate_filter, *stages, rate_filter]
@@ -176,28 +180,12 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
         stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
         stages.append(working_format(rate, layout if mix is None else None))
-    stages += _changes(options, probe, sample_range, mix, cut=not short)
+    stages += _changes(options, probe, sample_range, mix, layout, cut=not short)
     if computed:
         stages.append(working_format(rate, layout))
-    stages += _finish(options, probe, computed=computed, short=short)
+    stages += _finish(options, probe, layout, computed=computed, short=short)
     # Neighboring stages may fix the same rate and format; one filter does.
     return [stage for stage, _ in groupby(stages)]
-
-
-def _output_layout(options: VariantOptions, probe: Probe) -> str:
-    return OUTPUT_LAYOUTS[output_channels(options, probe)]
-
-
-def _select(
-    options: VariantOptions, probe: Probe, sample_range: SampleRange, *, short: bool
-) -> Iterator[str]:
-    """Yield the stages that select samples of the source, and pad a source that is too short."""
-    if sample_range.start or sample_range.end is not None:
-        end = "" if sample_range.end is None else f":end_sample={sample_range.end}"
-        yield f"atrim=start_sample={sample_range.start}{end}"
-        yield "asetpts=PTS-STARTPTS"
-    if short:
-        yield f"apad=whole_len={2 * _least_samples(options, probe)}"
 
 
 def _changes(
@@ -205,6 +193,7 @@ def _changes(
     probe: Probe,
     sample_range: SampleRange,
     mix: Mix | None,
+    layout: str,
     *,
     cut: bool,
 ) -> Iterator[str]:
@@ -225,16 +214,24 @@ def _changes(
         yield mix.filter
     if options.norm is not None:
         _check_rate(f"norm:{options.norm}", rate)
-        yield from _normalize(options.norm, rate, _output_layout(options, probe))
+        yield from _normalize(options.norm, rate, layout)
     if cut and (options.enhance or options.norm):
-        yield from _cut(probe, sample_range)
+        # Resampling there and back has added one sample. The output is cut to the end of `t` or to
+        # a measured length, but not to a length that the source only states: if the source has more
+        # samples than it states, all of them are rendered.
+        if sample_range.end is not None:
+            yield f"atrim=end_sample={sample_range.end - sample_range.start}"
+        elif probe.measured and sample_range.length is not None:
+            yield f"atrim=end_sample={sample_range.length}"
     if options.gain:
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
     if options.fade is not None:
         yield from _fades(options.fade, sample_range, rate)
 
 
-def _finish(options: VariantOptions, probe: Probe, *, computed: bool, short: bool) -> Iterator[str]:
+def _finish(
+    options: VariantOptions, probe: Probe, layout: str, *, computed: bool, short: bool
+) -> Iterator[str]:
     """Yield the stages that give the output its rate, its bit depth and its exact length."""
     output, samples = output_rate(options, probe), output_samples(options, probe)
     dither = dither_filter(options, probe, computed=computed or output != probe.sample_rate)
@@ -247,17 +244,15 @@ def _finish(options: VariantOptions, probe: Probe, *, computed: bool, short: boo
         # Otherwise ffmpeg may convert the rate and the format in different places, and round
         # resampled audio to the format of the source.
         sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
-        yield convert_to(sample_format, output, _output_layout(options, probe))
+        yield convert_to(sample_format, output, layout)
     yield from stages
 
 
 def _check_rate(segment: str, rate: int) -> None:
     """Refuse a source whose sample rate is too low for a stage."""
     if rate < LOWEST_RATE:
-        raise InvalidOptions(
-            f'"{segment}" is not accepted: it takes sources of at least {LOWEST_RATE} Hz, and this'
-            f" one has {rate}."
-        )
+        why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
+        raise InvalidOptions.of(segment, why)
 
 
 def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
@@ -269,18 +264,6 @@ def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
     )
     yield _FRAMES_OF_LOUDNORM
     yield working_format(rate, layout)
-
-
-def _cut(probe: Probe, sample_range: SampleRange) -> Iterator[str]:
-    """Yield the filter that cuts what resampling there and back has added, which is one sample.
-
-    The output is cut to the end of ``t`` or to a measured length, but not to a length that the
-    source only states. If the source has more samples than it states, all of them are rendered.
-    """
-    if sample_range.end is not None:
-        yield f"atrim=end_sample={sample_range.end - sample_range.start}"
-    elif probe.measured and sample_range.length is not None:
-        yield f"atrim=end_sample={sample_range.length}"
 
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:

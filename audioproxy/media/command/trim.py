@@ -35,7 +35,7 @@ FEW_SAMPLES = 4096
 class SampleRange:
     """A range of a source, counted in its samples.
 
-    :ivar seek: the sample at which decoding starts.
+    :ivar seek: the sample at which decoding starts: a whole second, or the start of a frame.
     :ivar start: the first sample, counted from ``seek``.
     :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
         source has.
@@ -68,7 +68,10 @@ def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = 
         for stop in (end, probe.duration)
     ):
         return True
-    if _is_past_end(start, probe) and not _is_proven(probe):
+    # A refusal may rest on a length that the end of the source proves.
+    length = probe.length
+    is_proven = length is not None and length.exact and not length.is_stated_only
+    if _is_past_end(start, probe) and not is_proven:
         return True
     return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
 
@@ -79,24 +82,23 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
         than a sample.
     """
-    rate = probe.sample_rate
-    start, end = _bounds(options)
+    rate, (start, end) = probe.sample_rate, _bounds(options)
     if probe.duration is not None and start >= probe.duration:
-        raise InvalidOptions(
-            f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
-            f" {print_decimal(round(probe.duration, 6))} seconds."
+        stated = print_decimal(round(probe.duration, 6))
+        raise InvalidOptions.of(
+            f"t:{options.t}",
+            f"it starts at or past the end of the source, which is {stated} seconds",
         )
-    seek = _seek_sample(start, probe)
+    seek = 0
+    if _seeks_exactly(probe):
+        seek = max(0, int(start) - _PREROLL) * rate
+        seek -= seek % (probe.frame_samples or 1)
     first = _samples(start, rate)
     last = None if end is None else _samples(end, rate)
     if last == first:
-        raise InvalidOptions(
-            f'"t:{options.t}" is not accepted: it is shorter than a sample of the source.'
-        )
+        raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
     if _is_past_end(start, probe):
-        raise InvalidOptions(
-            f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
-        )
+        raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
     length, stop = None, last
     if _is_certain(end, probe):
         assert probe.length is not None
@@ -105,12 +107,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         length = until - first
         if probe.length.ends_in_padding:
             stop = until
-    return SampleRange(
-        seek=seek,
-        start=first - seek,
-        end=None if stop is None else stop - seek,
-        length=length,
-    )
+    return SampleRange(seek, first - seek, None if stop is None else stop - seek, length)
 
 
 def may_seek(options: VariantOptions, probe: Probe) -> bool:
@@ -127,14 +124,6 @@ def may_seek(options: VariantOptions, probe: Probe) -> bool:
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
     """Return whether ``t`` starts at or past the end of the source, as far as that is known."""
     return _is_past_end(_bounds(options)[0], probe)
-
-
-def _seek_sample(start: Decimal, probe: Probe) -> int:
-    """Return the sample at which decoding starts: a whole second, or the start of a frame."""
-    if not _seeks_exactly(probe):
-        return 0
-    sample = max(0, int(start) - _PREROLL) * probe.sample_rate
-    return sample - sample % (probe.frame_samples or 1)
 
 
 def _seeks_exactly(probe: Probe) -> bool:
@@ -154,12 +143,6 @@ def _is_past_end(start: Decimal, probe: Probe) -> bool:
     if duration is None:
         return False
     return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
-
-
-def _is_proven(probe: Probe) -> bool:
-    """Return whether the end of the source proves its length, so that a refusal may rest on it."""
-    length = probe.length
-    return length is not None and length.exact and not length.is_stated_only
 
 
 def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:

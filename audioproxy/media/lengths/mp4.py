@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from typing import NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
@@ -53,26 +54,12 @@ def inside(box: Box) -> tuple[int, int]:
     return box.start + 8, box.end
 
 
-class _Edit(NamedTuple):
-    """The only edit: ``duration`` in the unit of the movie, ``start`` in that of the track."""
-
-    duration: int
-    start: int
-
-
 class _Gapless(NamedTuple):
     """What ``iTunSMPB`` states: samples ahead of the audio, after it, and of the audio itself."""
 
     delay: int
     padding: int
     samples: int
-
-
-class _Table(NamedTuple):
-    """The samples of all packets; ``even`` if all packets but the last have the same number."""
-
-    samples: int
-    even: bool
 
 
 def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -94,8 +81,9 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
             starts_late, edit = yield from _read_edit(track)
-            table = yield from _read_samples(media, probe)
-            return _apply_edit(table, edit, movie_rate, probe, starts_late=starts_late)
+            samples, even = yield from _read_samples(media, probe)
+            length = _apply_edit(samples, edit, movie_rate, probe, starts_late=starts_late)
+            return replace(length, seekable=even)
     raise Malformed
 
 
@@ -128,10 +116,11 @@ def _read_rate(header: Box) -> Reader[int]:
     return int.from_bytes(rate, "big")
 
 
-def _read_edit(
-    track: list[Box],
-) -> Reader[tuple[bool, _Edit | None]]:
-    """Return whether an empty edit precedes the audio, and the only edit with audio."""
+def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
+    """Return whether an empty edit precedes the audio, and the only edit with audio.
+
+    The edit is its duration in the unit of the movie, and its start in that of the track.
+    """
     if not any(box.name == b"edts" for box in track):
         return False, None
     edits = yield from _list_boxes(*inside(_find(track, b"edts")))
@@ -146,11 +135,14 @@ def _read_edit(
     *empty, (duration, begin, rate) = struct.iter_unpack(form, entries)
     if begin < 0 or rate != _NORMAL_RATE or any(each[1] != _NO_MEDIA for each in empty):
         raise Malformed
-    return bool(empty), _Edit(duration, begin)
+    return bool(empty), (duration, begin)
 
 
-def _read_samples(media: list[Box], probe: Probe) -> Reader[_Table]:
-    """Return the number of samples of all packets, from the time-to-sample table."""
+def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, bool]]:
+    """Return the number of samples of all packets, from the time-to-sample table.
+
+    The second value tells whether all packets but the last have the same number.
+    """
     if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed
     information = yield from _list_boxes(*inside(_find(media, b"minf")))
@@ -163,33 +155,38 @@ def _read_samples(media: list[Box], probe: Probe) -> Reader[_Table]:
     # The last packet may be shorter.
     others = entries if entries and entries[-1][0] > 1 else entries[:-1]
     even = len({duration for _, duration in others}) <= 1
-    return _Table(sum(count * duration for count, duration in entries), even)
+    return sum(count * duration for count, duration in entries), even
 
 
 def _apply_edit(
-    table: _Table, edit: _Edit | None, movie_rate: int, probe: Probe, *, starts_late: bool
+    samples: int,
+    edit: tuple[int, int] | None,
+    movie_rate: int,
+    probe: Probe,
+    *,
+    starts_late: bool,
 ) -> SourceLength:
     gapless = _read_gapless(probe.gapless)
-    samples = table.samples
     if edit is None:
         # ffmpeg has skipped the delay if it has applied the tag.
         left = samples - round(probe.start * probe.sample_rate)
         if gapless is not None and sum(gapless) == samples:
             left -= gapless.padding
-        return SourceLength(left, ends_in_padding=True, seekable=table.even)
-    if gapless is not None and gapless.delay != edit.start:
+        return SourceLength(left, ends_in_padding=True)
+    duration, start = edit
+    if gapless is not None and gapless.delay != start:
         # ffmpeg skips the delay, but counts time from the edit.
         raise Malformed
     if starts_late:
         # ffmpeg outputs the encoder's delay too.
-        return SourceLength(0, exact=False, seekable=table.even)
-    left = samples - edit.start
+        return SourceLength(0, exact=False)
+    left = samples - start
     # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
     # of the samples does not shorten them.
-    duration = edit.duration * probe.sample_rate
+    duration *= probe.sample_rate
     if duration and abs(left * movie_rate - duration) > probe.sample_rate:
         left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
-    return SourceLength(left, ends_in_padding=True, seekable=table.even)
+    return SourceLength(left, ends_in_padding=True)
 
 
 def _read_gapless(text: str) -> _Gapless | None:
