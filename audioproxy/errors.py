@@ -9,24 +9,23 @@ from __future__ import annotations
 import errno
 from typing import ClassVar
 
-_NO_STORE = "no-store"
-
 
 class Refusal(Exception):
     """A request that gets an error document instead of the requested content."""
 
     status: ClassVar[int]
     code: ClassVar[str]
-    cache_control: ClassVar[str] = _NO_STORE
+    cache_control: ClassVar[str] = "no-store"
     default_message: ClassVar[str]
 
     def __init__(self, message: str | None = None) -> None:
         self.message = message or self.default_message
         super().__init__(self.message)
+        self.extra_headers: dict[bytes, bytes] = {}
 
     def headers(self) -> dict[bytes, bytes]:
         """Return the headers of the response, besides those of its error document."""
-        return {b"cache-control": self.cache_control.encode("ascii")}
+        return {b"cache-control": self.cache_control.encode("ascii"), **self.extra_headers}
 
 
 class BadRequest(Refusal):
@@ -157,10 +156,7 @@ class RangeNotSatisfiable(Refusal):
     def __init__(self, size: int) -> None:
         super().__init__(f"The requested range is outside the variant's {size} bytes.")
         self.size = size
-
-    def headers(self) -> dict[bytes, bytes]:
-        """Return the headers of the response, with the size of the variant."""
-        return {**super().headers(), b"content-range": b"bytes */%d" % self.size}
+        self.extra_headers[b"content-range"] = b"bytes */%d" % size
 
 
 class InvalidOptions(Refusal):
@@ -187,10 +183,7 @@ class QueueFull(Refusal):
     def __init__(self, retry_after: int) -> None:
         super().__init__()
         self.retry_after = retry_after
-
-    def headers(self) -> dict[bytes, bytes]:
-        """Return the headers of the response, with the time of the next attempt."""
-        return {**super().headers(), b"retry-after": b"%d" % self.retry_after}
+        self.extra_headers[b"retry-after"] = b"%d" % retry_after
 
 
 class RenderFailed(Refusal):

@@ -290,19 +290,14 @@ def _normalize_host(host: str) -> tuple[str, str]:
     """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
         address = ipaddress.IPv6Address(host[1:-1])
-        normalized = _print_ipv6(address)
+        normalized = address.compressed
+        if address.ipv4_mapped is not None:
+            # Python 3.13 and later print these with dots. A cache key must not depend on that.
+            mapped = int(address.ipv4_mapped)
+            normalized = f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
         return normalized, f"[{normalized}]"
     normalized = host.lower().removesuffix(".")
     labels = normalized.split(".")
     if len(normalized) > _MAX_HOST_BYTES or not all(1 <= len(label) <= 63 for label in labels):
         raise ValueError(f"a host has at most {_MAX_HOST_BYTES} bytes, in labels of 1 to 63")
     return normalized, normalized
-
-
-def _print_ipv6(address: ipaddress.IPv6Address) -> str:
-    # Python 3.13 and later print IPv4-mapped addresses with dots. A cache key must not depend on
-    # the version of Python.
-    if address.ipv4_mapped is not None:
-        mapped = int(address.ipv4_mapped)
-        return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
-    return address.compressed

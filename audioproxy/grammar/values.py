@@ -55,8 +55,7 @@ def parse_integer(text: bytes, low: int | None = None, high: int | None = None) 
     longest = max(_INTEGER_DIGITS, len(str(high)))
     bounds = f" of at most {longest} digits" if low is None else f" from {low} to {high}"
     well_spelled = _INTEGER.fullmatch(text) and len(text.removeprefix(b"-")) <= longest
-    outside = low is not None and high is not None and well_spelled and not low <= int(text) <= high
-    if not well_spelled or outside:
+    if not well_spelled or not (low is None or high is None or low <= int(text) <= high):
         raise ValueError(f"a whole number{bounds} is expected")
     return int(text)
 

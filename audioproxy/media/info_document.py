@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -59,13 +59,8 @@ class SourceInfo:
 
         :param size: bytes, as the source's storage reports them, or None where it reports no size.
         """
-        fields: dict[str, object] = {
-            "format": self.format,
+        fields: dict[str, object] = asdict(self) | {
             "duration": None if self.duration is None else float(self.duration),
-            "sample_rate": self.sample_rate,
-            "channels": self.channels,
-            "bit_depth": self.bit_depth,
-            "bitrate": self.bitrate,
             "size": size or self.size,
             "tags": dict(self.tags) or None,
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.command.conversion import working_format
+from audioproxy.media.command.conversion import convert_samples
 
 # ffmpeg prints peaks as amplitudes with three decimals. Amplified samples have more of them.
 _AMPLIFICATION = 60
@@ -57,7 +57,7 @@ def loudness_filters(rate: int, layout: str | None) -> list[str]:
     if rate < _LOWEST_RATE or rate % _BLOCKS_PER_SECOND:
         rate = _DEFINED_RATE
     return [
-        working_format(rate, layout),
+        convert_samples(rate, layout),
         "asetpts=N",
         f"volume=volume={_AMPLIFICATION}dB:precision=double:eval=once",
         f"apad=pad_len={rate // _BLOCKS_PER_SECOND}",

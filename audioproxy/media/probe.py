@@ -218,19 +218,26 @@ def parse_probe(
     try:
         output = _parse(stdout, cut_off=cut_off)
         container = dict(output.get("format", {}))
-        streams = _streams(output)
-        video = any(_is_video(stream) for stream in streams)
-        tagged_streams = _streams(_parse(tagged, cut_off=True)) if tagged else streams
+        streams = [dict(stream) for stream in output.get("streams", [])]
+        video = any(
+            not stream.get("disposition", {}).get("attached_pic", 0)
+            and stream.get("codec_type") == "video"
+            for stream in streams
+        )
+        audio = tagged_audio = _first_audio(streams)
+        if tagged:
+            tagged_audio = _first_audio(_parse(tagged, cut_off=True).get("streams", []))
+        packets = [dict(packet) for packet in output.get("packets", [])]
+        container_tags = dict(container.get("tags") or {})
     except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
     if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
     if video:
         raise VideoSource
-    audio = _first_audio(streams)
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
-    tags = (_first_audio(tagged_streams) or {}).get("tags")
+    tags = (tagged_audio or {}).get("tags")
     if ENCRYPTED.search(stderr) or (isinstance(tags, dict) and _ENCRYPTION_TAG in tags):
         raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
@@ -241,7 +248,9 @@ def parse_probe(
     duration = description.duration if exact or seekable else None
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
     # an encrypted one.
-    no_packets = seekable and codec.startswith("pcm_") and _lacks_audio(output)
+    stamps = [packet.get("pts") for packet in packets if packet.get("codec_type") == "audio"]
+    lacks_audio = "packets" in output and len(packets) < _PACKETS and not stamps
+    no_packets = seekable and codec.startswith("pcm_") and lacks_audio
     if no_packets and not (name == "wav" and duration):
         raise NothingDecoded
     if not exact and not (seekable and _has_constant_rate(name, codec, audio.get("bit_rate"))):
@@ -268,20 +277,11 @@ def parse_probe(
         ignore_length=no_packets,
         start=start,
         seek_offset=start - _read_start(container.get("start_time")),
-        first_time_stamp=_first_time_stamp(output),
+        first_time_stamp=stamps[0] if stamps and isinstance(stamps[0], int) else 0,
         stream_bitrate=parse_count(audio.get("bit_rate")),
-        gapless=_text(container.get("tags"), _GAPLESS_TAG),
+        gapless=str(container_tags.get(_GAPLESS_TAG, "")),
         description=description,
     )
-
-
-def _first_time_stamp(output: Any) -> int:
-    packets = output.get("packets")
-    for packet in packets if isinstance(packets, list) else ():
-        if isinstance(packet, dict) and packet.get("codec_type") == "audio":
-            stamp = packet.get("pts")
-            return stamp if isinstance(stamp, int) else 0
-    return 0
 
 
 def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:
@@ -311,20 +311,8 @@ def _parse(stdout: bytes, *, cut_off: bool) -> Any:
     return json.loads(_close_brackets(text) if cut_off else text)
 
 
-def _streams(output: Any) -> list[dict[str, Any]]:
-    return [dict(stream) for stream in output.get("streams", [])]
-
-
 def _first_audio(streams: list[dict[str, Any]]) -> dict[str, Any] | None:
     return next((s for s in streams if s.get("codec_type") == "audio"), None)
-
-
-def _lacks_audio(output: Any) -> bool:
-    """Return whether the source ends without a packet of audio."""
-    packets = output.get("packets")
-    if not isinstance(packets, list) or len(packets) >= _PACKETS:
-        return False
-    return not any(packet.get("codec_type") == "audio" for packet in packets)
 
 
 def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
@@ -332,10 +320,6 @@ def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
     return bool(_CONSTANT_RATE.match(f"{container} {codec}")) and (
         container != "mp3" or (parse_count(bit_rate) or 1) % 1000 == 0
     )
-
-
-def _text(tags: object, key: str) -> str:
-    return str(tags.get(key, "")) if isinstance(tags, dict) else ""
 
 
 def _read_start(text: object) -> Decimal:
@@ -367,8 +351,3 @@ def _close_brackets(text: str) -> str:
         elif line.startswith(("}", "]")) and unclosed:
             unclosed.pop()
     return "".join(["\n".join(lines).rstrip().removesuffix(","), *reversed(unclosed)])
-
-
-def _is_video(stream: dict[str, Any]) -> bool:
-    picture = stream.get("disposition", {}).get("attached_pic", 0)
-    return stream.get("codec_type") == "video" and not picture

@@ -30,7 +30,7 @@ Extremes = NDArray[np.int16]
 #: The input of `Reduction.add`: little-endian samples of 16 bits, channels interleaved.
 SAMPLE = np.dtype("<i2")
 
-_MINIMUM, _MAXIMUM = 0, 1
+# By the last index of extremes.
 _FUNCTIONS = np.minimum, np.maximum
 
 # If a pixel has at least this many blocks, rounding it up to whole blocks makes it at most 1 %
@@ -174,14 +174,14 @@ class Reduction:
     def _reduce(self, rows: NDArray[np.signedinteger]) -> Extremes:
         """Return the extremes of each row of frames: of the samples, or of the means of sums."""
         extremes = self._new_extremes(len(rows))
-        for function, result in zip(_FUNCTIONS, _split(extremes), strict=True):
+        for index, function in enumerate(_FUNCTIONS):
             found = _fold(function, rows)
             # Both extremes of the means are those of the sums: a larger sum has no smaller mean.
             if self._channels < self._decoded_channels:
                 # Truncated toward zero, as audiowaveform mixes two channels. Shifting rounds down,
                 # so one is added to negative sums.
                 found = (found - (found >> 31)) >> 1
-            result[:] = found
+            extremes[..., index] = found
         return extremes
 
     def _merge_neighbors(self) -> None:
@@ -219,14 +219,11 @@ def _sum(frames: NDArray[np.int16]) -> NDArray[np.int32]:
     return sums
 
 
-def _split(extremes: Extremes) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-    return extremes[..., _MINIMUM], extremes[..., _MAXIMUM]
-
-
 def _reduce_blocks(blocks: Extremes, size: int, result: Extremes) -> None:
     """Fill ``result`` with the extremes of every ``size`` neighboring blocks."""
-    for function, found, each in zip(_FUNCTIONS, _split(result), _split(blocks), strict=True):
-        found[:] = _fold(function, each.reshape(-1, size, each.shape[1]))
+    for index, function in enumerate(_FUNCTIONS):
+        rows = blocks[..., index].reshape(-1, size, blocks.shape[1])
+        result[..., index] = _fold(function, rows)
 
 
 def _fold(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:

@@ -40,19 +40,15 @@ def output_sample_format(options: VariantOptions, probe: Probe) -> str:
     return ENCODERS[options.f].encoders[output_depth(options, probe)][1]
 
 
-def working_format(rate: int, layout: str | None = None) -> str:
-    """Return the filter that converts samples to the working format, at a rate in Hz.
-
-    :param layout: the channel layout, where it is known.
-    """
-    return convert_to(WORKING_FORMAT, rate, layout)
-
-
-def convert_to(sample_format: str, rate: int, layout: str | None) -> str:
-    """Return the filter that converts samples, at a rate in Hz.
+def convert_samples(
+    rate: int, layout: str | None = None, sample_format: str = WORKING_FORMAT
+) -> str:
+    """Return the filter that converts samples, by default to the working format.
 
     ffmpeg 5.1 cannot choose a channel layout between two conversions of a source in which it seeks
     (measured with loudnorm). So the layout is stated where it is known.
+
+    :param rate: Hz.
     """
     words = f"aformat=sample_fmts={sample_format}:sample_rates={rate}"
     return words if layout is None else f"{words}:channel_layouts={layout}"

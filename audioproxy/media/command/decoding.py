@@ -22,7 +22,7 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.exact_length import EXCESS
-from audioproxy.media.command.inputs import Input, decoded_input
+from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import CUT_SHORT
 from audioproxy.media.probe import Probe
 
@@ -48,7 +48,6 @@ _SAMPLE_CHECK = (
     "asetpts=N,silencedetect=noise={limit}:duration=0,ametadata=mode=print:file=pipe\\\\:2:direct=1"
 )
 _START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
-_REPORT = rb"^lavfi\.silence_(?:start|end)="
 _IRREGULAR = re.compile(
     rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
     # The messages of FFmpeg's AAC encoder and of LAME.
@@ -58,7 +57,9 @@ _IRREGULAR = re.compile(
 )
 
 #: Lines of stderr that are needed however much output follows them.
-KEPT_LINES = re.compile(CUT_SHORT.pattern + rb"|" + _REPORT + rb"|" + EXCESS, re.MULTILINE)
+KEPT_LINES = re.compile(
+    CUT_SHORT.pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS, re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +143,14 @@ def regularity_checks(source: Input, probe: Probe, seek: int, *, samples: bool) 
 
 
 def decoded_stream(probe: Probe) -> Input:
-    """Return the input of the encoder that reads what `decoder_arguments` outputs.
+    """Return the input of the encoder, whose stdin is what `decoder_arguments` outputs.
 
     Its format holds every sample of the decoder, and converts to 16 bits as those would: integers
     are cut off, floating-point numbers are rounded.
     """
-    return decoded_input(_stream_format(probe), probe.sample_rate, probe.channels)
+    form = _stream_format(probe)
+    options = ("-f", form, "-ar", str(probe.sample_rate), "-ac", str(probe.channels))
+    return Input("file:/dev/fd/0", ("file",), options, decoded=form)
 
 
 def _stream_format(probe: Probe) -> str:

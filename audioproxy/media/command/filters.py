@@ -18,11 +18,10 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Fade, LoudnessTargets, print_decimal
 from audioproxy.media.command.conversion import (
     WORKING_FORMAT,
-    convert_to,
+    convert_samples,
     dither_filter,
     output_depth,
     output_sample_format,
-    working_format,
 )
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, speaker_names
 from audioproxy.media.command.exact_length import (
@@ -179,10 +178,10 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
     if max(_rates(options, probe)) > _MOST_FOLD * rate:
         stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
-        stages.append(working_format(rate, layout if mix is None else None))
+        stages.append(convert_samples(rate, layout if mix is None else None))
     stages += _changes(options, probe, sample_range, mix, layout, cut=not short)
     if computed:
-        stages.append(working_format(rate, layout))
+        stages.append(convert_samples(rate, layout))
     stages += _finish(options, probe, layout, computed=computed, short=short)
     # Neighboring stages may fix the same rate and format; one filter does.
     return [stage for stage, _ in groupby(stages)]
@@ -244,7 +243,7 @@ def _finish(
         # Otherwise ffmpeg may convert the rate and the format in different places, and round
         # resampled audio to the format of the source.
         sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
-        yield convert_to(sample_format, output, layout)
+        yield convert_samples(output, layout, sample_format)
     yield from stages
 
 
@@ -257,13 +256,13 @@ def _check_rate(segment: str, rate: int) -> None:
 
 def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
     """Yield the filters that change the loudness and nothing else; loudnorm has its own rate."""
-    yield working_format(rate, layout)
+    yield convert_samples(rate, layout)
     yield (
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
         f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
     )
     yield _FRAMES_OF_LOUDNORM
-    yield working_format(rate, layout)
+    yield convert_samples(rate, layout)
 
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:

@@ -13,10 +13,6 @@ DEMUXERS = (
     ",dts,loas,tak,iff,avi,mpegts,mpeg,mxf,flv"
 )
 
-# The protocol whitelists (Format and encoding options, 5). Cleartext is for an object store at a
-# development endpoint, never for an https source.
-_REMOTE_PROTOCOLS = ("https", "tls", "tcp")
-_CLEARTEXT_PROTOCOLS = ("http",)
 # Microseconds without a byte, after which ffmpeg gives up a connection.
 _STALL_TIMEOUT_US = 20_000_000
 # ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
@@ -89,16 +85,6 @@ def local_input() -> Input:
     return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
 
 
-def decoded_input(sample_format: str, rate: int, channels: int) -> Input:
-    """Return the input for samples that another process decodes, at the other end of stdin.
-
-    :param sample_format: ffmpeg's name of the raw format, such as ``f64le``.
-    :param rate: Hz.
-    """
-    form = ("-f", sample_format, "-ar", str(rate), "-ac", str(channels))
-    return Input("file:/dev/fd/0", ("file",), form, decoded=sample_format)
-
-
 def remote_input(
     url: str,
     user_agent: str,
@@ -121,16 +107,16 @@ def remote_input(
         a range, ffmpeg would read bytes in a wrong order without an error.
     """
     options = ["-tcp_nodelay", "1", "-max_redirects", "0", "-icy", "0"]
-    options += ["-rw_timeout", str(_STALL_TIMEOUT_US)]
-    options += ["-user_agent", user_agent]
+    options += ["-rw_timeout", str(_STALL_TIMEOUT_US), "-user_agent", user_agent]
     options += _RANGE_OPTIONS if ranges else ["-seekable", "0"]
     if if_match is not None:
         options += ["-headers", f"If-Match: {if_match}\r\n"]
+    # Cleartext is for an object store at a development endpoint, never for an https source (Format
+    # and encoding options, 5).
+    protocols = ("https", "tls", "tcp")
     if not url.startswith("https:"):
-        return Input(
-            url, (*_REMOTE_PROTOCOLS, *_CLEARTEXT_PROTOCOLS), tuple(options), seekable=ranges
-        )
+        return Input(url, (*protocols, "http"), tuple(options), seekable=ranges)
     options += ["-tls_verify", "1"]
     if ca_file is not None:
         options += ["-ca_file", ca_file]
-    return Input(url, _REMOTE_PROTOCOLS, tuple(options), seekable=ranges)
+    return Input(url, protocols, tuple(options), seekable=ranges)

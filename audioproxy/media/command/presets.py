@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from audioproxy.media.command.conversion import working_format
+from audioproxy.media.command.conversion import convert_samples
 
 #: The sample rate in Hz at which presets run. The de-esser compares neighboring samples, so its
 #: effect depends on the rate: with these settings, it lowers sibilants by 11 dB at 22.05 kHz, by 4
@@ -31,7 +31,7 @@ def _voice(rate: int) -> tuple[str, ...]:
     It compensates its own delay with ``latency=1``.
     """
     return (
-        working_format(PRESET_RATE),
+        convert_samples(PRESET_RATE),
         "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto",
         f"apad=pad_len={_DENOISER_DELAY}",
         "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min",
@@ -40,7 +40,7 @@ def _voice(rate: int) -> tuple[str, ...]:
         "deesser=i=0.4:m=0.5:f=0.5:s=o",
         "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"
         ":makeup=1.412538:knee=2.828427:link=average:detection=rms:level_sc=1:mix=1",
-        working_format(rate),
+        convert_samples(rate),
         "alimiter=level_in=1:level_out=1:limit=0.891:attack=5:release=50:asc=0:asc_level=0.5"
         ":level=0:latency=1",
     )

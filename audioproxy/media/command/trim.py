@@ -71,7 +71,7 @@ def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = 
     # A refusal may rest on a length that the end of the source proves.
     length = probe.length
     is_proven = length is not None and length.exact and not length.is_stated_only
-    if _is_past_end(start, probe) and not is_proven:
+    if starts_past_end(options, probe) and not is_proven:
         return True
     return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
 
@@ -97,7 +97,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     last = None if end is None else _samples(end, rate)
     if last == first:
         raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
-    if _is_past_end(start, probe):
+    if starts_past_end(options, probe):
         raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
     length, stop = None, last
     if _is_certain(end, probe):
@@ -122,8 +122,11 @@ def may_seek(options: VariantOptions, probe: Probe) -> bool:
 
 
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether ``t`` starts at or past the end of the source, as far as that is known."""
-    return _is_past_end(_bounds(options)[0], probe)
+    """Return whether ``t`` leaves less than a sample of the stated duration."""
+    (start, _), duration, rate = _bounds(options), probe.duration, probe.sample_rate
+    if duration is None:
+        return False
+    return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
 
 
 def _seeks_exactly(probe: Probe) -> bool:
@@ -135,14 +138,6 @@ def _seeks_exactly(probe: Probe) -> bool:
         # ffmpeg finds the position by the bytes per second that the header states.
         return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
     return kind in _SEEKABLE
-
-
-def _is_past_end(start: Decimal, probe: Probe) -> bool:
-    """Return whether less than a sample of the stated duration is left at ``start``."""
-    duration, rate = probe.duration, probe.sample_rate
-    if duration is None:
-        return False
-    return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
 
 
 def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:

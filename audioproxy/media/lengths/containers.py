@@ -51,11 +51,10 @@ async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength 
     if reader is None:
         return None
     length = await run_reader(read, size, reader(size, probe))
-    if length is None:
-        return None
     # Of a source that can be sought in, not even a least length may be known.
-    is_known = length.samples > 0 or (length.seekable and not length.exact)
-    return length if is_known else None
+    if length and (length.samples > 0 or (length.seekable and not length.exact)):
+        return length
+    return None
 
 
 async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None:

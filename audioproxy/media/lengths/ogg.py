@@ -107,9 +107,8 @@ def _last_granule(first: _Page, size: int) -> Reader[int]:
     start = max(0, size - _LARGEST_PAGE)
     tail = yield from read_range(start, size - start)
     page = yield from _read_page(start + max(0, tail.rfind(b"OggS\0")))
-    if page.serial != first.serial or page.end != size or not page.flags & _LAST:
-        raise Malformed
-    if page.granule < 0:
+    is_last = page.end == size and page.flags & _LAST
+    if page.serial != first.serial or not is_last or page.granule < 0:
         raise Malformed
     return page.granule
 

@@ -57,28 +57,17 @@ def _read_bits(container: str) -> Reader[tuple[int, int]]:
     :raises Malformed: where the samples are no integers, or fill their containers.
     """
     if container == "caf":
-        return _parse_description((yield from read_range(8, _DESCRIPTION.size)))
-    start, _ = yield from find_chunk(container, _FORMAT_CHUNKS[container])
-    return _parse((yield from read_range(start, _FORMAT.size)))
-
-
-def _parse(data: bytes) -> tuple[int, int]:
-    tag, channels, _, _, frame, container, _, valid, _, kind = _FORMAT.unpack(data)
-    if (tag, kind) != (_EXTENSIBLE, _PCM) or frame * 8 != channels * container:
+        description = yield from read_range(8, _DESCRIPTION.size)
+        name, _, _, codec, flags, frame, frames, channels, valid = _DESCRIPTION.unpack(description)
+        is_integer = (name, codec, frames, flags & _IS_FLOAT) == (b"desc", b"lpcm", 1, 0)
+        bits = 8 * frame // (channels or 1)
+    else:
+        start, _ = yield from find_chunk(container, _FORMAT_CHUNKS[container])
+        form = yield from read_range(start, _FORMAT.size)
+        tag, channels, _, _, frame, bits, _, valid, _, kind = _FORMAT.unpack(form)
+        is_integer = (tag, kind) == (_EXTENSIBLE, _PCM)
+    if not is_integer or bits not in _CONTAINERS or 8 * frame != channels * bits:
         raise Malformed
-    return _check(container, valid)
-
-
-def _parse_description(data: bytes) -> tuple[int, int]:
-    chunk, _, _, codec, flags, packet, frames, channels, valid = _DESCRIPTION.unpack(data)
-    if (chunk, codec, frames) != (b"desc", b"lpcm", 1) or flags & _IS_FLOAT:
+    if not 0 < valid < bits:
         raise Malformed
-    if not channels or packet % channels:
-        raise Malformed
-    return _check(packet // channels * 8, valid)
-
-
-def _check(container: int, valid: int) -> tuple[int, int]:
-    if container not in _CONTAINERS or not 0 < valid < container:
-        raise Malformed
-    return container, valid
+    return bits, valid

@@ -9,10 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.conversion import (
+    convert_samples,
     dither_filter,
     output_depth,
     output_sample_format,
-    working_format,
 )
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
@@ -43,7 +43,7 @@ class DepthTests(SynchronousTestCase):
 
 
 class SampleFormatTests(SynchronousTestCase):
-    """`output_sample_format` and `working_format`"""
+    """`output_sample_format` and `convert_samples`"""
 
     def test_each_format(self) -> None:
         """Every format has a sample format, at each of its depths (D60).
@@ -70,7 +70,7 @@ class SampleFormatTests(SynchronousTestCase):
 
     def test_working_format(self) -> None:
         """Stages compute samples in double precision, at a rate that the filter states (D60)."""
-        self.assertEqual(working_format(22050), "aformat=sample_fmts=dblp:sample_rates=22050")
+        self.assertEqual(convert_samples(22050), "aformat=sample_fmts=dblp:sample_rates=22050")
 
 
 class DitherTests(SynchronousTestCase):
