@@ -156,11 +156,6 @@ FORMATS = {
         ),
         Format("wav", "PCM in WAVE, lossless", "audio/wav", Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.
-        Format(
-            "peaks",
-            "a waveform",
-            None,
-            Rates(highest=2**31 - 1, step_10_above=2**31 - 1),
-        ),
+        Format("peaks", "a waveform", None, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
     )
 }

@@ -66,26 +66,21 @@ async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None
     try:
         offset, count = next(running)
         while True:
-            data = _from_windows(windows, offset, count)
-            if data is None:
+            for start, window in windows:
+                if start <= offset and offset + count <= start + len(window):
+                    break
+            else:
                 if len(windows) == _MOST_READS or offset >= size:
                     return None
-                window = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
+                length = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
                 # A window at the end reaches back, since several structures are searched there.
-                start = max(0, min(offset, size - window))
-                stop = min(size, offset + max(count, window))
-                windows.append((start, await read(start, stop - start)))
-                data = windows[-1][1][offset - start :][:count]
+                start = max(0, min(offset, size - length))
+                window = await read(start, min(size, offset + max(count, length)) - start)
+                windows.append((start, window))
+            data = window[offset - start :][:count]
             offset, count = running.send(data)
     except StopIteration as ended:
         result: T = ended.value
     except Malformed:
         return None
     return result
-
-
-def _from_windows(windows: list[tuple[int, bytes]], offset: int, count: int) -> bytes | None:
-    for start, data in windows:
-        if start <= offset and offset + count <= start + len(data):
-            return data[offset - start : offset - start + count]
-    return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from audioproxy.media.lengths.mpeg_frame import FrameHeader, bitrates, version_of
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
 
 #: Bytes that replace those at an offset.
 Patch: TypeAlias = tuple[int, bytes]
@@ -87,11 +87,6 @@ def _wav_muxer(form: OutputForm) -> list[str]:
     return ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else []
 
 
-def _wav_prefix(form: OutputForm) -> bytes:
-    """Return space for a fact chunk, to which the rest of the header is moved."""
-    return bytes(_FACT)
-
-
 def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     """Yield the header with all sizes, and with a fact chunk ahead of the samples.
 
@@ -140,7 +135,7 @@ def _mp3_prefix(form: OutputForm) -> bytes:
     It states neither the number of bytes nor a seek table: with them, ffprobe finds no duration in
     a pipe. The layout is that of LAME ("Mp3 Info Tag rev 1").
     """
-    header = FrameHeader(version_of(form.rate), _MP3_FRAME_KBPS, form.rate, form.channels)
+    header = FrameHeader(_MP3_FRAME_KBPS, form.rate, form.channels)
     frames = -(-form.samples // header.samples) + _MP3_FLUSH // header.samples
     padding = frames * header.samples - form.samples - _MP3_DELAY
     tag = b"Xing" if form.kbps is None else b"Info"
@@ -149,7 +144,7 @@ def _mp3_prefix(form: OutputForm) -> bytes:
     # No low-pass frequency, peak, gain or flags are stated.
     tag += bytes(10) + bytes((min(form.kbps or 0, 255),))
     tag += (_MP3_DELAY << 12 | padding).to_bytes(3, "big") + bytes(10)
-    if form.kbps in bitrates(header.version):
+    if form.kbps in header.bitrates:
         same_rate = replace(header, kbps=form.kbps)
         if same_rate.length >= 4 + header.side_information + len(tag) + 2:
             header = same_rate
@@ -172,7 +167,8 @@ def _little(value: int, size: int) -> bytes:
 
 
 WAV_LENGTH = LengthHeader(
-    prefix=_wav_prefix,
+    # Space for a fact chunk, to which the rest of the header is moved.
+    prefix=lambda form: bytes(_FACT),
     patches=_wav_patches,
     suffix=_wav_suffix,
     muxer=_wav_muxer,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from audioproxy.media.lengths.reading import (
-    INCOMPLETE_FRAMES,
     Malformed,
     Reader,
     SourceLength,
-    check_tail,
+    count_frames,
     end_before_tags,
     read_range,
     skip_id3,
@@ -41,10 +40,9 @@ def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
         length = (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
         return length if length > _ADTS_HEADER else 0
 
-    yield from check_tail(start, end, frame_length)
     most_channels = channels if 0 < channels < 7 else 8
     largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2
-    frames = (end - start) // largest - INCOMPLETE_FRAMES
+    frames = yield from count_frames(start, end, frame_length, largest)
     # HE-AAC doubles the rate.
     rate = _AAC_RATES[rate_index]
     return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)

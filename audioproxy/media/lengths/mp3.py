@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from audioproxy.media.lengths.mpeg_frame import FrameHeader, bitrates, frame_length
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import (
-    INCOMPLETE_FRAMES,
     Malformed,
     Reader,
     SourceLength,
-    check_tail,
+    count_frames,
     end_before_tags,
     read_range,
     skip_id3,
@@ -58,7 +57,7 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
     if header is not None:
         first = start + frame.length
         following = FrameHeader.parse((yield from read_range(first, 4)))
-        if following is None or not _same_stream(following, frame):
+        if following is None or following.rate != frame.rate:
             raise Malformed
         audio_size = end - first
         if header.size in (end - start, audio_size) and _size_fits_frames(
@@ -68,13 +67,12 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
                 header.samples, is_stated_only=True, block=frame.samples, seekable=True
             )
 
-    def frame_length_at(data: bytes) -> int:
+    def frame_length(data: bytes) -> int:
         found = FrameHeader.parse(data)
-        return found.length if found is not None and _same_stream(found, frame) else 0
+        return found.length if found is not None and found.rate == frame.rate else 0
 
-    yield from check_tail(start, end, frame_length_at)
-    longest = frame_length(frame.version, bitrates(frame.version)[-1], frame.rate) + 1
-    frames = (end - start) // longest - INCOMPLETE_FRAMES
+    longest = frame.length_at(frame.bitrates[-1]) + 1
+    frames = yield from count_frames(start, end, frame_length, longest)
     return SourceLength(frames * frame.samples, exact=False)
 
 
@@ -104,13 +102,5 @@ def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> boo
     if header.is_constant:
         # Each frame may be one byte longer.
         return 0 <= size - header.frames * (following.length - following.padding) <= header.frames
-    shortest, longest = (
-        frame_length(following.version, bitrates(following.version)[index], following.rate)
-        for index in (1, -1)
-    )
+    shortest, longest = (following.length_at(following.bitrates[index]) for index in (1, -1))
     return header.frames * shortest <= size <= header.frames * (longest + 1)
-
-
-def _same_stream(one: FrameHeader, other: FrameHeader) -> bool:
-    """Return whether two frames may belong to one stream."""
-    return (one.version, one.rate) == (other.version, other.rate)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Bits of the version field, and the rates in Hz of each version, by index.
+#: The rates in Hz of each version, by index. The key has the bits of the version field.
 RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_VERSIONS = {rate: version for version, rates in RATES.items() for rate in rates}
 _MPEG_1 = 3
 _MPEG_1_KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MPEG_2_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
@@ -22,11 +23,10 @@ class FrameHeader:
     """A frame header without a checksum.
 
     :ivar kbps: the bit rate.
-    :ivar rate: Hz.
+    :ivar rate: Hz. Each version has rates of its own.
     :ivar padding: 1 where the frame is one byte longer, else 0.
     """
 
-    version: int
     kbps: int
     rate: int
     channels: int
@@ -40,17 +40,12 @@ class FrameHeader:
         version, bitrate_index, rate_index = data[1] >> 3 & 3, data[2] >> 4, data[2] >> 2 & 3
         if version not in RATES or not 0 < bitrate_index < 15 or rate_index == 3:
             return None
-        return cls(
-            version,
-            bitrates(version)[bitrate_index],
-            RATES[version][rate_index],
-            1 if data[3] >> 6 == _MONO else 2,
-            data[2] >> 1 & 1,
-        )
+        kbps, rate = _bitrates(version)[bitrate_index], RATES[version][rate_index]
+        return cls(kbps, rate, 1 if data[3] >> 6 == _MONO else 2, data[2] >> 1 & 1)
 
     def __bytes__(self) -> bytes:
         """Return the header of a frame; two channels are joint stereo."""
-        bitrate_index = bitrates(self.version).index(self.kbps)
+        bitrate_index = self.bitrates.index(self.kbps)
         rate_index = RATES[self.version].index(self.rate)
         mode = _MONO if self.channels == 1 else _JOINT_STEREO
         return bytes(
@@ -63,6 +58,16 @@ class FrameHeader:
         )
 
     @property
+    def version(self) -> int:
+        """The bits of the version field."""
+        return _VERSIONS[self.rate]
+
+    @property
+    def bitrates(self) -> tuple[int, ...]:
+        """The bit rates of the version in kbps, by index; 0 stands for a free format."""
+        return _bitrates(self.version)
+
+    @property
     def samples(self) -> int:
         """Number of samples of each channel in the frame."""
         return 1152 if self.version == _MPEG_1 else 576
@@ -70,7 +75,11 @@ class FrameHeader:
     @property
     def length(self) -> int:
         """Bytes of the frame."""
-        return frame_length(self.version, self.kbps, self.rate) + self.padding
+        return self.length_at(self.kbps) + self.padding
+
+    def length_at(self, kbps: int) -> int:
+        """Return the bytes of a frame without padding that differs in its bit rate."""
+        return (144 if self.version == _MPEG_1 else 72) * kbps * 1000 // self.rate
 
     @property
     def side_information(self) -> int:
@@ -80,16 +89,5 @@ class FrameHeader:
         return 9 if self.channels == 1 else 17
 
 
-def version_of(rate: int) -> int:
-    """Return the version that has a rate in Hz."""
-    return next(version for version, rates in RATES.items() if rate in rates)
-
-
-def bitrates(version: int) -> tuple[int, ...]:
-    """Return the bit rates of a version in kbps, by index; 0 stands for a free format."""
+def _bitrates(version: int) -> tuple[int, ...]:
     return _MPEG_1_KBPS if version == _MPEG_1 else _MPEG_2_KBPS
-
-
-def frame_length(version: int, kbps: int, rate: int) -> int:
-    """Return the bytes of a frame without padding."""
-    return (144 if version == _MPEG_1 else 72) * kbps * 1000 // rate

@@ -15,8 +15,8 @@ _MOST_TAGS = 8
 # Bytes at the end of a stream of frames in which two frames follow each other.
 _TAIL = 8 * 1024
 
-#: Frames at both ends of a stream that a decoder may drop.
-INCOMPLETE_FRAMES = 2
+# Frames at both ends of a stream that a decoder may drop.
+_INCOMPLETE_FRAMES = 2
 
 T = TypeVar("T")
 
@@ -102,10 +102,13 @@ def end_before_tags(size: int) -> Reader[int]:
     return max(0, end)
 
 
-def check_tail(start: int, end: int, frame_length: Callable[[bytes], int]) -> Reader[None]:
-    """Check that audio fills a stream of frames to its end.
+def count_frames(
+    start: int, end: int, frame_length: Callable[[bytes], int], longest: int
+) -> Reader[int]:
+    """Return a lower bound of the frames of a stream, and check that audio fills it to its end.
 
     :param frame_length: returns the length of the frame whose bytes it is given, or 0.
+    :param longest: the most bytes of a frame.
     :raises Malformed: where no two frames follow each other near the end.
     """
     offset = max(start, end - _TAIL)
@@ -113,5 +116,5 @@ def check_tail(start: int, end: int, frame_length: Callable[[bytes], int]) -> Re
     for at in range(len(tail)):
         length = frame_length(tail[at : at + 8])
         if length and frame_length(tail[at + length :][:8]):
-            return
+            return (end - start) // longest - _INCOMPLETE_FRAMES
     raise Malformed

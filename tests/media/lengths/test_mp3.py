@@ -11,8 +11,8 @@ from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from tests.support.audio import find_length_of
 
-MPEG_1 = FrameHeader(3, 128, 44100, 2)
-MPEG_2 = FrameHeader(2, 64, 22050, 1)
+MPEG_1 = FrameHeader(128, 44100, 2)
+MPEG_2 = FrameHeader(64, 22050, 1)
 
 
 def frames(header: FrameHeader, count: int) -> bytes:
