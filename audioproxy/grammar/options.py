@@ -44,14 +44,6 @@ class Option:
     rule: Callable[[VariantOptions], str | None] | None
     peaks_default: int | str | None
 
-    def describe(self, value: Any, options: VariantOptions) -> str:
-        """Return a description of the option with a value."""
-        if not isinstance(self.help, str):
-            return self.help(value, options)
-        default = options.f == "peaks" and value == self.peaks_default
-        shown = print_decimal(value) if isinstance(value, Decimal) else value
-        return self.help.format(shown) + (" (the default)" if default else "")
-
 
 def _option(
     parse: Callable[[bytes], Any],
@@ -237,7 +229,13 @@ def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
 def describe_options(options: VariantOptions) -> Iterator[tuple[str, str]]:
     """Yield each segment of the canonical options string with its description."""
     for key, segment in options.segments().items():
-        yield segment, OPTIONS[key].describe(getattr(options, key), options)
+        row, value = OPTIONS[key], getattr(options, key)
+        if isinstance(row.help, str):
+            shown = print_decimal(value) if isinstance(value, Decimal) else value
+            default = options.f == "peaks" and value == row.peaks_default
+            yield segment, row.help.format(shown) + (" (the default)" if default else "")
+        else:
+            yield segment, row.help(value, options)
 
 
 def describe_defaults(options: VariantOptions) -> Iterator[str]:

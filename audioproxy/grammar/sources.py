@@ -201,7 +201,12 @@ class HttpsSource(Source):
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         """Return whether an entry is the host, ``*.`` and its suffix, or ``*``."""
-        return any(_host_matches(entry.lower(), self.host) for entry in allowlist)
+        return any(
+            self.host.endswith(entry[1:])
+            if entry.startswith("*.") and entry.count("*") == 1
+            else entry in ("*", self.host)
+            for entry in map(str.lower, allowlist)
+        )
 
     @property
     def example_url(self) -> str:
@@ -278,12 +283,6 @@ def leaves_root(path: bytes) -> bool:
         if depth < 0:
             return True
     return False
-
-
-def _host_matches(entry: str, host: str) -> bool:
-    if entry.startswith("*.") and entry.count("*") == 1:
-        return host.endswith(entry[1:])
-    return entry in ("*", host)
 
 
 def _normalize_host(host: str) -> tuple[str, str]:

@@ -79,25 +79,22 @@ _COVER_ART_MESSAGE = re.compile(rb"Could not find codec parameters for stream \d
 # ffmpeg follows no redirects and reports one as an input/output error. That counts as a fault of
 # the source, like broken audio. ffmpeg 5 puts the name of the input before the reason; later
 # versions put the step that failed there.
-_REMOTE_FAILURES: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
+_REMOTE_FAILURES: tuple[tuple[bytes, type[Refusal]], ...] = (
     (
-        re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
+        rb"Peer certificate failed verification|certificate's owner does not match",
         UpstreamUnavailable,
     ),
-    (re.compile(rb"Server returned 40[134] "), NotFound),
+    (rb"Server returned 40[134] ", NotFound),
     (
-        re.compile(
-            rb"Server returned |Failed to resolve hostname|Stream ends prematurely"
-            rb"|Will reconnect at \d+ in [1-9]|HTTP error \d"
-            rb"|^\[tls @ [^\]]*\] IO error"
-            rb"|(?:^https?://\S+|Error during demuxing|Error opening input(?: files?)?):"
-            rb" (?:Connection (?:refused|reset by peer|timed out)"
-            rb"|Network is unreachable|No route to host|Broken pipe)$",
-            re.MULTILINE,
-        ),
+        rb"Server returned |Failed to resolve hostname|Stream ends prematurely"
+        rb"|Will reconnect at \d+ in [1-9]|HTTP error \d"
+        rb"|^\[tls @ [^\]]*\] IO error"
+        rb"|(?:^https?://\S+|Error during demuxing|Error opening input(?: files?)?):"
+        rb" (?:Connection (?:refused|reset by peer|timed out)"
+        rb"|Network is unreachable|No route to host|Broken pipe)$",
         UpstreamUnavailable,
     ),
-    (re.compile(rb"^https?://\S+: Input/output error$", re.MULTILINE), UndecodableSource),
+    (rb"^https?://\S+: Input/output error$", UndecodableSource),
 )
 
 #: ffmpeg's messages about a connection that was lost for good. ffmpeg then treats the bytes that it
@@ -141,7 +138,7 @@ def classify(stderr: bytes) -> type[Refusal] | None:
     if lacked_memory(stderr):
         return MemoryExceeded
     for pattern, refusal in _REMOTE_FAILURES:
-        if pattern.search(stderr):
+        if re.search(pattern, stderr, re.MULTILINE):
             return refusal
     if any(phrase in stderr for phrase in _EMPTY_OUTPUT):
         return NothingDecoded

@@ -133,7 +133,12 @@ def channel_mix(source: int, layout: str | None, channels: int) -> Mix | None:
     if source == channels and layout in (None, OUTPUT_LAYOUTS[channels]):
         return None
     gains = _speaker_gains(source, layout)
-    rows = _alternate(source, channels) if gains is None else _downmix(gains, channels)
+    if gains is None:
+        # Channels without labels go alternately to the left and the right, with the same gain.
+        members = [range(first, source, channels) for first in range(channels)]
+        rows = [[(channel in each) / len(each) for channel in range(source)] for each in members]
+    else:
+        rows = _downmix(gains, channels)
     sources = [[number for number, gain in enumerate(row) if gain] for row in rows]
     if all(len(numbers) == 1 for numbers in sources):
         # BS.775 would lower mono by 3 dB on both sides. A channel without others keeps its level.
@@ -181,12 +186,3 @@ def _downmix(gains: list[tuple[float, float]], channels: int) -> list[list[float
         rows = [list(left), list(right)]
     highest = max(1, *(sum(map(abs, row)) for row in rows))
     return [[gain / highest for gain in row] for row in rows]
-
-
-def _alternate(source: int, channels: int) -> list[list[float]]:
-    """Return gains for channels without labels, which go alternately to the left and the right.
-
-    All channels of an output have the same gain.
-    """
-    members = [range(first, source, channels) for first in range(channels)]
-    return [[(channel in each) / len(each) for channel in range(source)] for each in members]

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.values import Fade, LoudnessTargets, print_decimal
+from audioproxy.grammar.values import Fade, print_decimal
 from audioproxy.media.command.conversion import (
     WORKING_FORMAT,
     convert_samples,
@@ -212,8 +212,16 @@ def _changes(
     if mix is not None and labeled:
         yield mix.filter
     if options.norm is not None:
-        _check_rate(f"norm:{options.norm}", rate)
-        yield from _normalize(options.norm, rate, layout)
+        norm = options.norm
+        _check_rate(f"norm:{norm}", rate)
+        # loudnorm has its own rate.
+        yield convert_samples(rate, layout)
+        yield (
+            f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
+            f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
+        )
+        yield _FRAMES_OF_LOUDNORM
+        yield convert_samples(rate, layout)
     if cut and (options.enhance or options.norm):
         # Resampling there and back has added one sample. The output is cut to the end of `t` or to
         # a measured length, but not to a length that the source only states: if the source has more
@@ -252,17 +260,6 @@ def _check_rate(segment: str, rate: int) -> None:
     if rate < LOWEST_RATE:
         why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
         raise InvalidOptions.of(segment, why)
-
-
-def _normalize(norm: LoudnessTargets, rate: int, layout: str) -> Iterator[str]:
-    """Yield the filters that change the loudness and nothing else; loudnorm has its own rate."""
-    yield convert_samples(rate, layout)
-    yield (
-        f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
-        f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
-    )
-    yield _FRAMES_OF_LOUDNORM
-    yield convert_samples(rate, layout)
 
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:
