@@ -69,10 +69,8 @@ def _paths_before(path: bytes) -> Iterator[tuple[bytes, str]]:
     if path.endswith(b"/"):
         yield path[:-1], "a slash was added to the path"
     if (merged := _MERGED_SLASHES.search(path)) is not None:
-        yield (
-            path[: merged.end()] + b"/" + path[merged.end() :],
-            "two slashes of the path were merged",
-        )
+        end = merged.end()
+        yield path[:end] + b"/" + path[end:], "two slashes of the path were merged"
     for spelled in (
         _ESCAPE.sub(lambda escape: escape[0].upper(), path),
         _ESCAPE.sub(lambda escape: escape[0].lower(), path),

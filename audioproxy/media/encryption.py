@@ -14,7 +14,6 @@ from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_
 
 # Of Common Encryption, iTunes and Audible.
 _ENCRYPTED_ENTRIES = (b"enca", b"drms", b"aavd")
-_PROTECTION = b"sinf"
 
 # Boxes that are examined in one other box, and sample entries of one track.
 _MOST_BOXES = 256
@@ -72,7 +71,7 @@ def _read_entries(table: Box) -> Reader[bool]:
         version = int.from_bytes((yield from read_range(entry.start + 16, 2)), "big")
         with suppress(Malformed):
             boxes = entry.start + _ENTRY_FIELDS.get(version, 36)
-            yield from _find(boxes, entry.end, _PROTECTION)
+            yield from _find(boxes, entry.end, b"sinf")
             return True
         start = entry.end
     return False

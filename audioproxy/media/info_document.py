@@ -21,9 +21,6 @@ _OTHER_TAGS = len(_FIRST_TAGS)
 _RANKS = {key: rank for rank, key in enumerate(_FIRST_TAGS)}
 _RANKS |= dict.fromkeys(_LAST_TAGS, _OTHER_TAGS + 1)
 
-# ffprobe reports the container `ogg` for both Vorbis and Opus.
-_OGG = "ogg"
-_OPUS = "opus"
 # Numbers as ffprobe prints them. Longer ones come from a broken header, and would not fit a number
 # in JSON.
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
@@ -84,7 +81,7 @@ def parse_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) ->
         or parse_count(audio.get("bits_per_sample")),
         bitrate=parse_count(container.get("bit_rate")) or parse_count(audio.get("bit_rate")),
         size=parse_count(container.get("size")),
-        tags=_tags(audio.get("tags") if container.get("format_name") == _OGG else None)
+        tags=_tags(audio.get("tags") if container.get("format_name") == "ogg" else None)
         or _tags(container.get("tags")),
     )
 
@@ -106,7 +103,8 @@ def _format(names: object, codec: object) -> str | None:
         return None
     listed = [name for name in names.split(",") if name]
     name = next((name for name in listed if name in _TOKENS), listed[0] if listed else None)
-    return _OPUS if (name, codec) == (_OGG, _OPUS) else name
+    # ffprobe reports the container `ogg` for both Vorbis and Opus.
+    return "opus" if (name, codec) == ("ogg", "opus") else name
 
 
 def _tags(tags: object) -> dict[str, str]:

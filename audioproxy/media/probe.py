@@ -29,8 +29,6 @@ _CONSTANT_RATE = re.compile(r"(?:(?:wav|w64|caf|au|aiff) pcm_|(?:e?ac3|dts) |mp3
 
 # The tag of an encrypted stream in matroska.
 _ENCRYPTION_TAG = "enc_key_id"
-# ffprobe does not report the encryption of these.
-_MAY_BE_ENCRYPTED = "mov"
 
 #: ffprobe's messages that count even if many others follow.
 NOTICES = re.compile(b"|".join((CUT_SHORT.pattern, _ESTIMATE_NOTICE, ENCRYPTED.pattern)), re.M)
@@ -273,7 +271,7 @@ def parse_probe(
         decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
-        may_be_encrypted=name == _MAY_BE_ENCRYPTED,
+        may_be_encrypted=name == "mov",
         ignore_length=no_packets,
         start=start,
         seek_offset=start - _read_start(container.get("start_time")),

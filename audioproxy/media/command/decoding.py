@@ -26,13 +26,6 @@ from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import CUT_SHORT
 from audioproxy.media.probe import Probe
 
-# A source is decoded to its end, however many of its frames are damaged.
-_QUIET = ["-nostdin", "-hide_banner", "-max_error_rate", "1", "-v"]
-# The first audio stream and nothing else.
-_AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
-# Makes ffmpeg fail at a change of rate, channels or sample format.
-_NO_CHANGES = ["-reinit_filter", "0"]
-
 # The amplitude from which a sample is no audio: 96 dB over full scale. Conversions of larger ones
 # to 16 bits overflow.
 _LARGEST_SAMPLE = 65536
@@ -108,16 +101,18 @@ def open_source(
     :param seek: the sample at which decoding starts. ffmpeg counts the time of a seek from the
         first sample of any stream. Microseconds, which are its unit, are exact: it rounds them to
         the nearest sample.
-    :param uniform: fail at a change inside the source.
+    :param uniform: fail at a change of rate, channels or sample format inside the source.
     """
     position = None
     if seek and probe is not None:
         position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
     return [
-        *(ffmpeg, *_QUIET, source.verbosity),
-        *(_NO_CHANGES if uniform and source.decoded is None else []),
+        *(ffmpeg, "-nostdin", "-hide_banner"),
+        # The source is decoded to its end, however many of its frames are damaged.
+        *("-max_error_rate", "1", "-v", source.verbosity),
+        *(["-reinit_filter", "0"] if uniform and source.decoded is None else []),
         *source.encoder_arguments(position),
-        *_AUDIO_ONLY,
+        *("-map", "0:a:0", "-vn", "-sn", "-dn"),
     ]
 
 

@@ -57,9 +57,8 @@ class FormatEncoding:
     def encoded_nothing(self, size: int) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
-        The size of the headers varies: ``header_bytes`` bytes may also be a short output with small
-        headers and some audio. So the size decides only for encoders whose empty output ffmpeg does
-        not report.
+        Where ffmpeg reports an empty output, the size does not decide: the size of headers varies,
+        and ``header_bytes`` bytes may also be small headers and some audio.
         """
         return size == 0 or (self.exits_zero_when_empty and size <= self.header_bytes)
 

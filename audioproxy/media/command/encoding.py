@@ -107,7 +107,6 @@ def encoder_arguments(
 ) -> list[str]:
     """Return the command line of a render, which writes to stdout and never seeks there.
 
-    :param resampler: the arguments that select the resampler.
     :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)

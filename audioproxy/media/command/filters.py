@@ -182,7 +182,19 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
     stages += _changes(options, probe, sample_range, mix, layout, cut=not short)
     if computed:
         stages.append(convert_samples(rate, layout))
-    stages += _finish(options, probe, layout, computed=computed, short=short)
+    samples, output = output_samples(options, probe), output_rate(options, probe)
+    dither = dither_filter(options, probe, computed=computed or output != rate)
+    ends = [] if dither is None else [dither]
+    if short:
+        ends.append(f"atrim=end_sample={samples}")
+    if samples is not None:
+        ends.append(exact_length_filters(samples, output, length_tolerance(probe, output)))
+    if ends:
+        # Otherwise ffmpeg may convert the rate and the format in different places, and round
+        # resampled audio to the format of the source.
+        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
+        stages.append(convert_samples(output, layout, sample_format))
+    stages += ends
     # Neighboring stages may fix the same rate and format; one filter does.
     return [stage for stage, _ in groupby(stages)]
 
@@ -201,19 +213,21 @@ def _changes(
     :param cut: restore the number of samples after the stages that have a rate of their own.
     """
     rate = probe.sample_rate
+    for key, value in (("enhance", options.enhance), ("norm", options.norm)):
+        if value is not None and rate < LOWEST_RATE:
+            why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
+            raise InvalidOptions.of(f"{key}:{value}", why)
     speakers = speaker_names(probe.channels, probe.layout)
     labeled = speakers is not None and len(speakers) <= _MOST_LABELED
     if mix is not None and not labeled:
         # The filters of `enhance` need a layout.
         yield mix.filter
     if options.enhance is not None:
-        _check_rate(f"enhance:{options.enhance}", rate)
         yield from PRESETS[options.enhance](rate)
     if mix is not None and labeled:
         yield mix.filter
     if options.norm is not None:
         norm = options.norm
-        _check_rate(f"norm:{norm}", rate)
         # loudnorm has its own rate.
         yield convert_samples(rate, layout)
         yield (
@@ -234,32 +248,6 @@ def _changes(
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
     if options.fade is not None:
         yield from _fades(options.fade, sample_range, rate)
-
-
-def _finish(
-    options: VariantOptions, probe: Probe, layout: str, *, computed: bool, short: bool
-) -> Iterator[str]:
-    """Yield the stages that give the output its rate, its bit depth and its exact length."""
-    output, samples = output_rate(options, probe), output_samples(options, probe)
-    dither = dither_filter(options, probe, computed=computed or output != probe.sample_rate)
-    stages = [] if dither is None else [dither]
-    if short:
-        stages.append(f"atrim=end_sample={samples}")
-    if samples is not None:
-        stages.append(exact_length_filters(samples, output, length_tolerance(probe, output)))
-    if stages:
-        # Otherwise ffmpeg may convert the rate and the format in different places, and round
-        # resampled audio to the format of the source.
-        sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
-        yield convert_samples(output, layout, sample_format)
-    yield from stages
-
-
-def _check_rate(segment: str, rate: int) -> None:
-    """Refuse a source whose sample rate is too low for a stage."""
-    if rate < LOWEST_RATE:
-        why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
-        raise InvalidOptions.of(segment, why)
 
 
 def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:

@@ -54,7 +54,14 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
         raise Malformed
     info = header[8:]
     total = int.from_bytes(info[10:18], "big") & (1 << 36) - 1
-    start = yield from _skip_blocks(offset + 4)
+    start = offset + 4
+    for _ in range(_MOST_BLOCKS):
+        block = yield from read_range(start, 4)
+        start += 4 + int.from_bytes(block[1:], "big")
+        if block[0] & 0x80:
+            break
+    else:
+        raise Malformed
     first = yield from read_range(start, min(_FRAME_HEADER, size - start))
     frame = _parse_frame_header(first, info)
     if frame is None or frame[0] != 0:
@@ -78,16 +85,6 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
         # Without a stated length, the file may be joined of two.
         seekable=bool(total),
     )
-
-
-def _skip_blocks(offset: int) -> Reader[int]:
-    """Return the offset of the first frame."""
-    for _ in range(_MOST_BLOCKS):
-        header = yield from read_range(offset, 4)
-        offset += 4 + int.from_bytes(header[1:], "big")
-        if header[0] & 0x80:
-            return offset
-    raise Malformed
 
 
 def _read_end(start: int, end: int, info: bytes) -> Reader[int]:

@@ -7,6 +7,7 @@ reader sees it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -98,13 +99,13 @@ def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     riff_size = start + size + size % 2
     changed = bytearray(encoded[:data])
     if changed.startswith(b"RF64"):
-        changed[20:44] = _little(riff_size, 8) + _little(size, 8) + _little(form.samples, 8)
+        changed[20:44] = struct.pack("<3Q", riff_size, size, form.samples)
     else:
-        changed[4:8] = _little(riff_size, 4)
-    changed += b"fact" + _little(4, 4) + _little(min(form.samples, _MAX_32), 4)
+        changed[4:8] = struct.pack("<I", riff_size)
+    changed += b"fact" + struct.pack("<2I", 4, min(form.samples, _MAX_32))
     yield 0, bytes(changed)
     if not changed.startswith(b"RF64"):
-        yield start + 4, _little(size, 4)
+        yield start + 4, struct.pack("<I", size)
 
 
 def _wav_suffix(form: OutputForm, size: int) -> bytes:
@@ -160,10 +161,6 @@ def _crc_16(data: bytes) -> int:
         for _ in range(8):
             value = value >> 1 ^ 0xA001 if value & 1 else value >> 1
     return value
-
-
-def _little(value: int, size: int) -> bytes:
-    return value.to_bytes(size, "little")
 
 
 WAV_LENGTH = LengthHeader(

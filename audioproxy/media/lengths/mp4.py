@@ -19,7 +19,7 @@ _LARGEST_TABLE = 64 * 1024
 _NORMAL_RATE = 0x10000
 # The start of an empty edit, which delays the audio.
 _NO_MEDIA = -1
-# Hexadecimal numbers, of which the second to the fourth are those of `_Gapless`.
+# Hexadecimal numbers, of which the second to the fourth are the delay, the padding and the samples.
 _GAPLESS = re.compile(r" *[0-9A-Fa-f]+ +([0-9A-Fa-f]+) +([0-9A-Fa-f]+) +([0-9A-Fa-f]+)(?: .*)?")
 # ffmpeg ignores the tag if the delay is not shorter.
 _LONGEST_DELAY = 16384
@@ -52,14 +52,6 @@ def read_box(start: int, end: int) -> Reader[Box]:
 def inside(box: Box) -> tuple[int, int]:
     """Return the start and the end of a box's content."""
     return box.start + 8, box.end
-
-
-class _Gapless(NamedTuple):
-    """What ``iTunSMPB`` states: samples ahead of the audio, after it, and of the audio itself."""
-
-    delay: int
-    padding: int
-    samples: int
 
 
 def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -166,15 +158,15 @@ def _apply_edit(
     *,
     starts_late: bool,
 ) -> SourceLength:
-    gapless = _read_gapless(probe.gapless)
+    delay, padding, gapless = _read_gapless(probe.gapless) or (None, 0, 0)
     if edit is None:
         # ffmpeg has skipped the delay if it has applied the tag.
         left = samples - round(probe.start * probe.sample_rate)
-        if gapless is not None and sum(gapless) == samples:
-            left -= gapless.padding
+        if delay is not None and delay + gapless + padding == samples:
+            left -= padding
         return SourceLength(left, ends_in_padding=True)
     duration, start = edit
-    if gapless is not None and gapless.delay != start:
+    if delay not in (None, start):
         # ffmpeg skips the delay, but counts time from the edit.
         raise Malformed
     if starts_late:
@@ -189,10 +181,13 @@ def _apply_edit(
     return SourceLength(left, ends_in_padding=True)
 
 
-def _read_gapless(text: str) -> _Gapless | None:
-    """Return what the tag states; None where ffmpeg does not apply it."""
+def _read_gapless(text: str) -> tuple[int, int, int] | None:
+    """Return the tag's samples ahead of the audio, after it, and of the audio itself.
+
+    It is None where ffmpeg does not apply the tag.
+    """
     found = _GAPLESS.fullmatch(text)
     if found is None:
         return None
-    gapless = _Gapless(*(int(number, 16) for number in found.groups()))
-    return gapless if 0 < gapless.delay < _LONGEST_DELAY else None
+    delay, padding, samples = (int(number, 16) for number in found.groups())
+    return (delay, padding, samples) if 0 < delay < _LONGEST_DELAY else None

@@ -7,7 +7,7 @@ too, as in ffmpeg.
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
@@ -16,9 +16,8 @@ from audioproxy.media.probe import Probe
 _MOST_CHUNKS = 64
 _UNKNOWN_SIZE = 0xFFFF_FFFF
 
-_ONE_BYTE = ("pcm_alaw", "pcm_mulaw")
-# Floats in the range of 16-bit or of 24-bit integers.
-_FOUR_BYTES = ("pcm_f16le", "pcm_f24le")
+# Bytes of a sample. The floats are in the range of 16-bit or of 24-bit integers.
+_WIDTHS = {"pcm_alaw": 1, "pcm_mulaw": 1, "pcm_f16le": 4, "pcm_f24le": 4}
 # ffmpeg's names of the other codecs have their bits.
 _BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?$")
 
@@ -26,27 +25,13 @@ _W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
 _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
 
-class _ChunkForm(NamedTuple):
-    """The chunks of a container; each begins with its name and its size.
-
-    :ivar first: offset of the first chunk.
-    :ivar size_bytes: bytes of a size.
-    :ivar counted: bytes of the name and the size that are part of the size.
-    :ivar alignment: of the offsets of chunks, in bytes.
-    """
-
-    first: int
-    size_bytes: int
-    order: Literal["little", "big"]
-    counted: int
-    alignment: int
-
-
-_CHUNKS = {
-    "wav": _ChunkForm(12, 4, "little", 0, 2),
-    "w64": _ChunkForm(40, 8, "little", 24, 8),
-    "aiff": _ChunkForm(12, 4, "big", 0, 2),
-    "caf": _ChunkForm(8, 8, "big", 0, 1),
+# For each container: the offset of the first chunk, the bytes of a chunk's size and their order,
+# the bytes of its name and its size that the size includes, and the alignment of chunks.
+_CHUNKS: dict[str, tuple[int, int, Literal["little", "big"], int, int]] = {
+    "wav": (12, 4, "little", 0, 2),
+    "w64": (40, 8, "little", 24, 8),
+    "aiff": (12, 4, "big", 0, 2),
+    "caf": (8, 8, "big", 0, 1),
 }
 
 
@@ -125,9 +110,5 @@ def sample_bytes(codec: str) -> int:
 
     Headers may state more.
     """
-    if codec in _ONE_BYTE:
-        return 1
-    if codec in _FOUR_BYTES:
-        return 4
     found = _BITS.match(codec)
-    return 0 if found is None else int(found[1]) // 8
+    return _WIDTHS.get(codec, int(found[1]) // 8 if found else 0)
