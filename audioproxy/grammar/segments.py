@@ -49,9 +49,5 @@ def split_target(signed: bytes) -> Target | None:
     if start is None:
         return None
     info = is_info(signed)
-    return Target(
-        info=info,
-        options=tuple(segments[1 if info else 0 : start]),
-        form=segments[start],
-        source=b"/".join(segments[start + 1 :]),
-    )
+    options = tuple(segments[1 if info else 0 : start])
+    return Target(info, options, segments[start], b"/".join(segments[start + 1 :]))

@@ -37,10 +37,9 @@ class WaveformSpec:
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
         """Return the parameters for the options of an ``f:peaks`` variant."""
-        decoded_channels = output_channels(options, probe)
         return cls(
             output_rate(options, probe),
-            decoded_channels,
+            output_channels(options, probe),
             options.ch or PEAKS_DEFAULTS["ch"],
             options.pts or PEAKS_DEFAULTS["pts"],
             options.pk_bits or PEAKS_DEFAULTS["pk_bits"],

@@ -32,9 +32,10 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 # Vorbis on a single page.
 _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
 
-#: Builds a command line from the path of ffmpeg, the input, the options, the probe, and the
-#: arguments that select the resampler.
-CommandBuilder = Callable[[str, Input, VariantOptions, Probe, tuple[str, ...]], list[str]]
+#: The arguments that select a resampler.
+Resampler = tuple[str, ...]
+#: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
+CommandBuilder = Callable[[str, Input, VariantOptions, Probe, Resampler], list[str]]
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
@@ -99,11 +100,7 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
 
 def encoder_arguments(
-    ffmpeg: str,
-    source: Input,
-    options: VariantOptions,
-    probe: Probe,
-    resampler: tuple[str, ...] = SOXR,
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
 ) -> list[str]:
     """Return the command line of a render, which writes to stdout and never seeks there.
 
@@ -141,11 +138,7 @@ def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: 
 
 
 def loudness_arguments(
-    ffmpeg: str,
-    source: Input,
-    options: VariantOptions,
-    probe: Probe,
-    resampler: tuple[str, ...] = SOXR,
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
 ) -> list[str]:
     """Return the command line that measures the loudness of what a render would encode.
 
@@ -158,11 +151,7 @@ def loudness_arguments(
 
 
 def source_loudness_arguments(
-    ffmpeg: str,
-    source: Input,
-    options: VariantOptions,
-    probe: Probe,
-    resampler: tuple[str, ...] = SOXR,
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
 ) -> list[str]:
     """Return the command line that measures the loudness of a source, with all its channels.
 
@@ -173,12 +162,7 @@ def source_loudness_arguments(
 
 
 def _loudness_arguments(
-    ffmpeg: str,
-    source: Input,
-    probe: Probe,
-    seek: int,
-    filters: list[str],
-    resampler: tuple[str, ...],
+    ffmpeg: str, source: Input, probe: Probe, seek: int, filters: list[str], resampler: Resampler
 ) -> list[str]:
     checks = regularity_checks(source, probe, seek, samples=True)
     return [

@@ -151,12 +151,7 @@ def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, bool]]:
 
 
 def _apply_edit(
-    samples: int,
-    edit: tuple[int, int] | None,
-    movie_rate: int,
-    probe: Probe,
-    *,
-    starts_late: bool,
+    samples: int, edit: tuple[int, int] | None, movie_rate: int, probe: Probe, *, starts_late: bool
 ) -> SourceLength:
     delay, padding, gapless = _read_gapless(probe.gapless) or (None, 0, 0)
     if edit is None:
