@@ -21,7 +21,7 @@ from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavaila
 from audioproxy.files.streams import Readable
 from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
 from audioproxy.s3.signing import EMPTY_SHA256, TIMESTAMP_FORMAT, RequestSigner
 
 if TYPE_CHECKING:
@@ -48,6 +48,14 @@ _RETRIED_SECONDS = 5.0
 # that the configuration is wrong, such as the region or the endpoint.
 _BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
 _BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
+
+# What errors of TLS need. The first class that matches counts.
+_CERTIFICATE_HINTS = {
+    NameMismatch: "AP_S3_ADDRESSING=path, or the endpoint's name as in its certificate, is"
+    " required",
+    UntrustedCertificate: "AP_S3_CA_BUNDLE or AP_VARIANT_S3_CA_BUNDLE with the CA of its"
+    " certificate is required",
+}
 
 
 class StoreError(Exception):
@@ -119,18 +127,6 @@ class UploadRange:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundObject:
-    """An object that exists.
-
-    :ivar size: bytes; None where the store does not state them.
-    :ivar response: has the object's headers, and no body any more.
-    """
-
-    size: int | None
-    response: Response
-
-
-@dataclass(frozen=True, slots=True)
 class _InMemory:
     """Bytes in memory, read by offset."""
 
@@ -155,7 +151,9 @@ class ObjectStore:
         :raises ValueError: for virtual addressing of an endpoint that is an IP address.
         """
         assert settings.access_key_id and settings.secret_access_key and settings.region
-        self.name = settings.endpoint or _default_endpoint(settings.region)
+        suffix = ".cn" if settings.region.startswith("cn-") else ""
+        default = f"https://s3.{settings.region}.amazonaws.com{suffix}"
+        self.name = settings.endpoint or default
         self.client = client
         self.signer = RequestSigner(
             settings.access_key_id,
@@ -178,6 +176,22 @@ class ObjectStore:
             return round((own_time - store_time).total_seconds())
         except (TypeError, ValueError):
             return None
+
+    def hint_for(self, error: StoreError, otherwise: str) -> str:
+        """Return what the failed request needs to succeed.
+
+        :param otherwise: the hint for an error that has no hint of its own.
+        """
+        if error.code == "RequestTimeTooSkewed":
+            ahead = self.clock_ahead
+            where = ", here and in the store"
+            if ahead is not None:
+                where = f": {describe_clock_offset(ahead)}"
+            return f"a correct clock is required{where}"
+        for kind, hint in _CERTIFICATE_HINTS.items():
+            if isinstance(error.__cause__, kind):
+                return hint
+        return otherwise
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
         """Return the object of a key. It need not exist.
@@ -204,11 +218,14 @@ class StoreObject:
         """Return a URL with which anyone can read the object for a number of seconds."""
         return self.store.signer.presign("GET", self.url, seconds)
 
-    async def find(self) -> FoundObject:
-        """Return the size and the headers of the object.
+    async def find(self) -> tuple[int | None, Response]:
+        """Return the size of the object in bytes, and a response with its headers.
 
         The first byte is requested: some stores send a body after the response to HEAD, which
         would be taken for the response to the next request.
+
+        :returns: the size is None where the store does not state it. The response has no body any
+            more.
         """
         return await self._retry_once(self._find)
 
@@ -219,7 +236,7 @@ class StoreObject:
         """
         return await self._retry_once(lambda: self._get(start, stop, etag))
 
-    async def _find(self) -> FoundObject:
+    async def _find(self) -> tuple[int | None, Response]:
         response = await self.send("GET", headers={"range": "bytes=0-0"})
         status = response.status
         if status == 400 and "%00" in self.url:
@@ -232,9 +249,9 @@ class StoreObject:
         response.discard()
         if status == 206:
             total = (response.header("content-range") or "").removeprefix("bytes 0-0/")
-            return FoundObject(int(total) if _TOTAL.fullmatch(total) else None, response)
+            return int(total) if _TOTAL.fullmatch(total) else None, response
         # An empty object has no range.
-        return FoundObject(0 if status == 416 else response.length, response)
+        return 0 if status == 416 else response.length, response
 
     async def _retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make an attempt, and another one if the store is busy, within what a client waits."""
@@ -296,6 +313,15 @@ class StoreObject:
             raise Unreachable(f"{self.store.name} is unreachable: {error}") from error
         self.store.last_dates = signed["X-Amz-Date"], response.header("date")
         return response
+
+
+def describe_clock_offset(ahead: int) -> str:
+    """Return the difference between this machine's clock and a store's as text.
+
+    :param ahead: seconds by which this machine's clock is ahead.
+    """
+    side = "ahead of" if ahead >= 0 else "behind"
+    return f"this machine's is {abs(ahead)} s {side} the store's"
 
 
 def strong_etag(response: Response) -> str | None:
@@ -380,11 +406,6 @@ def _error_class(status: int, code: str) -> type[StoreError]:
     if status < 300 or status == 409 or status > 500:
         return Unavailable
     return WrongEndpoint
-
-
-def _default_endpoint(region: str) -> str:
-    suffix = ".cn" if region.startswith("cn-") else ""
-    return f"https://s3.{region}.amazonaws.com{suffix}"
 
 
 def _is_address(host: str) -> bool:

@@ -111,8 +111,8 @@ class OpenS3Source:
         ffmpeg reads nothing of another version, but reports the source as broken.
         """
         try:
-            found = await self.target.find()
-            return strong_etag(found.response) == self.etag or self.etag is None
+            _, response = await self.target.find()
+            return strong_etag(response) == self.etag or self.etag is None
         except Missing:
             return False
         except StoreError:
@@ -145,13 +145,12 @@ class S3Sources:
         """
         try:
             target = self.object_store.object(source.bucket, source.key)
-            found = await target.find()
+            size, response = await target.find()
         except StoreError as error:
             raise _translate(error, source.bucket) from error
-        response = found.response
         return OpenS3Source(
             source,
-            found.size,
+            size,
             strong_etag(response),
             target,
             self.ca_file,

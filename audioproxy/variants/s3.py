@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred
@@ -16,7 +17,6 @@ from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import NotFound, UpstreamUnavailable
@@ -25,7 +25,6 @@ from audioproxy.files.streams import ByteStream
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.observe.log_context import Logger
-from audioproxy.s3.error_hints import hint_for
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
@@ -151,7 +150,7 @@ class S3VariantStore:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._part_size = part_size
-        self._uploads = InFlightCounter()
+        self._uploads = 0
         self._lookups: SharedCalls[str, StoredObject | None] = SharedCalls()
         self._object("")
 
@@ -215,7 +214,7 @@ class S3VariantStore:
     async def _look_up(self, key: str) -> StoredObject | None:
         target = self._object(key)
         try:
-            found = await target.find()
+            size, response = await target.find()
         except StoreError as error:
             if error.refusal is NotFound:
                 # A store may deny access to an object that is missing. A store that denies
@@ -223,16 +222,15 @@ class S3VariantStore:
                 return None
             _log.warn("a lookup in the variant store failed: {error}", error=error)
             raise error.refusal() from error
-        response = found.response
         headers = VariantHeaders(
             response.header("content-type") or "application/octet-stream",
             response.header("cache-control") or "no-store",
             response.header("content-disposition"),
         )
-        if not found.size or not headers.is_printable:
+        if not size or not headers.is_printable:
             # This service has not written the object.
             return None
-        return StoredObject(found.size, headers, response.header("etag"), target)
+        return StoredObject(size, headers, response.header("etag"), target)
 
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
@@ -242,15 +240,15 @@ class S3VariantStore:
         :raises StoreError: where the store refuses.
         :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
         """
-        if self._uploads.count >= _MAX_UPLOADS:
+        if self._uploads >= _MAX_UPLOADS:
             raise OSError(f"{_MAX_UPLOADS} uploads are under way, and no more are accepted")
-        self._uploads.begin()
+        self._uploads += 1
         try:
             await self._commit(key, scratch, size, headers)
         finally:
             # A lookup that began earlier may not have found the object.
             self._lookups.detach(key)
-            self._uploads.end()
+            self._uploads -= 1
 
     async def _commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
@@ -260,22 +258,22 @@ class S3VariantStore:
         parts = await await_uncancelled(
             self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
         )
-        target, object_headers = self._object(key), _object_headers(headers)
+        target = self._object(key)
+        lines = {
+            name.replace("_", "-"): value
+            for name, value in headers._asdict().items()
+            if value is not None
+        }
+        put = partial(put_multipart, target, lines, parts)
+        if len(parts) == 1:
+            put = partial(target.put, lines, parts[0])
         with suppress(Unavailable):
-            await self._write(target, object_headers, parts)
+            await put()
             return
         # The store may have closed the connection just then, or have had too many requests for a
         # moment.
         await deferLater(self._clock, RETRY_DELAY)
-        await self._write(target, object_headers, parts)
-
-    async def _write(
-        self, target: StoreObject, headers: dict[str, str], parts: list[UploadRange]
-    ) -> None:
-        if len(parts) == 1:
-            await target.put(headers, parts[0])
-        else:
-            await put_multipart(target, headers, parts)
+        await put()
 
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))
@@ -291,7 +289,7 @@ class S3VariantStore:
         }
         otherwise = next(text for kind, text in wanted.items() if isinstance(error, kind))
         fault = f"{step} in s3://{self._bucket} failed ({error})"
-        raise Unwritable(fault, hint_for(self.object_store, error, otherwise)) from error
+        raise Unwritable(fault, self.object_store.hint_for(error, otherwise)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +320,3 @@ def _hash_parts(scratch: ScratchFile, size: int, part_size: int) -> list[UploadR
             offset += len(data)
         parts.append(UploadRange(source, start, stop, sha256.hexdigest()))
     return parts
-
-
-def _object_headers(headers: VariantHeaders) -> dict[str, str]:
-    """Return the headers of the request that writes a variant."""
-    lines = {"content-type": headers.content_type, "cache-control": headers.cache_control}
-    if headers.content_disposition is not None:
-        lines["content-disposition"] = headers.content_disposition
-    return lines

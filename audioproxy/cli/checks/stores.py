@@ -13,8 +13,14 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.engine import Engine
 from audioproxy.http_client.errors import TransportError
-from audioproxy.s3.error_hints import describe_clock_offset, hint_for
-from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, Unreachable, read_document
+from audioproxy.s3.objects import (
+    ObjectStore,
+    StoreError,
+    StoreObject,
+    Unreachable,
+    describe_clock_offset,
+    read_document,
+)
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable
@@ -136,7 +142,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
         yield good("bucket sources", f"{objects.name} accepts the credentials")
     else:
         wanted = "a reachable endpoint, and credentials and a region that it accepts, are required"
-        hint = hint_for(objects, failure, wanted)
+        hint = objects.hint_for(failure, wanted)
         yield bad("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
     reached = not isinstance(failure, Unreachable)
     yield _check_encryption("way to sources", config.source_s3, objects, reached, "AP_S3")
