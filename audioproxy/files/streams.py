@@ -7,7 +7,6 @@ from typing import Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from audioproxy.errors import Refusal
@@ -161,17 +160,13 @@ class FileProducer:
             size = min(_PREFETCH_SIZE, self._stop - self.sent)
             prefetching = self._prefetch(self.sent, size)
             prefetching.addCallback(lambda _: self._on_prefetched(size))
-            prefetching.addErrback(self._on_prefetch_failed)
+            prefetching.addErrback(lambda failure: self._end(failure.value))
         return self.sent < self._prefetched
 
     def _on_prefetched(self, size: int) -> None:
         self._prefetching = False
         self._prefetched += size
         self._send()
-
-    def _on_prefetch_failed(self, failure: Failure) -> None:
-        assert isinstance(failure.value, Exception)
-        self._end(failure.value)
 
     def _send_chunk(self) -> bool:
         """Write one chunk; return False if there is none yet, or the end is reached."""
@@ -206,7 +201,7 @@ class FileProducer:
         assert self._stop is not None
         return self._stop if self._prefetch is None else self._prefetched
 
-    def _end(self, error: Exception | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         # References are cleared before the Deferred fires, so that a second call does nothing.
         if self._source is None:
             return

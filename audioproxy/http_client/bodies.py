@@ -209,7 +209,7 @@ class BodyStream(Protocol):
 
 
 @implementer(IBodyProducer)
-class RequestBody:
+class RequestBody(FileProducer):
     """A byte range of a file as the body of a request.
 
     :ivar length: the number of bytes.
@@ -218,10 +218,10 @@ class RequestBody:
     """
 
     def __init__(self, source: Readable, start: int, stop: int) -> None:
+        super().__init__(source, start, stop)
         self.length = stop - start
         self.on_progress: Callable[[], None] = lambda: None
         self.abort_connection: Callable[[], None] = lambda: None
-        self._producer = FileProducer(source, start, stop)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         """Start to send the range."""
@@ -232,48 +232,31 @@ class RequestBody:
             if not (isinstance(outcome, Failure) and outcome.check(ConsumerGone)):
                 sending.callback(outcome)
 
-        self._producer.send(_ProgressConsumer(consumer, self._report_progress)).addBoth(end)
+        self.send(_ProgressConsumer(self, consumer)).addBoth(end)
         return sending
 
     def response_received(self) -> None:
         """Stop sending: after an early response, such as an error, the rest is not needed."""
-        if not self._producer.done.called:
-            self._producer.stopProducing()
+        if not self.done.called:
+            self.stopProducing()
             self.abort_connection()
-
-    def pauseProducing(self) -> None:
-        """Pause: the connection's send buffer is full."""
-        self._producer.pauseProducing()
-
-    def resumeProducing(self) -> None:
-        """Resume: the connection accepts more."""
-        self._producer.resumeProducing()
-
-    def stopProducing(self) -> None:
-        """Stop: the connection is lost."""
-        self._producer.stopProducing()
-
-    def _report_progress(self) -> None:
-        self.on_progress()
 
 
 @implementer(IConsumer)
 class _ProgressConsumer:
     """Consumer of a request's body that reports each write.
 
-    It registers no producer with the connection: Twisted's client has registered the `RequestBody`.
+    It registers no producer with the connection: Twisted's client has registered the body.
     """
 
-    def __init__(self, consumer: IConsumer, on_progress: Callable[[], None]) -> None:
+    def __init__(self, body: RequestBody, consumer: IConsumer) -> None:
+        self._body = body
         self._consumer = consumer
-        self._on_progress = on_progress
 
-    def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Do nothing: Twisted's client has registered the body."""
+    def registerProducer(self, producer: object, streaming: bool) -> None: ...
 
-    def unregisterProducer(self) -> None:
-        """Do nothing: Twisted's client unregisters the body."""
+    def unregisterProducer(self) -> None: ...
 
     def write(self, data: bytes) -> None:
-        self._on_progress()
+        self._body.on_progress()
         self._consumer.write(data)

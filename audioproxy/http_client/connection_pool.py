@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import idna
@@ -78,7 +79,7 @@ class ConnectionPool:
         self._policy = BrowserLikePolicyForHTTPS(trust_root)
         # The parsed URL and the endpoint of an origin. Making them takes longer than signing.
         self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_ORIGINS)
-        self._open_connections: set[PooledConnection] = set()
+        self._open_connections: dict[PooledConnection, int] = {}
         self._closed = False
 
     def request(
@@ -118,7 +119,8 @@ class ConnectionPool:
     def _make_endpoint(self, uri: URI) -> IStreamClientEndpoint:
         """Return the endpoint of a server."""
         endpoint: IStreamClientEndpoint
-        if _is_hostname(uri.host):
+        is_hostname = _is_hostname(uri.host)
+        if is_hostname:
             endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
         else:
             # `HostnameEndpoint` refuses names with an underscore, which are common in container
@@ -126,39 +128,12 @@ class ConnectionPool:
             host = uri.host.decode("ascii")
             endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
         if uri.scheme == b"https":
-            endpoint = wrapClientTLS(self._make_tls(uri), endpoint)
+            if is_hostname and not _A_LABEL.match(uri.host):
+                tls = self._policy.creatorForNetloc(uri.host, uri.port)
+            else:
+                tls = AsciiNameTls(uri.host, self._trust_root)
+            endpoint = wrapClientTLS(tls, endpoint)
         return _TrackingEndpoint(endpoint, self._open_connections)
-
-    def _make_tls(self, uri: URI) -> Any:
-        """Return what creates the TLS connections to a server."""
-        if _is_hostname(uri.host) and not _A_LABEL.match(uri.host):
-            return self._policy.creatorForNetloc(uri.host, uri.port)
-        return AsciiNameTls(uri.host, self._trust_root)
-
-
-@implementer(IStreamClientEndpoint)
-class _TrackingEndpoint:
-    """Endpoint that registers each of its connections while it is open."""
-
-    def __init__(
-        self, endpoint: IStreamClientEndpoint, open_connections: set[PooledConnection]
-    ) -> None:
-        self._endpoint = endpoint
-        self._open_connections = open_connections
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        factory = _ConnectionFactory(protocolFactory, self._open_connections)
-        connecting: Deferred[Any] = self._endpoint.connect(factory)
-        return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
-
-
-class _ConnectionFactory(WrappingFactory):
-    noisy = False
-
-    def __init__(self, factory: IProtocolFactory, open_connections: set[PooledConnection]) -> None:
-        super().__init__(factory)  # type: ignore[no-untyped-call]
-        self.protocol = PooledConnection
-        self.open_connections = open_connections
 
 
 class PooledConnection(ProtocolWrapper):
@@ -175,7 +150,6 @@ class PooledConnection(ProtocolWrapper):
     """
 
     transport: Any
-    factory: Any
     closed_securely = False
     has_interim = False
     _header_bytes: int | None = None
@@ -184,14 +158,8 @@ class PooledConnection(ProtocolWrapper):
     _is_receiving = False
     _pauses_later = False
 
-    def connectionMade(self) -> None:
-        """Register the connection."""
-        self.factory.open_connections.add(self)
-        ProtocolWrapper.connectionMade(self)
-
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Unregister the connection and note how it was closed."""
-        self.factory.open_connections.discard(self)
+        """Note how the connection was closed."""
         # Twisted reports a TLS connection that ends without close_notify as ConnectionLost.
         secure = ISSLTransport.providedBy(self.transport)
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
@@ -257,6 +225,26 @@ class PooledConnection(ProtocolWrapper):
         if self._pauses_later:
             self._pauses_later = False
             self.transport.pauseProducing()
+
+
+class _ConnectionFactory(WrappingFactory):
+    noisy = False
+    protocol: Any = PooledConnection
+
+
+@implementer(IStreamClientEndpoint)
+@dataclass(frozen=True, slots=True)
+class _TrackingEndpoint:
+    """Endpoint that registers each of its connections while it is open."""
+
+    endpoint: IStreamClientEndpoint
+    open_connections: dict[PooledConnection, int]
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        factory = _ConnectionFactory(protocolFactory)  # type: ignore[no-untyped-call]
+        factory.protocols = self.open_connections
+        connecting: Deferred[Any] = self.endpoint.connect(factory)
+        return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
 
 
 def connection_of(response: IResponse) -> PooledConnection | None:

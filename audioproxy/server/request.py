@@ -37,6 +37,7 @@ _HOST = re.compile(
 class ProxyRequest(Request):
     """A request that reaches the resource with any target, and whose body is discarded."""
 
+    channel: Any
     _body_length = 0
     _sendfile: SendfileBody | None = None
 
@@ -50,24 +51,24 @@ class ProxyRequest(Request):
         if not self.finished:
             self._body_length += len(data)
             if self._body_length > _LONGEST_BODY:
-                channel: Any = self.channel
-                channel.reject(_refusal_of_body(channel))
+                # A method that is not supported gets a 404, with any body (Endpoints).
+                is_served = self.channel.site.resource.serves(self.channel.command)
+                self.channel.reject(BadRequest() if is_served else NotFound())
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file from ``offset`` on, by ``sendfile``.
+        """Send bytes of a file by ``sendfile``, from ``offset`` on.
 
         :param count: the number of bytes that the file has from ``offset`` on.
         :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
-            now paused. None if the bytes must be written to the consumer instead.
+            now paused. None if the bytes must be written instead.
         :raises EOFError: if the file has fewer bytes.
         """
-        channel: Any = self.channel
-        if not channel.is_plain_tcp:
+        if not self.channel.is_plain_tcp:
             return None
         if self._sendfile is None:
             if not self.startedWriting:
                 Request.write(self, b"")
-            self._sendfile = SendfileBody(channel, bool(self.chunked))
+            self._sendfile = SendfileBody(self.channel, bool(self.chunked))
         taken = self._sendfile.take(descriptor, offset, count)
         self.sentLength += taken or 0
         return taken
@@ -77,27 +78,17 @@ class ProxyRequest(Request):
         if self.path != b"*":
             Request.process(self)
             return
-        channel: Any = self.channel
-        self.site = channel.site
+        self.site = self.channel.site
         Request.setHeader(self, b"date", datetimeToString())
         self.prepath, self.postpath = [], []
-        Request.render(self, channel.site.resource)
+        Request.render(self, self.site.resource)
 
     def reject(self, refusal: Refusal) -> None:
         """Respond with a refusal, and close the connection."""
-        channel: Any = self.channel
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
         Request.setHeader(self, b"date", datetimeToString())
-        channel.site.resource.reject(self, refusal)
-
-
-def _refusal_of_body(channel: Any) -> Refusal:
-    """Return the refusal for a body that is too long.
-
-    A method that is not supported gets a 404, with any body (Endpoints).
-    """
-    return BadRequest() if channel.site.resource.serves(channel.command) else NotFound()
+        self.channel.site.resource.reject(self, refusal)
 
 
 # Most clients send the same Host. The cache takes half a megabyte at most.
