@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from audioproxy.concurrency.in_flight_counter import InFlightCounter
 from audioproxy.concurrency.threads import ThreadRunner, run_detached
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ class BlockingCalls:
         self._run_in_thread = run_in_thread
         self._most = most
         self._overdue = 0
-        self._in_flight = InFlightCounter()
+        self._in_flight = 0
 
     async def run(
         self,
@@ -52,10 +51,10 @@ class BlockingCalls:
         """
         if self._overdue:
             raise TimeoutError("an earlier call has not returned")
-        if self._in_flight.count >= self._most:
+        if self._in_flight >= self._most:
             raise TimeoutError(f"{self._most} calls have not returned")
         running = self._run_in_thread(work)
-        self._in_flight.begin()
+        self._in_flight += 1
         # The timeout cancels only the waiter, since the thread cannot be cancelled.
         waiter: Deferred[T] = Deferred()
         overdue = False
@@ -68,7 +67,7 @@ class BlockingCalls:
 
         def on_end(outcome: T | Failure) -> None:
             self._overdue -= overdue
-            self._in_flight.end()
+            self._in_flight -= 1
             if not waiter.called:
                 waiter.callback(outcome)
             elif not isinstance(outcome, Failure):

@@ -12,10 +12,6 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def _ignore() -> None:
-    pass
-
-
 class SharedResult(Generic[T]):
     """A result that is set once, with a separate Deferred for each waiter.
 
@@ -23,7 +19,7 @@ class SharedResult(Generic[T]):
     one waiter does not affect the others.
     """
 
-    def __init__(self, abandoned: Callable[[], object] = _ignore) -> None:
+    def __init__(self, abandoned: Callable[[], object] = lambda: None) -> None:
         """Create a pending result.
 
         :param abandoned: called when the last waiter is cancelled before the result is set.
@@ -53,7 +49,7 @@ class SharedResult(Generic[T]):
         self._outcome = (outcome,)
         # The callback mostly refers to this object. Such a cycle would be freed by the garbage
         # collector only, which would run more often.
-        self._abandoned = _ignore
+        self._abandoned = lambda: None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             # An earlier waiter may have cancelled this one.

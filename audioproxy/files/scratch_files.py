@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 #: The directory of temporary files where TMPDIR is unset.
@@ -87,15 +88,13 @@ class AnonymousFile:
         self._run_detached(self._file.close)
 
 
+@dataclass(frozen=True, slots=True)
 class AnonymousSpace:
     """Scratch files in TMPDIR, for renders that no file store takes over (D46)."""
 
-    def __init__(
-        self, run_detached: DetachedRunner = run_inline, folder: str = DEFAULT_FOLDER
-    ) -> None:
-        self._run_detached = run_detached
-        self._folder = folder
+    run_detached: DetachedRunner = run_inline
+    folder: str = DEFAULT_FOLDER
 
     async def create(self, seconds: float = 0) -> AnonymousFile:
         """Return a new empty file."""
-        return AnonymousFile(self._run_detached, self._folder)
+        return AnonymousFile(self.run_detached, self.folder)
