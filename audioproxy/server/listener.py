@@ -6,6 +6,8 @@ import resource
 import socket
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from audioproxy._twisted import limit_accepts
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.server.channel import ProxySite
@@ -57,28 +59,23 @@ class Listener:
 
     async def close(self) -> None:
         """Accept no more clients, and close each connection after its current response."""
-        listening = self._remove_port()
-        if listening is not None:
-            stopping = listening.stopListening()
-            if stopping is not None:
-                await stopping
+        stopping = self.close_now()
+        if stopping is not None:
+            await stopping
         self._site.finish()
 
     async def wait_until_closed(self, deadline: Deadline) -> None:
         """Wait until all responses are sent, or until a deadline."""
         await self._site.connections.wait_until_closed(deadline)
 
-    def close_now(self) -> None:
-        """Close the port at once, after a boot that failed."""
-        listening = self._remove_port()
-        if listening is not None:
-            listening.stopListening()
-
-    def _remove_port(self) -> Any:
+    def close_now(self) -> Deferred[None] | None:
+        """Close the port at once; repeated calls are harmless."""
         listening, self._listening = self._listening, None
-        if listening is not None:
-            self._site.connections.forget_notification()
-        return listening
+        if listening is None:
+            return None
+        self._site.connections.forget_notification()
+        stopping: Deferred[None] | None = listening.stopListening()
+        return stopping
 
     def _count_room(self) -> int:
         """Return how many clients to accept; without room, pause the port until there may be some.
