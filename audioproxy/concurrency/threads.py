@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.python.failure import Failure
 
@@ -59,29 +58,18 @@ def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
 
 def bounded(run_in_thread: ThreadRunner, most: int) -> ThreadRunner:
     """Return a runner of up to ``most`` calls at a time; further calls wait in order."""
-    waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
-    running = 0
+    semaphore = DeferredSemaphore(most)
 
     def start(work: Callable[[], T]) -> Deferred[T]:
-        if running < most:
-            return begin(work)
-        done: Deferred[T] = Deferred()
-        waiting.append((work, done))
-        return done
+        if not semaphore.tokens:
+            return semaphore.run(run_in_thread, work)
+        running = run_in_thread(work)
+        # There is a token, so this does not wait.
+        semaphore.acquire()
+        return running.addBoth(release)
 
-    def begin(work: Callable[[], T]) -> Deferred[T]:
-        nonlocal running
-        begun = run_in_thread(work)
-        running += 1
-        return begun.addBoth(end)
-
-    def end(outcome: T) -> T:
-        nonlocal running
-        running -= 1
-        # Without a thread for one call, the next ones would wait forever.
-        while waiting and running < most:
-            work, done = waiting.popleft()
-            maybeDeferred(begin, work).chainDeferred(done)
+    def release(outcome: T) -> T:
+        semaphore.release()
         return outcome
 
     return start
