@@ -31,8 +31,7 @@ class BodyTooLarge(Exception):
 class BodyCollector(Protocol):
     """Collects a small body in memory.
 
-    :ivar data: the bytes received so far.
-    :ivar done: fires at the end of the body, or fails with `BodyTooLarge` or `TransportError`.
+    :ivar done: fires with the whole body, or fails with `BodyTooLarge` or `TransportError`.
     """
 
     def __init__(self, clock: IReactorTime, limit: int, extend_timeout: bool) -> None:
@@ -40,8 +39,8 @@ class BodyCollector(Protocol):
 
         :param extend_timeout: restart the 15 seconds with each piece of the body.
         """
-        self.data = bytearray()
-        self.done: Deferred[None] = Deferred(lambda _: self._end(CancelledError()))
+        self._data = bytearray()
+        self.done: Deferred[bytes] = Deferred(lambda _: self._end(CancelledError()))
         self._limit = limit
         self._extend_timeout = extend_timeout
         self._timeout = ProgressTimeout(clock, _COLLECT_TIMEOUT, self._stall)
@@ -50,8 +49,8 @@ class BodyCollector(Protocol):
         """Append bytes of the body."""
         if self._extend_timeout:
             self._timeout.reset()
-        self.data += data
-        if len(self.data) > self._limit:
+        self._data += data
+        if len(self._data) > self._limit:
             self._end(BodyTooLarge())
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
@@ -68,7 +67,7 @@ class BodyCollector(Protocol):
         if self.done.called:
             return
         if error is None:
-            self.done.callback(None)
+            self.done.callback(bytes(self._data))
         else:
             self.done.errback(error)
 

@@ -19,7 +19,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
-from audioproxy._twisted import monotonic_clock
+from audioproxy._twisted import monotonic_clock, response_connection
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.errors import Unusable
 from audioproxy.http_client.bodies import (
@@ -29,7 +29,7 @@ from audioproxy.http_client.bodies import (
     BodyStream,
     RequestBody,
 )
-from audioproxy.http_client.connection_pool import ConnectionPool, connection_of
+from audioproxy.http_client.connection_pool import ConnectionPool, PooledConnection
 from audioproxy.http_client.errors import translate_error
 
 #: The User-Agent of all requests, including those of ffmpeg.
@@ -148,26 +148,20 @@ class HttpClient:
 class Response:
     """A response whose headers have arrived. The body must be read, streamed or discarded.
 
+    :ivar status: the status code.
+    :ivar length: the body's length in bytes; None if it is not stated.
     :ivar has_interim: another response preceded it, such as 103.
     """
 
     def __init__(self, clock: IReactorTime, response: IResponse) -> None:
         self._clock = clock
         self._response = response
+        self.status = int(response.code)
+        self.length = None if response.length is UNKNOWN_LENGTH else int(response.length)
         # The connection is looked up now: after a short body it may close before the body is read.
-        self._connection = connection_of(response)
+        connection = response_connection(response)
+        self._connection = connection if isinstance(connection, PooledConnection) else None
         self.has_interim = self._connection is not None and self._connection.has_interim
-
-    @property
-    def status(self) -> int:
-        """The status code."""
-        return int(self._response.code)
-
-    @property
-    def length(self) -> int | None:
-        """The body's length in bytes; None if it is not stated."""
-        length = self._response.length
-        return None if length is UNKNOWN_LENGTH else int(length)
 
     def header(self, name: str) -> str | None:
         """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""
@@ -192,22 +186,20 @@ class Response:
         :raises BodyTooLarge: for a body of more than ``limit`` bytes.
         :raises TransportError: if the body ends early or is not complete in time.
         """
-        collector = self._collect(limit, extend_timeout)
-        await collector.done
-        return bytes(collector.data)
+        return await self._collect(limit, extend_timeout)
 
     def discard(self) -> None:
         """Discard the body: read a short one to reuse the connection, or close the connection."""
         if self.length is not None and self.length <= _DISCARD_LIMIT:
             # If the body fails, its connection is closed, and nobody needs the error.
-            self._collect(_DISCARD_LIMIT).done.addErrback(lambda failure: None)
+            self._collect(_DISCARD_LIMIT).addErrback(lambda failure: b"")
         else:
             self.abort()
 
-    def _collect(self, limit: int, extend_timeout: bool = False) -> BodyCollector:
+    def _collect(self, limit: int, extend_timeout: bool = False) -> Deferred[bytes]:
         collector = BodyCollector(self._clock, limit, extend_timeout)
         self._response.deliverBody(collector)
-        return collector
+        return collector.done
 
     def abort(self) -> None:
         """Close the connection without reading the body."""

@@ -33,7 +33,6 @@ from audioproxy._twisted import (
     CarefulPool,
     monotonic_clock,
     request_with_target,
-    response_connection,
 )
 from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.errors import TransportError
@@ -245,12 +244,6 @@ class _TrackingEndpoint:
         factory.protocols = self.open_connections
         connecting: Deferred[Any] = self.endpoint.connect(factory)
         return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
-
-
-def connection_of(response: IResponse) -> PooledConnection | None:
-    """Return the connection of a response that has just arrived; None if it has already closed."""
-    connection = response_connection(response)
-    return connection if isinstance(connection, PooledConnection) else None
 
 
 def _is_hostname(host: bytes) -> bool:
