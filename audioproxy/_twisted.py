@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -233,12 +234,6 @@ def use_monotonic_clock(reactor: Any) -> None:
     reactor.seconds = time.monotonic
 
 
-class _MonotonicClock:
-    def __init__(self, reactor: Any) -> None:
-        self.callLater = reactor.callLater
-        self.seconds = time.monotonic
-
-
 def monotonic_clock(reactor: Any) -> IReactorTime:
     """Return a clock for durations: that of the reactor, unless it is the wall clock.
 
@@ -246,7 +241,7 @@ def monotonic_clock(reactor: Any) -> IReactorTime:
     """
     if reactor.seconds is not seconds_since_1970:
         return cast(IReactorTime, reactor)
-    return cast(IReactorTime, _MonotonicClock(reactor))
+    return cast(IReactorTime, SimpleNamespace(callLater=reactor.callLater, seconds=time.monotonic))
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
 from zope.interface import implementer
 
+from audioproxy.observe.access_log import AccessLogEntry
+
 #: The values of AP_LOG_LEVEL, and the lowest level that each writes.
 LEVELS = {
     "debug": LogLevel.debug,
@@ -36,15 +38,6 @@ class LineStream(Protocol):
     def flush(self) -> None: ...  # noqa: D102
 
 
-class LogEntry(Protocol):
-    """The values of one access log line."""
-
-    @property
-    def request_id(self) -> str: ...  # noqa: D102
-    @property
-    def level(self) -> Any: ...  # noqa: D102
-
-
 @implementer(ILogObserver)
 class LineObserver:
     """Log observer that writes events to a stream.
@@ -67,7 +60,7 @@ class LineObserver:
         self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
-        self._waiting: list[tuple[float, LogEntry]] = []
+        self._waiting: list[tuple[float, AccessLogEntry]] = []
         self._flush_scheduled = False
 
     def __call__(self, event: LogEvent) -> None:
@@ -83,7 +76,7 @@ class LineObserver:
         stamp = _stamp(event.get("log_time", 0.0))
         self.flush(f"{stamp} {request_id}[{_name(level)}] {text}\n")
 
-    def request(self, entry: LogEntry) -> None:
+    def request(self, entry: AccessLogEntry) -> None:
         """Write an access log line: soon if its level is info, else at once.
 
         The line equals that of an event with the same text, but skips the event's formatting.
@@ -119,7 +112,10 @@ class LineObserver:
             return
         # A character that the stream cannot encode would lose the whole line, and twisted.logger
         # hides the error.
-        lines = [self._format(seconds, entry) for seconds, entry in waiting]
+        lines = [
+            f"{_stamp(seconds)} request_id={entry.request_id} [{_name(entry.level)}] {entry}\n"
+            for seconds, entry in waiting
+        ]
         text = (
             "".join((*lines, line))
             .encode(self._encoding, "backslashreplace")
@@ -133,10 +129,6 @@ class LineObserver:
     def _scheduled_flush(self) -> None:
         self._flush_scheduled = False
         self.flush()
-
-    def _format(self, seconds: float, entry: LogEntry) -> str:
-        stamp, level = _stamp(seconds), _name(entry.level)
-        return f"{stamp} request_id={entry.request_id} [{level}] {entry}\n"
 
 
 def lost_lines(count: int) -> str:
