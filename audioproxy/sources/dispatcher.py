@@ -11,7 +11,7 @@ from audioproxy.grammar.sources import Source
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
-#: Opens the sources of one scheme, as `SourceStore.open` does.
+#: Opens the sources of one scheme.
 Opener: TypeAlias = Callable[[Any], Coroutine[Any, Any, OpenSource]]
 
 _log = Logger()
@@ -30,11 +30,7 @@ class SourceDispatcher:
     openers: Mapping[str, Opener]
 
     async def open(self, source: Source) -> OpenSource:
-        """Check and open a source.
-
-        :raises NotFound: where it is missing, unreadable or not allowed.
-        :raises NotConfigured: for an allowed source of a scheme without credentials.
-        """
+        """Check and open a source, as `SourceStore.open` does."""
         if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
         return await self.openers[source.scheme](source)

@@ -115,10 +115,7 @@ class OpenHttpsSource:
         return self._state.is_certain
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at the source: at the origin, or at a copy.
-
-        :raises Refusal: where the source cannot be read.
-        """
+        """Let a child look at the source: at the origin, or at a copy."""
         self._looking += 1
         try:
             return await self._in_last_state(lambda state: state.inspect(deadline, look))
@@ -127,17 +124,11 @@ class OpenHttpsSource:
             self._release_if_closed()
 
     async def input(self, deadline: Deadline) -> Input:
-        """Return the URL as the input, or a copy where that is safer.
-
-        :raises Refusal: where the source cannot be read, or not before the deadline.
-        """
+        """Return the URL as the input, or a copy where that is safer."""
         return await deadline.limit(self._in_last_state(lambda state: state.input()))
 
     async def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of the copy, or request them from the origin.
-
-        :raises Refusal: where they cannot be read.
-        """
+        """Return bytes of the copy, or request them from the origin."""
         return await self._in_last_state(lambda state: state.read(offset, count))
 
     async def unchanged(self) -> bool:
