@@ -31,7 +31,6 @@ async def put_multipart(
     if not upload_id:
         raise Unavailable("the store gave a multipart upload no id")
     upload = f"uploadId={quote(upload_id, safe='')}"
-    completed = False
     try:
         etags = [
             await _put_part(target, f"partNumber={number}&{upload}", part)
@@ -39,11 +38,10 @@ async def put_multipart(
         ]
         document = UploadRange.of(_completion(etags))
         await read_document(await target.send("POST", upload, body=document))
-        completed = True
-    finally:
+    except BaseException:
         # Stores charge for the parts of an upload until it is completed or aborted.
-        if not completed:
-            await _abort(target, upload)
+        await _abort(target, upload)
+        raise
 
 
 async def _put_part(target: StoreObject, query: str, part: UploadRange) -> str:

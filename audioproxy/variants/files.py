@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 
@@ -52,9 +51,6 @@ _COMMIT_TIMEOUT = 120.0
 # enough.
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_FRACTION = 20
-
-#: A variant or None, and the times at which a thread began and ended to read it.
-Loaded: TypeAlias = tuple[StoredFile | None, float, float]
 
 _log = Logger()
 
@@ -200,7 +196,8 @@ class FileVariantStore:
     def _run_read(self, read: Callable[[], object]) -> Deferred[object]:
         return Deferred.fromCoroutine(self._reads.run(read, _READ_TIMEOUT))
 
-    def _load(self, path: str) -> Loaded:
+    def _load(self, path: str) -> tuple[StoredFile | None, float, float]:
+        """Return a variant, and the times at which reading it began and ended."""
         began = self._seconds()
         return load_variant(path), began, self._seconds()
 
@@ -236,7 +233,7 @@ def variant_path(root: str, key: str) -> str:
     return f"{root}/{key[:2]}/{key}"
 
 
-def _close_loaded(loaded: Loaded) -> None:
+def _close_loaded(loaded: tuple[StoredFile | None, float, float]) -> None:
     if loaded[0] is not None:
         loaded[0].close()
 

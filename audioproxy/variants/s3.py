@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IReactorTime
@@ -52,6 +52,15 @@ _HASH_CHUNK = 256 * 1024
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
 
+# What each error of a proof needs. The first class that matches counts.
+_WANTED = {
+    Missing: "the name of a bucket that exists is required",
+    Denied: "credentials that may write, read and delete objects there are required",
+    WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",
+    Changed: "a store that accepts unconditional writes is required",
+    Unavailable: "a store that can be reached is required",
+}
+
 _log = Logger()
 
 
@@ -68,11 +77,7 @@ class StoredObject:
     target: StoreObject
 
     async def open_range(self, start: int, stop: int) -> ByteStream:
-        """Return a byte range of the variant, forwarded from the store as it is sent.
-
-        :raises VariantChanged: where the object was replaced since its lookup.
-        :raises UpstreamUnavailable, NotConfigured: where the store does not return the range.
-        """
+        """Return a byte range of the variant, forwarded from the store as it is sent."""
         try:
             response = await self.target.get(start, stop, self.etag)
             self._check_version(response)
@@ -171,30 +176,24 @@ class S3VariantStore:
         :raises Unwritable: where one of the three steps fails.
         """
         proof = self._object(f".audioproxy-proof-{uuid.uuid4().hex}")
-        try:
+        with self._proving("writing an object"):
             await proof.put({}, UploadRange.of(content))
-        except StoreError as error:
-            self._raise_unwritable("writing an object", error)
-        try:
-            # Without the right to read, no variant would be found, so every request would start a
-            # render.
-            await proof.find()
-            if inspect is not None:
-                await inspect(proof)
-        except StoreError as error:
-            with suppress(StoreError):
-                await proof.delete()
-            self._raise_unwritable("finding the object that was written", error)
-        try:
+        with self._proving("finding the object that was written"):
+            try:
+                # Without the right to read, no variant would be found, so every request would start
+                # a render.
+                await proof.find()
+                if inspect is not None:
+                    await inspect(proof)
+            except StoreError:
+                with suppress(StoreError):
+                    await proof.delete()
+                raise
+        with self._proving("removing the object that was written"):
             await proof.delete()
-        except StoreError as error:
-            self._raise_unwritable("removing the object that was written", error)
 
     async def create(self, seconds: float) -> ScratchFile:
-        """Return a new scratch file.
-
-        :raises OSError: where there is no space, or permission is denied.
-        """
+        """Return a new scratch file."""
         return await self._space.create(seconds)
 
     async def lookup(self, key: str) -> StoredObject | None:
@@ -202,8 +201,6 @@ class S3VariantStore:
 
         Requests that arrive during a lookup share it, but not after a commit of ``key``. Nothing
         else is remembered: each lookup finds what the bucket has now.
-
-        :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
         return await self._lookups.join(key, lambda: self._look_up(key))
 
@@ -278,18 +275,14 @@ class S3VariantStore:
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))
 
-    def _raise_unwritable(self, step: str, error: StoreError) -> NoReturn:
-        wanted = {
-            Missing: "the name of a bucket that exists is required",
-            Denied: "credentials that may write, read and delete objects there are required",
-            WrongEndpoint: "the endpoint, the region and the addressing of that bucket are"
-            " required",
-            Changed: "a store that accepts unconditional writes is required",
-            Unavailable: "a store that can be reached is required",
-        }
-        otherwise = next(text for kind, text in wanted.items() if isinstance(error, kind))
-        fault = f"{step} in s3://{self._bucket} failed ({error})"
-        raise Unwritable(fault, self.object_store.hint_for(error, otherwise)) from error
+    @contextmanager
+    def _proving(self, step: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            wanted = next(text for kind, text in _WANTED.items() if isinstance(error, kind))
+            fault = f"{step} in s3://{self._bucket} failed ({error})"
+            raise Unwritable(fault, self.object_store.hint_for(error, wanted)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,7 @@ class NamedFile:
         self.path: str | None = path
         self._run_detached = run_detached
         self._on_unremoved = on_unremoved
-        self._descriptor = os.open(path, _CREATE_FLAGS, 0o666)
-
-    @property
-    def descriptor(self) -> int:
-        """The open descriptor."""
-        return self._descriptor
+        self.descriptor = os.open(path, _CREATE_FLAGS, 0o666)
 
     def moved(self) -> None:
         """Record that the file was renamed, so that `close` does not remove it."""
@@ -45,7 +40,7 @@ class NamedFile:
 
     def close(self) -> None:
         """Close the file, and remove it unless it was moved; repeated calls are harmless."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             self._run_detached(lambda: self._remove(descriptor))
 

@@ -120,15 +120,17 @@ def open_variant(path: str) -> StoredFile | None:
         if error.errno in _NO_VARIANT:
             return None
         raise
+    found = None
     try:
-        found = _read_trailer(descriptor)
-    except OSError:
-        os.close(descriptor)
-        raise
-    if found is None:
-        os.close(descriptor)
-        return None
-    return StoredFile(descriptor, *found)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            length = status.st_size
+            tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
+            found = _parse_trailer(tail, length)
+    finally:
+        if found is None:
+            os.close(descriptor)
+    return None if found is None else StoredFile(descriptor, *found)
 
 
 def load_variant(path: str) -> StoredFile | None:
@@ -161,19 +163,11 @@ def read_small(path: str) -> tuple[VariantHeaders, bytes] | None:
     return None if found is None else (found[1], data[: found[0]])
 
 
-def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
-    """Return size and headers of a variant; None for a file that is not a complete variant."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    length = status.st_size
-    return _parse_trailer(
-        os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ)), length
-    )
-
-
 def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
-    """Parse the end of a file of ``length`` bytes."""
+    """Return size and headers of a variant from the end of its file; None if it is incomplete.
+
+    :param length: the bytes of the file.
+    """
     if len(tail) < _FOOTER.size:
         return None
     record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
