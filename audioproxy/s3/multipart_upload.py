@@ -31,26 +31,23 @@ async def put_multipart(
     if not upload_id:
         raise Unavailable("the store gave a multipart upload no id")
     upload = f"uploadId={quote(upload_id, safe='')}"
+    completion = Element("CompleteMultipartUpload")
     try:
-        etags = [
-            await _put_part(target, f"partNumber={number}&{upload}", part)
-            for number, part in enumerate(ranges, 1)
-        ]
-        document = UploadRange.of(_completion(etags))
+        for number, part in enumerate(ranges, 1):
+            response = await target.send("PUT", f"partNumber={number}&{upload}", body=part)
+            etag = response.header("etag")
+            await read_document(response)
+            if etag is None:
+                raise Unavailable("the store gave a part no entity tag")
+            element = SubElement(completion, "Part")
+            SubElement(element, "PartNumber").text = str(number)
+            SubElement(element, "ETag").text = etag
+        document = UploadRange.of(tostring(completion))
         await read_document(await target.send("POST", upload, body=document))
     except BaseException:
         # Stores charge for the parts of an upload until it is completed or aborted.
         await _abort(target, upload)
         raise
-
-
-async def _put_part(target: StoreObject, query: str, part: UploadRange) -> str:
-    response = await target.send("PUT", query, body=part)
-    etag = response.header("etag")
-    await read_document(response)
-    if etag is None:
-        raise Unavailable("the store gave a part no entity tag")
-    return etag
 
 
 async def _abort(target: StoreObject, upload: str) -> None:
@@ -61,14 +58,3 @@ async def _abort(target: StoreObject, upload: str) -> None:
             "a multipart upload was not aborted, so its parts remain in the store: {error}",
             error=error,
         )
-
-
-def _completion(etags: Sequence[str]) -> bytes:
-    """Return the document that lists the parts of an upload."""
-    root = Element("CompleteMultipartUpload")
-    for number, etag in enumerate(etags, 1):
-        part = SubElement(root, "Part")
-        SubElement(part, "PartNumber").text = str(number)
-        SubElement(part, "ETag").text = etag
-    document: bytes = tostring(root)
-    return document

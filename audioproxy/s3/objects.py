@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote_from_bytes, urlsplit
 
 from defusedxml.ElementTree import iterparse
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.task import deferLater
 
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
@@ -142,14 +142,11 @@ class ObjectStore:
     :ivar name: its origin, for logs and messages.
     :ivar last_dates: ``X-Amz-Date`` of the last request that got a response, and ``Date`` of that
         response. They show the clocks of both sides, as strings.
+    :param settings: with credentials.
+    :raises ValueError: for virtual addressing of an endpoint that is an IP address.
     """
 
     def __init__(self, settings: S3Config, client: HttpClient) -> None:
-        """Store the settings; no request is sent yet.
-
-        :param settings: with credentials.
-        :raises ValueError: for virtual addressing of an endpoint that is an IP address.
-        """
         assert settings.access_key_id and settings.secret_access_key and settings.region
         suffix = ".cn" if settings.region.startswith("cn-") else ""
         default = f"https://s3.{settings.region}.amazonaws.com{suffix}"
@@ -163,7 +160,8 @@ class ObjectStore:
         )
         self.last_dates: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
-        if self._virtual and _is_address(urlsplit(self.name).hostname or ""):
+        host = urlsplit(self.name).hostname or ""
+        if self._virtual and (isIPAddress(host) or isIPv6Address(host)):
             raise ValueError("virtual addressing needs a host name, not an IP address")
 
     @property
@@ -373,16 +371,14 @@ async def read_document(response: Response) -> bytes:
 
 async def _read_error(response: Response) -> StoreError:
     """Return the error for an unexpected response."""
-    code = ""
-    if response.status >= 300:
-        with suppress(BodyTooLarge, TransportError):
-            code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
-    else:
-        # The body of a response with a 2xx status is an object, not an error document.
-        response.discard()
-    kind = _error_class(response.status, code)
     if response.status < 300:
-        return kind(f"the response has status {response.status}, which was not expected")
+        # The body is an object, not an error document.
+        response.discard()
+        return Unavailable(f"the response has status {response.status}, which was not expected")
+    code = ""
+    with suppress(BodyTooLarge, TransportError):
+        code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
+    kind = _error_class(response.status, code)
     return kind(f"status {response.status}{f', {code}' if code else ''}", code)
 
 
@@ -403,14 +399,6 @@ def _error_class(status: int, code: str) -> type[StoreError]:
         return Busy
     if status in (412, 416):
         return Changed
-    if status < 300 or status == 409 or status > 500:
+    if status == 409 or status > 500:
         return Unavailable
     return WrongEndpoint
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
