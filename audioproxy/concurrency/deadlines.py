@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """The time by which work has to be over, and the error that is raised past it."""
+    """The time by which work has to be over.
+
+    :param error: returns what is raised past the deadline.
+    """
 
     def __init__(
         self,
@@ -21,10 +24,6 @@ class Deadline:
         seconds: float,
         error: Callable[[], BaseException] = TimeoutError,
     ) -> None:
-        """Begin a number of seconds.
-
-        :param error: returns what is raised past the deadline.
-        """
         self._clock = clock
         self._end = clock.seconds() + seconds
         self._error = error

@@ -17,13 +17,11 @@ class SharedResult(Generic[T]):
 
     A single Deferred is not enough: if two coroutines await it, the second gets None. Cancelling
     one waiter does not affect the others.
+
+    :param abandoned: called when the last waiter is cancelled before the result is set.
     """
 
     def __init__(self, abandoned: Callable[[], object] = lambda: None) -> None:
-        """Create a pending result.
-
-        :param abandoned: called when the last waiter is cancelled before the result is set.
-        """
         self._abandoned = abandoned
         self._waiters: list[Deferred[T]] = []
         self._outcome: tuple[T | Failure] | None = None

@@ -72,6 +72,13 @@ class FileProducer:
 
     :ivar done: the Deferred that `send` returns.
     :ivar sent: the offset of the next byte.
+    :param start: the offset of the first byte.
+    :param stop: the offset after the last byte, or None for a `GrowingFile` that is sent to its
+        end.
+    :param descriptor: the file that has the bytes at these offsets, for a consumer with a method
+        ``take_file``; -1 for no file.
+    :param prefetch: called with an offset and a number of bytes before they are read, until
+        ``stop``. The returned Deferred fires when reading them does not block.
     """
 
     def __init__(
@@ -83,14 +90,6 @@ class FileProducer:
         descriptor: int = -1,
         prefetch: Callable[[int, int], Deferred[object]] | None = None,
     ) -> None:
-        """Prepare to send the bytes from ``start`` up to ``stop``.
-
-        :param stop: an offset, or None for a `GrowingFile` that is sent to its end.
-        :param descriptor: the file that has the bytes at these offsets, for a consumer with a
-            method ``take_file``; -1 for no file.
-        :param prefetch: called with an offset and a number of bytes before they are read, until
-            ``stop``. The returned Deferred fires when reading them does not block.
-        """
         self.sent = start
         self._source: Readable | None = source
         self._growing = cast(GrowingFile, source) if stop is None else None

@@ -32,13 +32,10 @@ class BodyCollector(Protocol):
     """Collects a small body in memory.
 
     :ivar done: fires with the whole body, or fails with `BodyTooLarge` or `TransportError`.
+    :param extend_timeout: restart the 15 seconds with each piece of the body.
     """
 
     def __init__(self, clock: IReactorTime, limit: int, extend_timeout: bool) -> None:
-        """Start the timeout.
-
-        :param extend_timeout: restart the 15 seconds with each piece of the body.
-        """
         self._data = bytearray()
         self.done: Deferred[bytes] = Deferred(lambda _: self._end(CancelledError()))
         self._limit = limit
@@ -82,7 +79,13 @@ class BodyAborter(Protocol):
 
 @implementer(IPushProducer)
 class BodyStream(Protocol):
-    """Push producer that forwards a response's body to one consumer, at the consumer's pace."""
+    """Push producer that forwards a response's body to one consumer, at the consumer's pace.
+
+    :param size: the stated length in bytes; None if the response states none.
+    :param stall_timeout: seconds without progress after which the stream fails.
+    :param closed_securely: returns whether the server closed the connection in a way that marks the
+        end of the body.
+    """
 
     def __init__(
         self,
@@ -92,13 +95,6 @@ class BodyStream(Protocol):
         stall_timeout: float | None = None,
         closed_securely: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Store the parameters; nothing is sent yet.
-
-        :param size: the stated length in bytes; None if the response states none.
-        :param stall_timeout: seconds without progress after which the stream fails.
-        :param closed_securely: returns whether the server closed the connection in a way that marks
-            the end of the body.
-        """
         self._clock = clock
         self._closed_securely = closed_securely
         self._stall_timeout = stall_timeout or STALL_TIMEOUT

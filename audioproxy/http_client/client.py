@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from OpenSSL.crypto import Error as CertificateError
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.web.http_headers import Headers
@@ -21,6 +21,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock, response_connection
 from audioproxy.concurrency.deadlines import ProgressTimeout
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import Unusable
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
@@ -78,13 +79,10 @@ class HttpClient:
     """An HTTP/1.1 client with a connection pool and one trust root for all servers.
 
     :ivar clock: measures its timeouts.
+    :param trust_root: from `load_trust_root`.
     """
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
-        """Construct a client.
-
-        :param trust_root: from `load_trust_root`.
-        """
         self.clock = monotonic_clock(reactor)
         self._connections = ConnectionPool(reactor, trust_root)
 
@@ -111,24 +109,15 @@ class HttpClient:
         )
         # A cancelled caller must get CancelledError. Twisted's client fails with an error that
         # depends on its progress, such as an unknown host name or a lost connection.
-        cancelled = False
-
-        def cancel(_: object) -> None:
-            nonlocal cancelled
-            cancelled = True
-            sending.cancel()
-
-        waiter: Deferred[IResponse] = Deferred(cancel)
-        sending.addBoth(lambda outcome: waiter.callback(outcome))
+        result: SharedResult[IResponse] = SharedResult(sending.cancel)
+        sending.addBoth(result.fire)
         seconds = timeout or (_HEADERS_TIMEOUT if body is None else STALL_TIMEOUT)
         progress_timeout = ProgressTimeout(self.clock, seconds, sending.cancel)
         if body is not None:
             body.on_progress = progress_timeout.reset
         try:
-            response = await waiter
+            response = await result.wait()
         except Exception as error:
-            if cancelled:
-                raise CancelledError from error
             raise translate_error(error, progress_timeout.expired) from error
         finally:
             progress_timeout.cancel()
@@ -230,13 +219,10 @@ class ClientsByBundle:
 
     :ivar ca_file: PEM file of the certificates that are trusted by default; None if the system has
         no such file.
+    :param ssl_cert_file: the value of SSL_CERT_FILE, which replaces the system's certificates.
     """
 
     def __init__(self, reactor: Any, ssl_cert_file: str | None) -> None:
-        """Find the file of the system's certificates.
-
-        :param ssl_cert_file: the value of SSL_CERT_FILE, which replaces the system's certificates.
-        """
         self.ca_file = ssl_cert_file or next(filter(os.path.isfile, _SYSTEM_CA_FILES), None)
         self._reactor = reactor
         self._ssl_cert_file = ssl_cert_file

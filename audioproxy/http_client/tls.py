@@ -26,13 +26,11 @@ class AsciiNameTls:
     Twisted encodes every name as IDNA 2008 first, which rejects underscores, two hyphens at the
     third position, hyphens at an end, and A-labels of emoji. A wildcard matches an A-label here, as
     it does in browsers, curl and ffmpeg.
+
+    :param host: an ASCII name, and no address.
     """
 
     def __init__(self, host: bytes, trust_root: Any) -> None:
-        """Connect to a server.
-
-        :param host: an ASCII name, and no address.
-        """
         self._host = host.lower()
         self._options = optionsForClientTLS(_PLACEHOLDER, trust_root)
 

@@ -31,16 +31,14 @@ class LogWriter:
     counted as well.
 
     Until `start`, and so before twistd may fork, text is written at once.
+
+    :param write: writes whole lines, and returns what the system refused of them. It may block.
+    :param lost_line: returns the line that says how many lines were lost.
     """
 
     def __init__(
         self, write: Callable[[bytes], bytes], encoding: str, lost_line: Callable[[int], str]
     ) -> None:
-        """Write to a stream.
-
-        :param write: writes whole lines, and returns what the system refused of them. It may block.
-        :param lost_line: returns the line that says how many lines were lost.
-        """
         self.encoding = encoding
         self._write = write
         self._lost_line = lost_line

@@ -43,6 +43,10 @@ class LineObserver:
     """Log observer that writes events to a stream.
 
     twistd replaces ``sys.stdout`` with a log of its own; the stream given here is the real one.
+
+    :param level: of the events that are written, or higher.
+    :param later: calls a function after some seconds, to write access log lines in batches. None
+        writes each line at once.
     """
 
     def __init__(
@@ -51,11 +55,6 @@ class LineObserver:
         level: str,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Write events of at least a level to a stream.
-
-        :param later: calls a function after some seconds, to write access log lines in batches.
-            None writes each line at once.
-        """
         self._stream = stream
         self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
         self._encoding = getattr(stream, "encoding", None) or "utf-8"

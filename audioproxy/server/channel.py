@@ -99,11 +99,9 @@ class ProxyChannel(HookedChannel):
         """Unregister the connection."""
         self._enter(Phase.ABORTED)
         self.site.connections.closed(self)
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
-        if self._half_closed is not None and self._half_closed.active():
-            self._half_closed.cancel()
+        for call in (self._next_turn, self._half_closed):
+            if call is not None and call.active():
+                call.cancel()
         HTTPChannel.connectionLost(self, reason)
 
     def readConnectionLost(self) -> None:
@@ -337,6 +335,7 @@ class ProxySite(Site):
     :ivar fast_path: responds to common requests at once; None to have the resource handle all.
     :ivar clock: of the connections.
     :ivar stopping: each connection closes after its current response.
+    :param most_connections: see `Connections`, as for ``on_eviction``.
     """
 
     noisy = False
@@ -351,11 +350,6 @@ class ProxySite(Site):
         fast_path: FastPath | None = None,
         on_eviction: Callable[[], object] = lambda: None,
     ) -> None:
-        """Serve a resource.
-
-        :param most_connections: see `Connections`.
-        :param on_eviction: see `Connections`.
-        """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         self.connections = Connections(clock, most_connections, on_eviction)
         self.fast_path = fast_path

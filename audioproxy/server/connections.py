@@ -98,6 +98,13 @@ class Connections:
     Twisted's own timer restarts with every byte that arrives, so a client that sends one byte a
     minute would stay connected forever. It also runs while a client still receives the end of a
     response.
+
+    :param most: the most connections, or None for no limit. At the limit, a new connection evicts
+        the one that has waited longest for a request, if everything is sent to it and nothing was
+        received from it. If there is none, it evicts the one whose client has received nothing for
+        longest. Either must have lasted `EVICTABLE_AFTER`. If there is none of these either,
+        `count_room` returns 0.
+    :param on_eviction: called for each eviction.
     """
 
     def __init__(
@@ -106,15 +113,6 @@ class Connections:
         most: int | None = None,
         on_eviction: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin without connections.
-
-        :param most: the most connections, or None for no limit. At the limit, a new connection
-            evicts the one that has waited longest for a request, if everything is sent to it and
-            nothing was received from it. If there is none, it evicts the one whose client has
-            received nothing for longest. Either must have lasted `EVICTABLE_AFTER`. If there is
-            none of these either, `count_room` returns 0.
-        :param on_eviction: called for each eviction.
-        """
         self._clock = clock
         self._most = most
         self._on_eviction = on_eviction
@@ -276,9 +274,6 @@ class Connections:
     def _check(self) -> None:
         self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._check)
         self._log_evictions()
-        self._close_expired()
-
-    def _close_expired(self) -> None:
         for connection in list(self._open):
             limit = PHASE_TIMEOUTS.get(connection.phase)
             if connection.stalled_since is not None and connection.phase is not Phase.CLOSING:

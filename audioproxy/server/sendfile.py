@@ -21,15 +21,13 @@ class SendfileBody:
     It bypasses Twisted's transport, so it sends only while Twisted has nothing left to send. It
     sets the transport to the state of a full buffer. Then the transport resumes the producer when
     the socket is writable, and stops the producer when the connection is lost, as for any response.
+
+    :param channel: a `ProxyChannel` with a transport that is plain TCP. The headers are written.
     """
 
     __slots__ = ("_channel", "_chunk_left", "_chunked")
 
     def __init__(self, channel: Any, chunked: bool) -> None:
-        """Begin after the headers were written.
-
-        :param channel: a `ProxyChannel` with a transport that is plain TCP.
-        """
         self._channel = channel
         self._chunked = chunked
         self._chunk_left = 0

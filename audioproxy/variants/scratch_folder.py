@@ -17,7 +17,10 @@ _LOCK_SUFFIX = ".lock"
 
 
 class NamedFile:
-    """A file that can be renamed to its final name."""
+    """A new file, which can be renamed to its final name.
+
+    :param on_unremoved: called with the file's path if `close` cannot remove the file.
+    """
 
     def __init__(
         self,
@@ -25,10 +28,6 @@ class NamedFile:
         run_detached: DetachedRunner = run_inline,
         on_unremoved: Callable[[str], object] = lambda path: None,
     ) -> None:
-        """Create the file.
-
-        :param on_unremoved: called with the file's path if `close` cannot remove the file.
-        """
         self.path: str | None = path
         self._run_detached = run_detached
         self._on_unremoved = on_unremoved
