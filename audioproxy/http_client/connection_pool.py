@@ -19,21 +19,12 @@ from twisted.internet.interfaces import (
 )
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
-from twisted.web.client import (
-    URI,
-    Agent,
-    BrowserLikePolicyForHTTPS,
-    HTTPConnectionPool,
-)
+from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy._twisted import (
-    CarefulPool,
-    monotonic_clock,
-    request_with_target,
-)
+from audioproxy._twisted import CarefulPool, monotonic_clock, request_with_target
 from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.errors import TransportError
 from audioproxy.http_client.tls import AsciiNameTls
