@@ -1,12 +1,15 @@
-"""One result that any number of coroutines wait for, and calls that share theirs by key."""
+"""Results that any number of coroutines wait for, alone, of calls by key, or of a counter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+from audioproxy.concurrency.deadlines import Deadline
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -106,3 +109,31 @@ class SharedCalls(Generic[K, T]):
         running = Deferred.fromCoroutine(call)
         running.addBoth(finish)
         return shared
+
+
+class InFlightCounter:
+    """The number of operations that have begun and not ended.
+
+    :ivar count: operations in flight.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._idle: SharedResult[None] = SharedResult()
+
+    def begin(self) -> None:
+        """Count an operation that begins."""
+        self.count += 1
+
+    def end(self) -> None:
+        """Count an operation that ends."""
+        self.count -= 1
+        if not self.count:
+            idle, self._idle = self._idle, SharedResult()
+            idle.fire(None)
+
+    async def wait_until_idle(self, deadline: Deadline) -> None:
+        """Wait until nothing is in flight, or until a deadline."""
+        if self.count:
+            with suppress(TimeoutError):
+                await deadline.limit(self._idle.wait())

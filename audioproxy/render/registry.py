@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.in_flight_counter import InFlightCounter
-from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.shared_result import InFlightCounter, SharedResult
 from audioproxy.errors import QueueFull
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.render.output import RenderOutput

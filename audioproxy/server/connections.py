@@ -10,7 +10,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.in_flight_counter import InFlightCounter
+from audioproxy.concurrency.shared_result import InFlightCounter
 from audioproxy.observe.log_context import Logger
 
 # Seconds between two checks for connections past their time limit.

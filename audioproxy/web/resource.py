@@ -12,7 +12,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy import __version__
-from audioproxy.concurrency.in_flight_counter import InFlightCounter
+from audioproxy.concurrency.shared_result import InFlightCounter
 from audioproxy.errors import Expired, NotFound, Refusal, RenderFailed
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, verify_request
