@@ -82,7 +82,7 @@ class ResponseConnectionTests(AgentCase):
         """A response has no public attribute for its connection.
 
         When this fails, see whether the new attribute is the transport. If so, use it in
-        `http_client.connection_pool.connection_of` and delete the function.
+        `http_client.client.Response` and delete the function.
         """
         names = set(IResponse.names(all=True))
         self.assertEqual(set(), names & {"transport", "connection", "channel"})

@@ -11,15 +11,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cachetools import LRUCache
 from OpenSSL.crypto import Error as CertificateError
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
+from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
-from audioproxy._twisted import monotonic_clock, response_connection
+from audioproxy._twisted import (
+    CarefulPool,
+    monotonic_clock,
+    request_with_target,
+    response_connection,
+)
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import Unusable
@@ -30,14 +37,24 @@ from audioproxy.http_client.bodies import (
     BodyStream,
     RequestBody,
 )
-from audioproxy.http_client.connection_pool import ConnectionPool, PooledConnection
-from audioproxy.http_client.errors import translate_error
+from audioproxy.http_client.connection_pool import PooledConnection, make_endpoint
+from audioproxy.http_client.errors import TransportError, translate_error
 
 #: The User-Agent of all requests, including those of ffmpeg.
 USER_AGENT = f"audioproxy/{__version__}"
 
 # Seconds to wait for the headers of a response.
 _HEADERS_TIMEOUT = 15.0
+# Idle connections kept for each host, and the seconds that each is kept. Object stores close idle
+# connections after 20 seconds or more. They are closed here earlier, since a request on a
+# connection that the store has just closed would be lost.
+_MAX_IDLE_PER_HOST = 100
+_IDLE_TIMEOUT = 15
+# Seconds to wait at shutdown until servers close their side.
+_CLOSE_TIMEOUT = 1.0
+# Origins whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
+# milliseconds.
+_MAX_ORIGINS = 32
 # Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
 _NO_CODINGS = frozenset(("", "identity", "none", "binary", "8bit", "utf-8", "utf8", "aws-chunked"))
@@ -49,6 +66,7 @@ _SYSTEM_CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+_SCHEME_AND_AUTHORITY = re.compile("[a-z]+://[^/?#]*")
 # RFC 7468, 2 and 5; text between two certificates is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -84,7 +102,16 @@ class HttpClient:
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
         self.clock = monotonic_clock(reactor)
-        self._connections = ConnectionPool(reactor, trust_root)
+        self._reactor = reactor
+        self._trust_root = trust_root
+        self._pool: HTTPConnectionPool = CarefulPool(reactor)  # type: ignore[no-untyped-call]
+        self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
+        self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
+        self._agent = Agent(reactor, pool=self._pool)
+        # The parsed URL and the endpoint of an origin. Making them takes longer than signing.
+        self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_ORIGINS)
+        self._open_connections: dict[PooledConnection, int] = {}
+        self._closed = False
 
     async def request(
         self,
@@ -101,11 +128,15 @@ class HttpClient:
         :raises UntrustedCertificate: if the server's certificate cannot be verified.
         :raises TransportError: if there is no response in time.
         """
+        if self._closed:
+            raise TransportError("the service has stopped")
         header_lines = Headers({"user-agent": [USER_AGENT]})
         for name, value in headers.items():
             header_lines.setRawHeaders(name, [value])
-        sending = self._connections.request(
-            method.encode("ascii"), url.encode("ascii"), header_lines, body
+        target = _SCHEME_AND_AUTHORITY.sub("", url, count=1).encode("ascii")
+        uri, endpoint = self._find_origin(url.encode("ascii").removesuffix(target))
+        sending = request_with_target(
+            self._agent, endpoint, method.encode("ascii"), uri, header_lines, body, target
         )
         # A cancelled caller must get CancelledError. Twisted's client fails with an error that
         # depends on its progress, such as an unknown host name or a lost connection.
@@ -127,11 +158,30 @@ class HttpClient:
 
     def open(self) -> None:
         """Allow requests again after `close`."""
-        self._connections.open()
+        self._closed = False
 
     async def close(self) -> None:
-        """Close all connections and refuse further requests."""
-        await self._connections.close()
+        """Refuse further requests, and close all connections; after a second, abort the rest."""
+        self._closed = True
+        closing: Deferred[object] = self._pool.closeCachedConnections()
+        abort_call = self.clock.callLater(_CLOSE_TIMEOUT, self._abort_all)
+        try:
+            await closing
+        finally:
+            if abort_call.active():
+                abort_call.cancel()
+        self._abort_all()
+
+    def _abort_all(self) -> None:
+        for connection in list(self._open_connections):
+            connection.abortConnection()
+
+    def _find_origin(self, origin: bytes) -> tuple[URI, IStreamClientEndpoint]:
+        if origin not in self._origins:
+            uri = URI.fromBytes(origin)
+            endpoint = make_endpoint(self._reactor, uri, self._trust_root, self._open_connections)
+            self._origins[origin] = uri, endpoint
+        return self._origins[origin]
 
 
 class Response:

@@ -1,4 +1,4 @@
-"""Outbound connections: pooled, limited, tracked while open, and closed on shutdown."""
+"""Outbound connections: limited, registered while open, and the endpoints that make them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import idna
-from cachetools import LRUCache
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
@@ -17,30 +16,17 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     IStreamClientEndpoint,
 )
+from twisted.internet.ssl import optionsForClientTLS
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import IBodyProducer, IResponse
+from twisted.web.client import URI
 from zope.interface import implementer
 
-from audioproxy._twisted import CarefulPool, monotonic_clock, request_with_target
 from audioproxy.http_client.bodies import RequestBody
-from audioproxy.http_client.errors import TransportError
 from audioproxy.http_client.tls import AsciiNameTls
 
 # Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
-# Idle connections kept for each host, and the seconds that each is kept. Object stores close idle
-# connections after 20 seconds or more. They are closed here earlier, since a request on a
-# connection that the store has just closed would be lost.
-_MAX_IDLE_PER_HOST = 100
-_IDLE_TIMEOUT = 15
-# Seconds to wait at shutdown until servers close their side.
-_CLOSE_TIMEOUT = 1.0
-# Origins whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
-# milliseconds.
-_MAX_ORIGINS = 32
 # Maximum bytes of a response's headers, together with the part of the body that arrives with them.
 # That part is at most one read of the connection, and less if the response arrives in small pieces.
 _MAX_HEADER_BYTES = 512 * 1024
@@ -51,79 +37,6 @@ _A_LABEL = re.compile(rb"xn--", re.IGNORECASE)
 # The start of an interim response (RFC 9110, 15.2).
 _INTERIM = re.compile(rb"HTTP/1\.[0-9] 1")
 _INTERIM_LENGTH = 10
-
-_SCHEME_AND_AUTHORITY = re.compile(rb"[a-z]+://[^/?#]*")
-
-
-class ConnectionPool:
-    """Twisted's Agent, its connection pool, and a registry of its open connections."""
-
-    def __init__(self, reactor: Any, trust_root: Any) -> None:
-        self._reactor = reactor
-        self._trust_root = trust_root
-        self._clock = monotonic_clock(reactor)
-        self._pool: HTTPConnectionPool = CarefulPool(reactor)  # type: ignore[no-untyped-call]
-        self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
-        self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
-        self._agent = Agent(reactor, pool=self._pool)
-        self._policy = BrowserLikePolicyForHTTPS(trust_root)
-        # The parsed URL and the endpoint of an origin. Making them takes longer than signing.
-        self._origins: LRUCache[bytes, tuple[URI, IStreamClientEndpoint]] = LRUCache(_MAX_ORIGINS)
-        self._open_connections: dict[PooledConnection, int] = {}
-        self._closed = False
-
-    def request(
-        self, method: bytes, url: bytes, headers: Headers, body: IBodyProducer | None
-    ) -> Deferred[IResponse]:
-        """Send a request with the URL exactly as given."""
-        if self._closed:
-            return fail(TransportError("the service has stopped"))
-        target = _SCHEME_AND_AUTHORITY.sub(b"", url, count=1)
-        origin = url.removesuffix(target)
-        if origin not in self._origins:
-            uri = URI.fromBytes(origin)
-            self._origins[origin] = uri, self._make_endpoint(uri)
-        uri, endpoint = self._origins[origin]
-        return request_with_target(self._agent, endpoint, method, uri, headers, body, target)
-
-    def open(self) -> None:
-        """Allow requests again after `close`."""
-        self._closed = False
-
-    async def close(self) -> None:
-        """Close all connections, and abort those that are still open after a second."""
-        self._closed = True
-        closing: Deferred[object] = self._pool.closeCachedConnections()
-        abort_call = self._clock.callLater(_CLOSE_TIMEOUT, self._abort_all)
-        try:
-            await closing
-        finally:
-            if abort_call.active():
-                abort_call.cancel()
-        self._abort_all()
-
-    def _abort_all(self) -> None:
-        for connection in list(self._open_connections):
-            connection.abortConnection()
-
-    def _make_endpoint(self, uri: URI) -> IStreamClientEndpoint:
-        """Return the endpoint of a server."""
-        endpoint: IStreamClientEndpoint
-        is_hostname = _is_hostname(uri.host)
-        if is_hostname:
-            endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
-        else:
-            # `HostnameEndpoint` refuses names with an underscore, which are common in container
-            # networks, and others that IDNA 2008 rejects.
-            host = uri.host.decode("ascii")
-            endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
-        if uri.scheme == b"https":
-            if is_hostname and not _A_LABEL.match(uri.host):
-                tls = self._policy.creatorForNetloc(uri.host, uri.port)
-            else:
-                tls = AsciiNameTls(uri.host, self._trust_root)
-            endpoint = wrapClientTLS(tls, endpoint)
-        return _TrackingEndpoint(endpoint, self._open_connections)
 
 
 class PooledConnection(ProtocolWrapper):
@@ -235,6 +148,28 @@ class _TrackingEndpoint:
         factory.protocols = self.open_connections
         connecting: Deferred[Any] = self.endpoint.connect(factory)
         return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
+
+
+def make_endpoint(
+    reactor: Any, uri: URI, trust_root: Any, open_connections: dict[PooledConnection, int]
+) -> IStreamClientEndpoint:
+    """Return the endpoint of a server, which registers its connections while they are open."""
+    endpoint: IStreamClientEndpoint
+    is_hostname = _is_hostname(uri.host)
+    if is_hostname:
+        endpoint = HostnameEndpoint(reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
+    else:
+        # `HostnameEndpoint` refuses names with an underscore, which are common in container
+        # networks, and others that IDNA 2008 rejects.
+        host = uri.host.decode("ascii")
+        endpoint = TCP4ClientEndpoint(reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
+    if uri.scheme == b"https":
+        if is_hostname and not _A_LABEL.match(uri.host):
+            tls = optionsForClientTLS(uri.host.decode("ascii"), trust_root)
+        else:
+            tls = AsciiNameTls(uri.host, trust_root)
+        endpoint = wrapClientTLS(tls, endpoint)
+    return _TrackingEndpoint(endpoint, open_connections)
 
 
 def _is_hostname(host: bytes) -> bool:
