@@ -68,10 +68,6 @@ class PooledConnection(ProtocolWrapper):
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
         ProtocolWrapper.connectionLost(self, reason)
 
-    def abortConnection(self) -> None:
-        """Close the connection at once: over TLS, ``loseConnection`` waits for the peer."""
-        self.transport.abortConnection()
-
     def registerProducer(self, producer: object, streaming: bool) -> None:
         """Register a request's body, and let it abort this connection."""
         if isinstance(producer, RequestBody):
