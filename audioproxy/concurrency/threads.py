@@ -93,20 +93,16 @@ async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = l
     :param stop: called on cancellation, to let the work end soon.
     """
     result: SharedResult[T] = SharedResult()
-    ended: SharedResult[None] = SharedResult()
-
-    def end(outcome: T | Failure) -> None:
-        result.fire(outcome)
-        ended.fire(None)
-
-    running.addBoth(end)
+    running.addBoth(result.fire)
     cancelled = False
-    while not ended.fired:
+    while not result.fired:
         try:
-            await ended.wait()
-        except CancelledError:
-            cancelled = True
-            stop()
+            await result.wait()
+        except Exception:
+            # Until there is a result, only a cancellation of this wait raises.
+            if not result.fired:
+                cancelled = True
+                stop()
     if cancelled:
         raise CancelledError
     return await result.wait()
