@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cachetools import LRUCache, TTLCache
@@ -31,7 +30,7 @@ _REMEMBERED_SOURCES = 4096
 _UNRELIABLE_SECONDS = 3600
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class HttpsSources:
     """Opens sources at the https hosts on the allowlist.
 
@@ -47,13 +46,12 @@ class HttpsSources:
     run_in_thread: ThreadRunner
     max_size: int
     ca_file: str | None
-    reliable: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _REMEMBERED_SOURCES))
-    unreliable: TTLCache[bytes, bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        clock = self.origins.clock
-        memory = TTLCache[bytes, bool](_REMEMBERED_SOURCES, _UNRELIABLE_SECONDS, clock.seconds)
-        object.__setattr__(self, "unreliable", memory)
+        self.reliable: LRUCache[bytes, bool] = LRUCache(_REMEMBERED_SOURCES)
+        self.unreliable: TTLCache[bytes, bool] = TTLCache(
+            _REMEMBERED_SOURCES, _UNRELIABLE_SECONDS, self.origins.clock.seconds
+        )
 
     async def open(self, source: HttpsSource) -> OpenHttpsSource:
         """Request the start of a source from its origin.

@@ -87,10 +87,7 @@ class OpenS3Source:
         )
 
     async def read(self, offset: int, count: int) -> bytes:
-        """Request bytes of the object.
-
-        :raises NotFound, NotConfigured, UpstreamUnavailable: as `S3Sources.open` does.
-        """
+        """Request bytes of the object."""
         try:
             response = await self.target.get(offset, offset + count, self.etag)
             return await response.read(count, extend_timeout=True)

@@ -80,10 +80,7 @@ class FileVariantStore:
         )
 
     async def open(self) -> None:
-        """Prove the store writable, by writing and removing a file, and claim a scratch folder.
-
-        :raises Unwritable: where it is not.
-        """
+        """Prove the store writable, by writing and removing a file, and claim a scratch folder."""
         try:
             self._scratch.open()
             proof = self._scratch.create()
