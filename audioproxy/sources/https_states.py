@@ -300,10 +300,11 @@ class StatedSource(_State):
         copy = await self._copy()
         if self.start is not None:
             start = await copy.read(0, len(self.start))
-            if (copy.size, start) != (self.size, self.start):
-                raise RenderFailed(_CHANGED)
-        is_reliable = self.source.canonical not in self.sources.unreliable
-        if self.start is None and is_reliable and self.origin.contradicts(copy.copied):
+            is_changed = (copy.size, start) != (self.size, self.start)
+        else:
+            is_reliable = self.source.canonical not in self.sources.unreliable
+            is_changed = is_reliable and self.origin.contradicts(copy.copied)
+        if is_changed:
             self._distrust()
             raise RenderFailed(_CHANGED)
         return copy

@@ -18,6 +18,7 @@ from audioproxy.grammar.sources import (
     leaves_root,
     log_name,
     parse_https,
+    parse_source,
     read_source,
 )
 from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, sources
@@ -338,6 +339,20 @@ class SchemeTests(SourceCase):
         self.assert_refused("a source starts with local://, s3:// or https://", *refused)
         refused = (b"LOCAL://a", b"Local://a", b"S3://b/k")
         self.assert_refused("a source is local://, s3:// or https://", *refused)
+
+
+class ExampleTests(SynchronousTestCase):
+    """`Source.local_path` and `Source.example_url`, which `explain` shows"""
+
+    def test_every_kind(self) -> None:
+        """A source is a file below AP_LOCAL_ROOT, or has a URL that ffmpeg opens."""
+        for text, path, url in (
+            (b"local://a/b", b"a/b", None),
+            (b"s3://b/k", None, "https://PRESIGNED-URL"),
+            (b"https://H/a?b", None, "https://h/a?b"),
+        ):
+            source = parse_source(text)
+            self.assertEqual((path, url), (source.local_path, source.example_url))
 
 
 class EncodedTests(SourceCase):
