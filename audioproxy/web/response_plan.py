@@ -83,14 +83,13 @@ def plan_response(
         response is the output of a render.
     """
     if not isinstance(found, Stored):
-        fields = _variant_headers(
-            request.tag, found, VariantHeaders.of(request.options), request.exp, now
-        )
+        headers = VariantHeaders.of(request.options)
+        fields = _variant_headers(request.tag, found, headers, request.exp, now)
         return ResponsePlan(200, tuple(fields.items()), cache_state=found)
     is_get = conditions.method == b"GET"
     if is_get and conditions.range is None and found.presign is None and request.exp is None:
         return _plan_whole(request.tag, found.headers, found.size)
-    fields = _stored_headers(request.tag, found.headers, request.exp, now)
+    fields = _variant_headers(request.tag, _HIT, found.headers, request.exp, now)
     # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
     # mode (D14).
     seconds = clamp(found.presign_ttl, request.exp, now)
@@ -141,30 +140,25 @@ def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Respo
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
 @lru_cache(4096)
 def _plan_whole(tag: bytes, headers: VariantHeaders, size: int) -> ResponsePlan:
-    fields = _stored_headers(tag, headers, None, 0) | {b"content-length": b"%d" % size}
+    fields = _variant_headers(tag, _HIT, headers, None, 0) | {b"content-length": b"%d" % size}
     return ResponsePlan(200, tuple(fields.items()), byte_range=(0, size), cache_state=_HIT)
-
-
-def _stored_headers(
-    tag: bytes, headers: VariantHeaders, exp: int | None, now: float
-) -> dict[bytes, bytes]:
-    fields = _variant_headers(tag, _HIT, headers, exp, now)
-    fields[b"accept-ranges"] = b"bytes"
-    return fields
 
 
 def _variant_headers(
     tag: bytes, cache_state: str, headers: VariantHeaders, exp: int | None, now: float
 ) -> dict[bytes, bytes]:
     """Return the headers of a variant, for a URL that expires at ``exp``."""
-    disposition = headers.content_disposition
-    return {
+    fields = {
         b"etag": tag,
         b"x-audio-proxy": cache_state.encode("ascii"),
         b"content-type": headers.content_type.encode("ascii"),
         b"cache-control": _cache_control(headers.cache_control, exp, now),
-        **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
     }
+    if headers.content_disposition:
+        fields[b"content-disposition"] = headers.content_disposition.encode("ascii")
+    if cache_state == _HIT:
+        fields[b"accept-ranges"] = b"bytes"
+    return fields
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:
