@@ -65,8 +65,7 @@ def plan_not_modified(
     """
     if not matches(conditions.if_none_match, request.tag):
         return None
-    cache_control = _cache_control(CACHE_CONTROL, request.exp, now)
-    return ResponsePlan(304, ((b"etag", request.tag), (b"cache-control", cache_control)))
+    return _plan_not_modified(request.tag, _cache_control(CACHE_CONTROL, request.exp, now))
 
 
 def plan_response(
@@ -135,6 +134,12 @@ def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Respo
     """Return a response whose body is in memory."""
     fields = {**headers, b"content-length": b"%d" % len(body)}
     return ResponsePlan(status, tuple(fields.items()), body)
+
+
+# Clients that have a variant request it repeatedly.
+@lru_cache(4096)
+def _plan_not_modified(tag: bytes, cache_control: bytes) -> ResponsePlan:
+    return ResponsePlan(304, ((b"etag", tag), (b"cache-control", cache_control)))
 
 
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
