@@ -165,8 +165,11 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
         f" bits: {probe.bit_depth}, seconds: {length}",
     )
     redirection = f" {SOURCE_DESCRIPTOR}< FILE"
-    if source.local_path is not None:
-        path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.local_path)
+    if source.example_url is None:
+        path = os.path.join(
+            os.fsencode(config.local_root or "AP_LOCAL_ROOT"),
+            source.canonical.removeprefix(b"local://"),
+        )
         redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
     for title, command in lines.items():
         if command is not None:

@@ -71,13 +71,8 @@ class Source(ABC):
         """Return whether an entry of AP_SOURCE_ALLOWLIST matches the source (Source allowlist)."""
 
     @property
-    def local_path(self) -> bytes | None:
-        """The path of a file below AP_LOCAL_ROOT; None for any other source."""
-        return None
-
-    @property
     def example_url(self) -> str | None:
-        """The URL that ffmpeg opens, or an example of it; None for a file, which it inherits."""
+        """The URL that ffmpeg opens, or an example; None for a file that it inherits, open."""
         return None
 
 
@@ -110,11 +105,6 @@ class LocalSource(Source):
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         """Return True: local files are confined by their root alone."""
         return True
-
-    @property
-    def local_path(self) -> bytes:
-        """The path."""
-        return self.path
 
 
 @dataclass(frozen=True, slots=True)

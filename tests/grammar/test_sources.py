@@ -342,17 +342,16 @@ class SchemeTests(SourceCase):
 
 
 class ExampleTests(SynchronousTestCase):
-    """`Source.local_path` and `Source.example_url`, which `explain` shows"""
+    """`Source.example_url`, which `explain` shows"""
 
     def test_every_kind(self) -> None:
-        """A source is a file below AP_LOCAL_ROOT, or has a URL that ffmpeg opens."""
-        for text, path, url in (
-            (b"local://a/b", b"a/b", None),
-            (b"s3://b/k", None, "https://PRESIGNED-URL"),
-            (b"https://H/a?b", None, "https://h/a?b"),
+        """A source has a URL that ffmpeg opens, or is a file."""
+        for text, url in (
+            (b"local://a/b", None),
+            (b"s3://b/k", "https://PRESIGNED-URL"),
+            (b"https://H/a?b", "https://h/a?b"),
         ):
-            source = parse_source(text)
-            self.assertEqual((path, url), (source.local_path, source.example_url))
+            self.assertEqual(url, parse_source(text).example_url)
 
 
 class EncodedTests(SourceCase):

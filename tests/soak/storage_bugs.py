@@ -11,9 +11,9 @@ from typing import Any
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.sources import local
 from audioproxy.sources.https import OpenHttpsSource
 from audioproxy.sources.https_states import RangedSource
-from audioproxy.sources.local import OpenLocalSource
 from audioproxy.sources.origin import OriginClient
 from audioproxy.variants import files, s3, stored_file
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
@@ -137,7 +137,7 @@ def leave_temporary_folder() -> Patch:
 @detected_by("tests.sources.test_local")
 def probe_each_spelling() -> Patch:
     """Spellings of one local file do not share its probe."""
-    return OpenLocalSource, "identity", property(lambda self: b"%d" % id(self))
+    return local, "_identity", lambda status: b"%d" % id(status)
 
 
 # https sources
