@@ -166,10 +166,8 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
     )
     redirection = f" {SOURCE_DESCRIPTOR}< FILE"
     if source.example_url is None:
-        path = os.path.join(
-            os.fsencode(config.local_root or "AP_LOCAL_ROOT"),
-            source.canonical.removeprefix(b"local://"),
-        )
+        root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")
+        path = os.path.join(root, source.canonical.removeprefix(b"local://"))
         redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
     for title, command in lines.items():
         if command is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -274,29 +274,12 @@ class StatedSource(_State):
             return await look(self._remote_input(ranges=False))
         raise StateChanged(copy)
 
-    async def input(self) -> Input:
+    async def input(self) -> NoReturn:
         """Download the source.
 
         :raises RenderFailed: where it is not what was probed.
         :raises StateChanged: otherwise.
         """
-        raise StateChanged(await self._copy_what_was_probed())
-
-    async def read(self, offset: int, count: int) -> bytes:
-        """Download the source, as `input` does."""
-        raise StateChanged(await self._copy_what_was_probed())
-
-    def close(self) -> None:
-        """Stop the download, remove the copy, and discard what is left of the response."""
-        if self._copying is not None:
-            self._copying.cancel()
-            # All who waited for it may be gone.
-            self._copied.wait().addCallbacks(CopiedSource.close, lambda _: None)
-        if self.response is not None:
-            response, self.response = self.response, None
-            response.abort()
-
-    async def _copy_what_was_probed(self) -> CopiedSource:
         copy = await self._copy()
         if self.start is not None:
             start = await copy.read(0, len(self.start))
@@ -307,7 +290,21 @@ class StatedSource(_State):
         if is_changed:
             self._distrust()
             raise RenderFailed(_CHANGED)
-        return copy
+        raise StateChanged(copy)
+
+    async def read(self, offset: int, count: int) -> NoReturn:
+        """Download the source, as `input` does."""
+        await self.input()
+
+    def close(self) -> None:
+        """Stop the download, remove the copy, and discard what is left of the response."""
+        if self._copying is not None:
+            self._copying.cancel()
+            # All who waited for it may be gone.
+            self._copied.wait().addCallbacks(CopiedSource.close, lambda _: None)
+        if self.response is not None:
+            response, self.response = self.response, None
+            response.abort()
 
     def _copy(self) -> Deferred[CopiedSource]:
         """Download the source, once for all callers. A caller that is cancelled does not stop it.
