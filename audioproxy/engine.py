@@ -261,7 +261,7 @@ class Engine:
             openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
             from audioproxy.sources.https import HttpsSources
-            from audioproxy.sources.origin import OriginClient
+            from audioproxy.sources.https_origin import OriginClient
 
             openers[HttpsSource.scheme] = HttpsSources(
                 OriginClient(self._client(), config.source_allowlist, self.clock),

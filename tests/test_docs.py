@@ -18,8 +18,8 @@ from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
 from audioproxy.config.environment import load
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source

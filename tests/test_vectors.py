@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.urls import Signer, Variant

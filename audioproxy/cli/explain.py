@@ -19,8 +19,8 @@ from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.engine import BootError, Engine
 from audioproxy.errors import Refusal
+from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
-from audioproxy.grammar.parser import parse_expiry, parse_options
 from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, parse_request
 from audioproxy.grammar.segments import SignedPath, Target, split_target
 from audioproxy.grammar.sources import Source

@@ -11,7 +11,7 @@ from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE
 from audioproxy.cli.formatting import format_time, print_errors, printable
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
-from audioproxy.grammar.parser import parse_expiry
+from audioproxy.grammar.option_parser import parse_expiry
 from audioproxy.grammar.request import InfoRequest, SigningKeys, verify_request
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.urls import Signer

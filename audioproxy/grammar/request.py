@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from audioproxy.errors import Expired, InvalidSignature, NotFound
 from audioproxy.grammar.cache_key import cache_key, etag
+from audioproxy.grammar.option_parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.signature_diagnosis import diagnose_signature

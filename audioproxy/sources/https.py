@@ -13,6 +13,7 @@ from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.files.scratch_files import ScratchSpace
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.media.command.inputs import Input
+from audioproxy.sources.https_origin import WINDOW, OriginClient
 from audioproxy.sources.https_states import (
     CopiedSource,
     RangedSource,
@@ -20,7 +21,6 @@ from audioproxy.sources.https_states import (
     StatedSource,
 )
 from audioproxy.sources.interfaces import Look
-from audioproxy.sources.origin import WINDOW, OriginClient
 
 T = TypeVar("T")
 

@@ -31,8 +31,7 @@ from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_inpu
 from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.download import FileConsumer, LimitExceeded
-from audioproxy.sources.interfaces import Look
-from audioproxy.sources.origin import (
+from audioproxy.sources.https_origin import (
     WINDOW,
     Disagreement,
     OriginState,
@@ -40,6 +39,7 @@ from audioproxy.sources.origin import (
     read_body,
     request_url,
 )
+from audioproxy.sources.interfaces import Look
 
 if TYPE_CHECKING:
     from audioproxy.sources.https import HttpsSources

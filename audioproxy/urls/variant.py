@@ -12,8 +12,8 @@ from typing import Any, Literal
 from audioproxy import errors
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls.sources import SourceLike, read_source, require_type, to_bytes
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key, info_key
+from audioproxy.grammar.option_parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.sources import HttpsSource, Source, read_source
 from audioproxy.grammar.values import percent_encode

@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.config import Config, ConfigError, Problem, load
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probe import Probe, parse_probe

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar import options as options_module
 from audioproxy.grammar.cache_key import cache_key, etag, info_key
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
     DETERMINISTIC,

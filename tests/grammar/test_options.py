@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import (
     VariantOptions,
     describe_defaults,
     describe_options,
     refusals,
 )
-from audioproxy.grammar.parser import parse_options
 from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
 

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import Expired, InvalidOptions, InvalidSignature, NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.request import (
     InfoRequest,
     SigningKeys,

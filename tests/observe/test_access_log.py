@@ -13,7 +13,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import AccessLogEntry, log_request
 from tests.support.http import Log

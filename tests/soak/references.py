@@ -12,8 +12,8 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.media.command.encoding import (
     StatedLength,
     encoder_arguments,

@@ -13,8 +13,8 @@ from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.sources import local
 from audioproxy.sources.https import OpenHttpsSource
+from audioproxy.sources.https_origin import OriginClient
 from audioproxy.sources.https_states import RangedSource
-from audioproxy.sources.origin import OriginClient
 from audioproxy.variants import files, s3, stored_file
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from audioproxy.variants.scratch_folder import ScratchFolder

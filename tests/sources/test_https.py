@@ -23,7 +23,7 @@ from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
-from audioproxy.sources.origin import OriginClient, OriginState, UnusableOrigin
+from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")

@@ -33,8 +33,8 @@ from audioproxy.errors import (
     ProbeFailed,
     RenderFailed,
 )
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_options
 from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.decoding import (
     decoded_stream,

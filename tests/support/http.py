@@ -31,7 +31,7 @@ from zope.interface import implementer
 from audioproxy.errors import Refusal
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.request import SigningKeys, VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign

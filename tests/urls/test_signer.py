@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar import sources as grammar
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.segments import Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.urls import Expired, InvalidOptions, Signer, Variant

@@ -22,7 +22,7 @@ from audioproxy import errors, urls
 from audioproxy.grammar import sources as grammar
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Variant, https, local, s3
 from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources

@@ -33,7 +33,7 @@ from audioproxy.errors import (
 )
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from tests.support.http import (

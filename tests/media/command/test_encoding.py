@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.parser import parse_options
+from audioproxy.grammar.option_parser import parse_options
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.encoding import (
     check_bitrate,

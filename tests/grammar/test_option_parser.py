@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.option_parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import parse_expiry, parse_options, refuse_options
 from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
 from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
