@@ -115,9 +115,14 @@ def store_failed_render() -> Patch:
 @detected_by("warm-up")
 def keep_place_in_queue() -> Patch:
     """A client that leaves the queue keeps its place."""
-    continues: Any = Render._continues
-    waits = property(lambda self: self.state is State.QUEUED or continues.fget(self))
-    return Render, "_continues", waits
+
+    def unsubscribe(original: Callable[..., None], self: Render) -> None:
+        if self.state is State.QUEUED:
+            self._subscribers -= 1
+        else:
+            original(self)
+
+    return wrap(Render, "unsubscribe", unsubscribe)
 
 
 @detected_by("responses")
