@@ -57,9 +57,10 @@ class PooledConnection(ProtocolWrapper):
     has_interim = False
     _header_bytes: int | None = None
     _status_line = b""
-    # Bytes are being passed on, and whether the connection is to be paused after that.
+    # Bytes are being passed on; the connection is to be paused after that; it is paused.
     _is_receiving = False
     _pauses_later = False
+    _is_paused = False
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Note how the connection was closed."""
@@ -90,17 +91,21 @@ class PooledConnection(ProtocolWrapper):
         Twisted's client pauses for each response, and often resumes at once: the whole body came
         with the headers. This saves two system calls.
         """
-        if self._is_receiving:
-            self._pauses_later = True
-        else:
+        self._pauses_later = self._is_receiving
+        if not self._is_receiving:
+            self._is_paused = True
             self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Resume the connection to read the body, which has no limit here."""
+        """Resume the connection to read the body, which has no limit here.
+
+        TLS passes on all that it has read, also after a pause. So a connection may be paused, and
+        about to be paused again.
+        """
         self._header_bytes = None
-        if self._pauses_later:
-            self._pauses_later = False
-        else:
+        self._pauses_later = False
+        if self._is_paused:
+            self._is_paused = False
             self.transport.resumeProducing()
 
     def _expect_response(self) -> None:
@@ -122,8 +127,7 @@ class PooledConnection(ProtocolWrapper):
         self.wrappedProtocol.dataReceived(data)
         self._is_receiving = False
         if self._pauses_later:
-            self._pauses_later = False
-            self.transport.pauseProducing()
+            self.pauseProducing()
 
 
 class _ConnectionFactory(WrappingFactory):
