@@ -7,11 +7,18 @@ import struct
 import tempfile
 from threading import Event
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples
 from audioproxy.process.pcm_reader import PcmReader
+
+
+def deadline(seconds: float = 60) -> Deadline:
+    """Return the deadline of a render."""
+    return Deadline(Clock(), seconds, RenderTimeout)
 
 
 class PcmReaderTests(SynchronousTestCase):
@@ -28,7 +35,7 @@ class PcmReaderTests(SynchronousTestCase):
         self.file.write(b"head" + data)
         self.file.flush()
         samples = PcmSamples(codec, 4, frames, 1)
-        return PcmReader(samples, self.file.fileno(), timeout, Event())
+        return PcmReader(samples, self.file.fileno(), deadline(timeout), Event())
 
     def read(self, reader: PcmReader) -> bytes:
         """Return what one call reads."""
@@ -79,18 +86,18 @@ class PcmReaderTests(SynchronousTestCase):
         """A file that cannot be read fails the render."""
         folder = os.open("/", os.O_RDONLY)
         self.addCleanup(os.close, folder)
-        reader = PcmReader(PcmSamples("pcm_s16le", 4, 2, 1), folder, 60, Event())
+        reader = PcmReader(PcmSamples("pcm_s16le", 4, 2, 1), folder, deadline(), Event())
         error = self.assertRaises(RenderFailed, self.read, reader)
         self.assertEqual(error.message, "The source could not be read.")
 
     def test_timeout(self) -> None:
-        """No sample is read after the timeout."""
+        """No sample is read past the deadline."""
         self.assertRaises(RenderTimeout, self.read, self.reader(b"abcd", timeout=-1))
 
     def test_stopped(self) -> None:
         """No sample is read after the render was stopped."""
         stop = Event()
-        reader = PcmReader(PcmSamples("pcm_s16le", 0, 2, 1), self.file.fileno(), 60, stop)
+        reader = PcmReader(PcmSamples("pcm_s16le", 0, 2, 1), self.file.fileno(), deadline(), stop)
         self.file.write(b"abcd")
         self.file.flush()
         stop.set()

@@ -11,8 +11,10 @@ from threading import Event
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.media.probe import Probe
 from audioproxy.media.waveform_spec import WaveformSpec, readable_samples
 from audioproxy.process.pcm_reader import PcmReader
@@ -94,7 +96,8 @@ class PcmReaderTests(SynchronousTestCase):
                     form = readable_samples(options, found)
                     assert form is not None, name
                     with open(Path(folder, name), "rb") as file:
-                        stream = PcmReader(form, file.fileno(), 60, Event())
+                        deadline = Deadline(Clock(), 60)
+                        stream = PcmReader(form, file.fileno(), deadline, Event())
                         direct = render_document(stream, spec, form.frames)
                     through_pipe = BytesIO(decoded[name].tobytes())
                     self.assertEqual(direct, render_document(through_pipe, spec, None), name)
