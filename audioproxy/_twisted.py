@@ -1,4 +1,4 @@
-"""Private and undocumented parts of Twisted that the package uses, each behind one function.
+"""Private and undocumented parts of Twisted that the package uses, each in one place.
 
 ``tests/test_twisted.py`` and ``tests/test_twisted_server.py`` fail when a release makes one of them
 unnecessary or changes it.

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from audioproxy.media.command.conversion import SWRESAMPLE
-from audioproxy.process import programs as ffmpeg_capabilities_module
+from audioproxy.process import programs as programs_module
 from audioproxy.process.readiness import Readiness
 from tests.support.audio import render_all
 from tests.support.http import KEY, SALT
@@ -366,7 +366,7 @@ class RunTests(TapCase):
         self.add("short.flac", short_flac())
         programs = self.root / "programs"
         programs.mkdir()
-        self.patch(ffmpeg_capabilities_module, "_RETRY", 0.05)
+        self.patch(programs_module, "_RETRY", 0.05)
         for name in ("ffmpeg", "ffprobe", "setpriv"):
             os.symlink(shutil.which(name) or name, programs / name)
         self.patch(os, "environ", {**os.environ, "PATH": str(programs)})

@@ -149,6 +149,8 @@ class HttpClient:
         try:
             response = await result.wait()
         except Exception as error:
+            if not result.fired:
+                raise
             raise translate_error(error, progress_timeout.expired) from error
         finally:
             progress_timeout.cancel()

@@ -1,4 +1,4 @@
-"""Errors of outbound requests: two classes for all errors of Twisted's client."""
+"""Errors of outbound requests, in place of all errors of Twisted's client."""
 
 from __future__ import annotations
 

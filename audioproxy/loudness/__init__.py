@@ -25,13 +25,13 @@ from twisted.internet.defer import DeferredSemaphore
 
 from audioproxy.config import Config
 from audioproxy.engine import Engine
-from audioproxy.errors import InvalidOptions, IrregularSource, NothingDecoded
+from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.media.command.encoding import loudness_arguments, source_loudness_arguments
 from audioproxy.media.loudness import Gain, Loudness, LoudnessParser, Measurement, find_gain
 from audioproxy.process.decoder import DecoderPipe
-from audioproxy.render.job import ProbedSource
+from audioproxy.render.job import RETRIABLE, ProbedSource
 from audioproxy.urls import SourceLike, Variant, read_source
 
 __all__ = ["Gain", "Loudness", "LoudnessMeter", "Measurement", "find_gain"]
@@ -51,7 +51,7 @@ class LoudnessMeter:
 
         :param config: its limits of renders apply. At most ``max_concurrency`` sources are measured
             at the same time; the others wait.
-        :raises audioproxy.service.BootError: for a configuration that cannot be used.
+        :raises BootError: of `audioproxy.engine`, for a configuration that cannot be used.
         """
         self._engine = Engine(replace(config, variant_store=None), reactor)
         # The engine itself would reject requests that find no free slot.
@@ -87,7 +87,7 @@ class LoudnessMeter:
         return await self._slots.run(measure)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; no measurement is possible any more."""
         await self._engine.close()
 
     async def _decode(
@@ -100,10 +100,8 @@ class LoudnessMeter:
         while True:
             try:
                 return await decoder.decode(job.pipeline, job.descriptors, deadline, read)
-            except IrregularSource:
-                job = await preparer.resolve_irregular(job, deadline)
-            except NothingDecoded as refusal:
-                job = await preparer.resolve_short(job, refusal, deadline)
+            except RETRIABLE as refusal:
+                job = await preparer.resolve_again(job, refusal, deadline)
 
 
 def _read_report(on_progress: Callable[[float], object], pipe: DecoderPipe) -> Measurement:

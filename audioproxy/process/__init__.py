@@ -1,1 +1,1 @@
-"""Child processes: the encoder and the probe, with their pipes, deadlines and slots."""
+"""Child processes: ffmpeg and ffprobe, with their limits, pipes, deadlines and slots."""

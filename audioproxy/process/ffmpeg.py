@@ -137,7 +137,11 @@ class Ffmpeg:
             child = self._launch(
                 pipeline.encoder, {**opened, 1: output}, deadline, output_limit=limit
             )
-            yield Encoding(child, pipeline)
+            try:
+                yield Encoding(child, pipeline)
+            except BaseException:
+                child.stop()
+                raise
 
     async def run_to_pipe(
         self,

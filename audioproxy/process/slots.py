@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -81,10 +81,12 @@ class Slots:
         self._queue[waiter] = None
         self._depth_changed(self.depth)
         try:
-            await Deadline(self._clock, self._longest_wait, self._reject).limit(waiter)
-        except BaseException:
+            await Deadline(self._clock, self._longest_wait).limit(waiter)
+        except (TimeoutError, CancelledError) as error:
             del self._queue[waiter]
             self._depth_changed(self.depth)
+            if isinstance(error, TimeoutError):
+                raise self._reject() from None
             raise
 
     def _reject(self) -> QueueFull:

@@ -1,1 +1,1 @@
-"""Renders: preparation, states, output, write-back, and the registry that shares them."""
+"""Renders: the job, the loop and its states, the output, the write-back, and the registry."""

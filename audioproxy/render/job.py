@@ -18,6 +18,7 @@ from audioproxy.errors import (
     EncryptedSource,
     IrregularSource,
     NothingDecoded,
+    Refusal,
     RenderFailed,
     RenderTimeout,
     SourceTooLarge,
@@ -61,6 +62,9 @@ from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 # Irregular sources that a node remembers; each takes some 200 bytes.
 _IRREGULAR_SOURCES = 4096
+
+#: The refusals after which `Preparer.resolve_again` may find another job.
+RETRIABLE = (IrregularSource, NothingDecoded)
 
 _log = Logger()
 
@@ -203,22 +207,18 @@ class Preparer:
         """Let later jobs of a source begin with a decoder of their own."""
         self.irregular[source.opened.identity] = True
 
-    async def resolve_irregular(self, job: Job, deadline: Deadline) -> Job:
-        """Return the job of a source that a render has found irregular, with a decoder of its own.
+    async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
+        """Return the job of a second attempt.
 
-        :raises Refusal: as `resolve`.
-        """
-        self.remember_irregular(job.source)
-        return await self.resolve(job.source, deadline)
+        An irregular source gets a decoder of its own. A source that gave no audio is measured, and
+        padded if it is too short.
 
-    async def resolve_short(self, job: Job, refusal: NothingDecoded, deadline: Deadline) -> Job:
-        """Return the job of a source that gave no audio: measured, and padded if it is too short.
-
-        The source is measured, unless that cannot change the outcome.
-
-        :param refusal: of the first attempt; raised where a second one gives no audio either.
+        :param refusal: of the first attempt; raised where a second one cannot succeed.
         :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
+        if isinstance(refusal, IrregularSource):
+            self.remember_irregular(job.source)
+            return await self.resolve(job.source, deadline)
         if not may_need_length(job.source.options, job.source.probe):
             raise refusal
         try:

@@ -41,14 +41,14 @@ class RenderOutput:
         limit: int,
         header_bytes: int = 0,
         stated_length: StatedLength | None = None,
-        on_change: Callable[[], object] = lambda: None,
+        on_change: Callable[[RenderOutput], object] = lambda output: None,
     ) -> None:
         """Prepare an empty file for the encoder.
 
         :param header_bytes: the most bytes of headers that the encoder writes before any audio.
         :param stated_length: the length that is written into the headers, before a reader sees
             them.
-        :param on_change: called on every change, ahead of the followers.
+        :param on_change: called with the output on every change, ahead of the followers.
         :raises RenderFailed: where the file cannot be written.
         """
         self.size = 0
@@ -214,7 +214,7 @@ class RenderOutput:
             raise RenderFailed("The output could not be written to the disk.") from error
 
     def _notify(self) -> None:
-        self._on_change()
+        self._on_change(self)
         # A notified follower may add or remove others.
         for token, follower in list(self._followers.items()):
             if token in self._followers:

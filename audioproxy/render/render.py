@@ -30,7 +30,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.job import Job, Preparer, ProbedSource
+from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.write_back import RenderStorage, WriteBack
 
@@ -106,6 +106,8 @@ class Render:
         self._context = context
         self._request = request
         self._unregister = unregister
+        # A waveform is written at its end, so subscribers get it when the source is checked.
+        self._is_waveform = request.options.f == "peaks"
         self._write_back = WriteBack(context.storage, request.key)
         self._output: RenderOutput | None = None
         self._readable: SharedResult[RenderOutput] = SharedResult()
@@ -198,25 +200,6 @@ class Render:
             source.close()
         return output
 
-    @contextmanager
-    def _deadline(self) -> Iterator[Deadline]:
-        """Limit the time of a block.
-
-        At the deadline, all subscribers get the refusal at once. The render keeps its slot until
-        the child is dead and the disk has responded.
-        """
-        clock, timeout = self._context.clock, self._context.timeout
-        timer = clock.callLater(timeout, lambda: self._fail(RenderTimeout()))
-        try:
-            yield Deadline(clock, timeout, RenderTimeout)
-        except Refusal as refusal:
-            if not timer.active():
-                raise RenderTimeout from refusal
-            raise
-        finally:
-            if timer.active():
-                timer.cancel()
-
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
         """Return the whole output, after a second attempt where the first one was in vain."""
         preparer = self._context.preparer
@@ -224,20 +207,17 @@ class Render:
         while True:
             try:
                 return await self._run_job(job, deadline)
-            except IrregularSource:
+            except RETRIABLE as refusal:
                 if self.state is State.STREAMING:
-                    preparer.remember_irregular(job.source)
-                    _log.warn(
-                        "the source of {key} is irregular, as was found after its output had"
-                        " begun; its next render decodes it in a process of its own",
-                        key=self._request.key,
-                    )
+                    if isinstance(refusal, IrregularSource):
+                        preparer.remember_irregular(job.source)
+                        _log.warn(
+                            "the source of {key} is irregular, as was found after its output had"
+                            " begun; its next render decodes it in a process of its own",
+                            key=self._request.key,
+                        )
                     raise
-                job = await preparer.resolve_irregular(job, deadline)
-            except NothingDecoded as refusal:
-                if self.state is State.STREAMING:
-                    raise
-                job = await preparer.resolve_short(job, refusal, deadline)
+                job = await preparer.resolve_again(job, refusal, deadline)
             except DiskFull:
                 # Once more outside the store, while no client has a byte.
                 if not self._write_back.disk_filled():
@@ -256,7 +236,7 @@ class Render:
         output = await self._create_output(job.stated_length, deadline)
         target = output.descriptor, output.limit, deadline
         stderr = b""
-        if options.f == "peaks":
+        if self._is_waveform:
             spec = WaveformSpec.of(options, job.source.probe)
             await context.waveforms.write(job.pipeline, job.samples, job.descriptors, spec, *target)
         else:
@@ -267,6 +247,18 @@ class Render:
             raise NothingDecoded
         job.check_length(stderr)
         return output
+
+    async def _store(self, output: RenderOutput) -> bool:
+        """Write the finished output back, and return whether the store has it."""
+        context = self._context
+        if context.storage.store is None:
+            return False
+        stored = await self._write_back.commit(self._request, output)
+        if stored:
+            self._enter(State.STORED)
+        else:
+            context.metrics.write_failed()
+        return stored
 
     async def _create_output(
         self, stated_length: StatedLength | None, deadline: Deadline
@@ -289,40 +281,39 @@ class Render:
                 self._context.max_variant,
                 header_bytes,
                 stated_length,
-                self._follow_output,
+                self._follow,
             )
         except BaseException:
             scratch.close()
             raise
         return self._output
 
-    def _follow_output(self) -> None:
-        """Let subscribers read an output that has audio, and refuse them one that has failed.
+    @contextmanager
+    def _deadline(self) -> Iterator[Deadline]:
+        """Limit the time of a block.
 
-        A waveform is written at its end, so subscribers get it when the source is checked.
+        At the deadline, all subscribers get the refusal at once. The render keeps its slot until
+        the child is dead and the disk has responded.
         """
-        output = self._output
-        if output is None:
-            return
+        clock, timeout = self._context.clock, self._context.timeout
+        timer = clock.callLater(timeout, lambda: self._fail(RenderTimeout()))
+        try:
+            yield Deadline(clock, timeout, RenderTimeout)
+        except Refusal as refusal:
+            if not timer.active():
+                raise RenderTimeout from refusal
+            raise
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    def _follow(self, output: RenderOutput) -> None:
+        """Let subscribers read an output that has audio, and refuse them one that has failed."""
         if output.failure is not None:
             self._fail(output.failure)
-        elif (
-            self.state is State.ENCODING and output.has_audio and self._request.options.f != "peaks"
-        ):
+        elif self.state is State.ENCODING and output.has_audio and not self._is_waveform:
             self._enter(State.STREAMING)
             self._readable.fire(output)
-
-    async def _store(self, output: RenderOutput) -> bool:
-        """Write the finished output back, and return whether the store has it."""
-        context = self._context
-        if context.storage.store is None:
-            return False
-        stored = await self._write_back.commit(self._request, output)
-        if stored:
-            self._enter(State.STORED)
-        else:
-            context.metrics.write_failed()
-        return stored
 
     def _fail(self, refusal: Refusal) -> None:
         # A request that arrives from now on starts another render.

@@ -287,7 +287,7 @@ class ProxyChannel(HookedChannel):
 
     @property
     def seconds_stalled(self) -> float | None:
-        """The seconds for which the client has received nothing."""
+        """The seconds for which the client has received nothing although bytes wait for it."""
         return seconds_stalled(self.transport)
 
     def reject(self, refusal: Refusal | None = None) -> None:

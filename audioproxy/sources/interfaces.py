@@ -75,7 +75,7 @@ class OpenSource(Protocol):
 
 
 class SourceStore(Protocol):
-    """Opens sources of one kind, or of all kinds."""
+    """Opens sources of all schemes."""
 
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source.

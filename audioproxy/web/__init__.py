@@ -1,1 +1,1 @@
-"""HTTP resources: routing, response headers, bodies and the access log."""
+"""HTTP resources: routing, plans of responses, headers and bodies."""

@@ -110,6 +110,8 @@ class SlotsTests(SlotsCase):
         self.assertIsNone(first.outcome)
         self.clock.advance(0.1)
         self.assertIsInstance(first.outcome, QueueFull)
+        # The other waiter is still ahead of a further request; the one that gives up is not.
+        self.assertEqual(2, first.outcome.retry_after)
         self.assertEqual((slots.depth, self.depths), (1, [1, 2, 1]))
         self.clock.advance(5)
         self.assertIsNone(second.outcome)

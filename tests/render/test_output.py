@@ -240,7 +240,7 @@ class WatchTests(SynchronousTestCase):
         self.addCleanup(self.output.release)
         self.told: list[tuple[float, int]] = []
 
-    def record(self) -> None:
+    def record(self, _: RenderOutput) -> None:
         """Record the time and the size of a change."""
         self.told.append((self.clock.seconds(), self.output.size))
 
