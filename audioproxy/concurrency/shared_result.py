@@ -1,4 +1,4 @@
-"""Results that any number of coroutines wait for, alone, of calls by key, or of a counter."""
+"""Results with any number of waiters: of one event, of calls by key, and of a counter."""
 
 from __future__ import annotations
 
