@@ -115,7 +115,11 @@ class InstallTests(SynchronousTestCase):
         for name in ("sign", "verify"):
             status, text = alone.run("audioproxy", name, "--help")
             self.assertEqual((0, True), (status, "--env-file" in text), text)
-        for name, package in (("completion", "shtab"), ("warm", "cachetools"), ("doctor", "twisted")):
+        for name, package in (
+            ("completion", "shtab"),
+            ("warm", "cachetools"),
+            ("doctor", "twisted"),
+        ):
             status, text = alone.run("audioproxy", name)
             self.assertEqual(2, status, text)
             self.assertEqual(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cachetools import LRUCache, TTLCache
-
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.threads import ThreadRunner
-from audioproxy.files.scratch_files import ScratchSpace
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.media.command.inputs import Input
-from audioproxy.sources.https_origin import WINDOW, OriginClient
+from audioproxy.sources.https_origin import WINDOW
 from audioproxy.sources.https_states import (
     CopiedSource,
+    HttpsBackend,
     RangedSource,
     StateChanged,
     StatedSource,
@@ -24,34 +20,9 @@ from audioproxy.sources.interfaces import Look
 
 T = TypeVar("T")
 
-# Sources that a node remembers, and the seconds for which it downloads those that cannot be read
-# in place.
-_REMEMBERED_SOURCES = 4096
-_UNRELIABLE_SECONDS = 3600
 
-
-@dataclass
-class HttpsSources:
-    """Opens sources at the https hosts on the allowlist.
-
-    :ivar space: takes the copies of sources that cannot be read safely at the origin.
-    :ivar max_size: bytes of a copy.
-    :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
-    :ivar reliable: identities of sources whose origin has passed the test of `RangedSource`.
-    :ivar unreliable: sources whose origin has failed it, or contradicted itself.
-    """
-
-    origins: OriginClient
-    space: ScratchSpace
-    run_in_thread: ThreadRunner
-    max_size: int
-    ca_file: str | None
-
-    def __post_init__(self) -> None:
-        self.reliable: LRUCache[bytes, bool] = LRUCache(_REMEMBERED_SOURCES)
-        self.unreliable: TTLCache[bytes, bool] = TTLCache(
-            _REMEMBERED_SOURCES, _UNRELIABLE_SECONDS, self.origins.clock.seconds
-        )
+class HttpsSources(HttpsBackend):
+    """Opens sources at the https hosts on the allowlist."""
 
     async def open(self, source: HttpsSource) -> OpenHttpsSource:
         """Request the start of a source from its origin.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
+from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.concurrency.threads import await_uncancelled, read_in_thread
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, read_in_thread
 from audioproxy.errors import (
     Refusal,
     RenderFailed,
@@ -23,7 +24,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import USER_AGENT, Response
 from audioproxy.http_client.errors import TransportError
@@ -34,6 +35,7 @@ from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.sources.https_origin import (
     WINDOW,
     Disagreement,
+    OriginClient,
     OriginState,
     UnusableOrigin,
     read_body,
@@ -41,9 +43,10 @@ from audioproxy.sources.https_origin import (
 )
 from audioproxy.sources.interfaces import Look
 
-if TYPE_CHECKING:
-    from audioproxy.sources.https import HttpsSources
-
+# Sources that a node remembers, and the seconds for which it downloads those that cannot be read
+# in place.
+_REMEMBERED_SOURCES = 4096
+_UNRELIABLE_SECONDS = 3600
 # Seconds for which a response whose body is not read is kept: origins give up slow clients.
 _KEPT_SECONDS = 10
 # Seconds after which the target of a redirect is asked for again: it may be valid for a short time.
@@ -56,6 +59,30 @@ _CHANGED = "The source changed while it was read."
 T = TypeVar("T")
 
 _log = Logger()
+
+
+@dataclass
+class HttpsBackend:
+    """What the https sources of a node share.
+
+    :ivar space: takes the copies of sources that cannot be read safely at the origin.
+    :ivar max_size: bytes of a copy.
+    :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
+    :ivar reliable: identities of sources whose origin has passed the test of `RangedSource`.
+    :ivar unreliable: sources whose origin has failed it, or contradicted itself.
+    """
+
+    origins: OriginClient
+    space: ScratchSpace
+    run_in_thread: ThreadRunner
+    max_size: int
+    ca_file: str | None
+
+    def __post_init__(self) -> None:
+        self.reliable: LRUCache[bytes, bool] = LRUCache(_REMEMBERED_SOURCES)
+        self.unreliable: TTLCache[bytes, bool] = TTLCache(
+            _REMEMBERED_SOURCES, _UNRELIABLE_SECONDS, self.origins.clock.seconds
+        )
 
 
 class StateChanged(Exception):
@@ -77,7 +104,7 @@ class _State:
     :ivar descriptors: the descriptor of the copy, where there is one.
     """
 
-    sources: HttpsSources
+    sources: HttpsBackend
     source: HttpsSource
     origin: OriginState
     is_certain = False
