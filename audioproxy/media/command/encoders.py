@@ -14,10 +14,10 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.headers import (
     FLAC_LENGTH,
-    FRAGMENTED_MP4_LENGTH,
     MP3_LENGTH,
     WAV_LENGTH,
     LengthHeader,
+    fragmented_mp4_length,
 )
 
 # FF_QP2LAMBDA of libavutil: one step of quality, in the unit of -global_quality.
@@ -139,6 +139,9 @@ def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
 # a quarter of a percent larger. A fifth of a second gains only another 4 ms, and makes the file 1 %
 # larger than the default does.
 _PAGE_DURATION = ("-page_duration", "500000")
+# Samples that ffmpeg's AAC encoder adds ahead of the audio.
+_AAC_DELAY = 1024
+
 _FRAGMENTED = ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000")
 
 # The encoders of mp3 and opus also take 16-bit samples; resampled or mixed audio would be rounded
@@ -170,7 +173,7 @@ ENCODERS = {
         _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
         header_bytes=800,
-        length_header=FRAGMENTED_MP4_LENGTH,
+        length_header=fragmented_mp4_length(_AAC_DELAY),
     ),
     "flac": FormatEncoding(
         {"16": ("flac", "s16"), "24": ("flac", "s32")},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
@@ -24,10 +25,6 @@ _WAV_HEADER = 80 + 12
 _FACT = 12
 # The chunk of RF64 with sizes of 64 bits (EBU Tech 3306).
 _DS64 = 36
-
-# Samples that ffmpeg's AAC encoder adds ahead of the audio. ffmpeg 5.1 decodes them whether an edit
-# list skips them or not, and mutagen counts them, so none is written: the stated duration has them.
-_AAC_DELAY = 1024
 
 # Samples that libmp3lame adds ahead of the audio (ENCDELAY of LAME).
 _MP3_DELAY = 576
@@ -117,11 +114,11 @@ def _flac_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     yield 18, (int.from_bytes(header[18:26], "big") | form.samples).to_bytes(8, "big")
 
 
-def _mp4_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
+def _mp4_patches(delay: int, form: OutputForm, header: bytes) -> Iterator[Patch]:
     """Yield the durations of the movie, the track and the media (ISO/IEC 14496-12, 8.2 and 8.4)."""
     movie = header.index(b"mvhd")
     movie_rate = int.from_bytes(header[movie + 16 : movie + 20], "big")
-    samples = form.samples + _AAC_DELAY
+    samples = form.samples + delay
     movie_duration = -(-samples * movie_rate // form.rate)
     if max(samples, movie_duration) >= _MAX_32:
         return
@@ -172,5 +169,16 @@ WAV_LENGTH = LengthHeader(
     muxer_bytes=_DS64,
 )
 FLAC_LENGTH = LengthHeader(patches=_flac_patches)
-FRAGMENTED_MP4_LENGTH = LengthHeader(patches=_mp4_patches)
+
+
+def fragmented_mp4_length(delay: int) -> LengthHeader:
+    """Return how fragmented MP4 states its length.
+
+    :param delay: samples that the encoder adds ahead of the audio. ffmpeg 5.1 decodes them whether
+        an edit list skips them or not, and mutagen counts them, so there is no edit list: the
+        stated duration has them.
+    """
+    return LengthHeader(patches=partial(_mp4_patches, delay))
+
+
 MP3_LENGTH = LengthHeader(prefix=_mp3_prefix)

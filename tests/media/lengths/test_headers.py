@@ -9,11 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.headers import (
     FLAC_LENGTH,
-    FRAGMENTED_MP4_LENGTH,
     MP3_LENGTH,
     WAV_LENGTH,
     LengthHeader,
     OutputForm,
+    fragmented_mp4_length,
 )
 from audioproxy.media.lengths.mpeg_frame import RATES, FrameHeader
 
@@ -81,10 +81,12 @@ class M4aTests(SynchronousTestCase):
         header = b"\0\0\0\x6cmvhd" + struct.pack(">IIIII", 0, 0, 0, 1000, 0)
         header += b"\0\0\0\x5ctkhd" + struct.pack(">IIIIII", 3, 0, 0, 1, 0, 0)
         header += b"\0\0\0\x20mdhd" + struct.pack(">IIIII", 0, 0, 0, 44100, 0)
-        found = patched(FRAGMENTED_MP4_LENGTH, CD, header)
+        found = patched(fragmented_mp4_length(1024), CD, header)
         durations = [struct.unpack_from(">I", found, at)[0] for at in (24, 56, 84)]
         self.assertEqual(durations, [1024, 1024, 45124])
-        self.assertEqual(patched(FRAGMENTED_MP4_LENGTH, replace(CD, samples=2**32), header), header)
+        self.assertEqual(
+            patched(fragmented_mp4_length(1024), replace(CD, samples=2**32), header), header
+        )
 
 
 class Mp3Tests(SynchronousTestCase):
