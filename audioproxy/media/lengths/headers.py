@@ -160,17 +160,6 @@ def _crc_16(data: bytes) -> int:
     return value
 
 
-WAV_LENGTH = LengthHeader(
-    # Space for a fact chunk, to which the rest of the header is moved.
-    prefix=lambda form: bytes(_FACT),
-    patches=_wav_patches,
-    suffix=_wav_suffix,
-    muxer=_wav_muxer,
-    muxer_bytes=_DS64,
-)
-FLAC_LENGTH = LengthHeader(patches=_flac_patches)
-
-
 def fragmented_mp4_length(delay: int) -> LengthHeader:
     """Return how fragmented MP4 states its length.
 
@@ -181,4 +170,13 @@ def fragmented_mp4_length(delay: int) -> LengthHeader:
     return LengthHeader(patches=partial(_mp4_patches, delay))
 
 
+WAV_LENGTH = LengthHeader(
+    # Space for a fact chunk, to which the rest of the header is moved.
+    prefix=lambda form: bytes(_FACT),
+    patches=_wav_patches,
+    suffix=_wav_suffix,
+    muxer=_wav_muxer,
+    muxer_bytes=_DS64,
+)
+FLAC_LENGTH = LengthHeader(patches=_flac_patches)
 MP3_LENGTH = LengthHeader(prefix=_mp3_prefix)
