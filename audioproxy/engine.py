@@ -17,7 +17,6 @@ from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.http_client.client import ClientsByBundle, HttpClient, UnusableBundle
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.probe import Probe
 from audioproxy.observe.log_context import Logger
@@ -40,6 +39,7 @@ from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable, VariantStore
 
 if TYPE_CHECKING:
+    from audioproxy.http_client.client import ClientsByBundle, HttpClient
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 
@@ -102,7 +102,12 @@ class Engine:
         self._threads = threads = thread_per_call(reactor)
         self._blocking_calls = BlockingCalls(clock, threads)
         self._space = AnonymousSpace(self._blocking_calls.run_detached, self._folder)
-        self._clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
+        self._clients: ClientsByBundle | None = None
+        if config.has_outbound_requests:
+            # The client imports OpenSSL. S3 also imports botocore, which takes a tenth of a second.
+            from audioproxy.http_client.client import ClientsByBundle
+
+            self._clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
 
         self.presign: Callable[[str, int], str] | None = None
         self.store = self._make_store(config)
@@ -166,7 +171,8 @@ class Engine:
         :raises BootError: where one of them is not writable.
         """
         self._is_open = True
-        self._clients.open()
+        if self._clients is not None:
+            self._clients.open()
         try:
             check_folder(self._folder)
         except OSError as error:
@@ -224,7 +230,8 @@ class Engine:
         deadline = deadline or Deadline(self.clock, self.drain_timeout)
         if self.file_store is not None:
             await self.file_store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
-        await self._clients.close()
+        if self._clients is not None:
+            await self._clients.close()
 
     def close_now(self) -> None:
         """Remove everything from the store that a failed start left there."""
@@ -256,7 +263,7 @@ class Engine:
 
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
-            ca_file = settings.ca_bundle or self._clients.ca_file
+            ca_file = settings.ca_bundle or self._ca_file()
             self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
             openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
@@ -268,7 +275,7 @@ class Engine:
                 self._space,
                 self._threads,
                 config.max_src_bytes,
-                self._clients.ca_file,
+                self._ca_file(),
             ).open
         return SourceDispatcher(config.source_allowlist, openers)
 
@@ -324,7 +331,13 @@ class Engine:
             wanted = f"set it to path, or {endpoint_prefix}_ENDPOINT to a host name"
             raise BootError(Problem(f"{endpoint_prefix}_ADDRESSING", str(error), wanted)) from error
 
+    def _ca_file(self) -> str | None:
+        return None if self._clients is None else self._clients.ca_file
+
     def _client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
+        from audioproxy.http_client.client import UnusableBundle
+
+        assert self._clients is not None
         try:
             return self._clients.client(bundle)
         except UnusableBundle as error:

@@ -32,6 +32,7 @@ from audioproxy._twisted import (
     first_environment,
     forget_exit_signal,
     use_monotonic_clock,
+    without_openssl,
     write_to_log_file,
 )
 from audioproxy.config import Config, ConfigError, Problem, load
@@ -96,7 +97,8 @@ class _TwistdService(AudioProxy):
     """The service in a process of its own: with twistd's log, signal handlers and limits."""
 
     def __init__(self, options: Options) -> None:
-        from twisted.internet import reactor
+        with nullcontext() if options.config.has_outbound_requests else without_openssl():
+            from twisted.internet import reactor
 
         use_monotonic_clock(reactor)
         raise_descriptor_limit()

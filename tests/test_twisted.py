@@ -17,7 +17,7 @@ from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
-from audioproxy._twisted import (
+from audioproxy.http_client._twisted import (
     CarefulPool,
     abort_response,
     request_with_target,

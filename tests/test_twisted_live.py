@@ -63,3 +63,24 @@ class ProcessTests(SynchronousTestCase):
         kept, found = ended.stdout.split()
         self.assertEqual("False", kept, "`first_environment` is needless")
         self.assertEqual("True", found)
+
+    def test_without_openssl(self) -> None:
+        """The reactor imports OpenSSL, except `without_openssl`; later imports work again."""
+        program = (
+            "import sys\n"
+            "from audioproxy._twisted import without_openssl\n"
+            "{}import twisted.internet.reactor\n"
+            "print('OpenSSL' in sys.modules)\n"
+            "import OpenSSL.SSL, twisted.internet.ssl\n"
+        )
+        imported = [
+            subprocess.run(
+                [sys.executable, "-c", program.format(block)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+            for block in ("", "with without_openssl(): ")
+        ]
+        self.assertEqual("True", imported[0], "`without_openssl` is needless")
+        self.assertEqual("False", imported[1])

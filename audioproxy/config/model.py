@@ -226,6 +226,15 @@ class Config:
             if getattr(self, name) is DERIVED:
                 object.__setattr__(self, name, derive(self))
 
+    @property
+    def has_outbound_requests(self) -> bool:
+        """Whether sources or variants are read over HTTP."""
+        return (
+            self.source_allowlist is not None
+            or self.source_s3.configured
+            or isinstance(self.variant_store, BucketStore)
+        )
+
 
 _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "variant_s3": lambda config: config.source_s3,

@@ -13,9 +13,9 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy._twisted import abort_response
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.files.streams import ConsumerGone, FileProducer, Readable
+from audioproxy.http_client._twisted import abort_response
 from audioproxy.http_client.errors import TransportError, translate_error
 
 # The timeout in seconds for a body that is collected in memory, and the seconds without progress

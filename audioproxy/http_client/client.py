@@ -21,15 +21,11 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
-from audioproxy._twisted import (
-    CarefulPool,
-    monotonic_clock,
-    request_with_target,
-    response_connection,
-)
+from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import Unusable
+from audioproxy.http_client._twisted import CarefulPool, request_with_target, response_connection
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,

@@ -139,6 +139,19 @@ class DefaultsTests(ConfigCase):
         self.assertEqual(built.variant_s3, S3Config("https://s3.example", "path"))
         self.assertEqual(replace(built, port=1).max_variant_bytes, 7)
 
+    def test_outbound_requests(self) -> None:
+        """Buckets and https sources need outbound requests; local files need none."""
+        identity = S3Config(access_key_id="id", secret_access_key="secret", region="eu-west-1")
+        local: dict[str, Any] = {"local_root": "/", "variant_store": FileStore("/")}
+        for settings, outbound in (
+            (local, False),
+            (local | {"source_allowlist": ("https://a.example/",)}, True),
+            (local | {"source_s3": identity}, True),
+            (local | {"variant_store": BucketStore("b"), "variant_s3": identity}, True),
+        ):
+            config = Config(allow_insecure=True, **settings)
+            self.assertEqual(config.has_outbound_requests, outbound, settings)
+
     def test_frozen(self) -> None:
         """A configuration cannot be changed."""
         config = Config(allow_insecure=True)
