@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -116,6 +117,21 @@ def without_openssl() -> Iterator[None]:
         yield
     finally:
         del sys.modules["OpenSSL"]
+
+
+def skip_log_prefixes() -> None:
+    """Stop the reactor from setting a log prefix for each event of a descriptor.
+
+    Twisted 26.10: ``epollreactor`` handles each event in ``log.callWithLogger``. It sets the prefix
+    of lines that do not state their origin, which `audioproxy.observe.logs` never shows. Without
+    this, a core serves 8 % fewer stored variants, measured in turn beside the same service. Other
+    reactors are not affected. Unnecessary when the reactor sets no prefix, or when this is cheap.
+    """
+    try:
+        module: Any = import_module("twisted.internet.epollreactor")
+    except ImportError:
+        return
+    module.log = SimpleNamespace(callWithLogger=lambda _owner, call, *arguments: call(*arguments))
 
 
 def forget_exit_signal(reactor: Any) -> None:

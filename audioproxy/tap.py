@@ -31,6 +31,7 @@ from twisted.python.usage import Options as UsageOptions
 from audioproxy._twisted import (
     first_environment,
     forget_exit_signal,
+    skip_log_prefixes,
     use_monotonic_clock,
     without_openssl,
     write_to_log_file,
@@ -109,7 +110,10 @@ class _TwistdService(AudioProxy):
         # Tests construct the options without twistd as their parent.
         self._twistd: Any = getattr(options, "parent", None) or {}
         self._writer, self._lines = _find_log(self._twistd, options.config.log_level, reactor)
-        access_log = log_request if self._lines is None else self._lines.request
+        access_log = log_request
+        if self._lines is not None:
+            access_log = self._lines.request
+            skip_log_prefixes()
         super().__init__(
             options.config, reactor, access_log, listens=True, listening=options.listening
         )

@@ -84,3 +84,36 @@ class ProcessTests(SynchronousTestCase):
         ]
         self.assertEqual("True", imported[0], "`without_openssl` is needless")
         self.assertEqual("False", imported[1])
+
+    def test_skip_log_prefixes(self) -> None:
+        """The reactor sets the log prefix of a descriptor for each of its events."""
+        program = (
+            "import socket\n"
+            "from twisted.internet import epollreactor, reactor\n"
+            "from twisted.internet.abstract import FileDescriptor\n"
+            "from twisted.python import context, log\n"
+            "from audioproxy._twisted import skip_log_prefixes\n"
+            "{}\n"
+            "ours, theirs = socket.socketpair()\n"
+            "class Reader(FileDescriptor):\n"
+            "    fileno = ours.fileno\n"
+            "    def logPrefix(self):\n"
+            "        return 'reader'\n"
+            "    def doRead(self):\n"
+            "        print(context.get(log.ILogContext)['system'])\n"
+            "        reactor.stop()\n"
+            "Reader(reactor).startReading()\n"
+            "theirs.send(b'x')\n"
+            "reactor.run()\n"
+        )
+        prefixes = [
+            subprocess.run(
+                [sys.executable, "-c", program.format(line)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+            for line in ("", "skip_log_prefixes()")
+        ]
+        self.assertEqual("reader", prefixes[0], "`skip_log_prefixes` is needless")
+        self.assertEqual("-", prefixes[1], "`epollreactor` has changed")
