@@ -167,7 +167,8 @@ def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[
             or not record.request.expected.reads_store
         ):
             continue
-        if entry.status == 304:
+        # Neither a 304 nor a request whose body is too long (400) gets as far as the store.
+        if entry.status in (304, 400):
             continue
         reached += 1
         # A client that left (499) may have left before the store lookup was done.
