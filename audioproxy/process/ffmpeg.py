@@ -75,13 +75,18 @@ class Encoding:
 
     @property
     def is_readable(self) -> bool:
-        """Whether readers may see its output: no reader sees what precedes the first audio.
+        """Whether readers may see what it has written lately.
+
+        No reader sees what precedes the first audio. Nor what follows the loss of the source: a
+        filter that looks ahead, such as loudnorm, ends with other samples than the source has.
 
         :raises IrregularSource: where the source needs a decoder of its own.
         """
         if self._pipeline.is_irregular(self._child.stderr):
             raise IrregularSource
-        return self._pipeline.has_checked(self._child.stderr)
+        return self._pipeline.has_checked(self._child.stderr) and not was_cut_short(
+            self._child.stderr
+        )
 
     def stop(self, refusal: Refusal) -> None:
         """Stop the encoder; `wait` raises the refusal."""

@@ -10,7 +10,14 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import IrregularSource, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
+from audioproxy.errors import (
+    IrregularSource,
+    OutputTooLarge,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    UpstreamUnavailable,
+)
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.encoders import ENCODERS
@@ -19,6 +26,7 @@ from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.output import RenderOutput
+from tests.media.test_diagnostics import CUT_SHORT
 from tests.support.processes import FakeSpawner, open_descriptors
 
 COMMAND = Pipeline(["ffmpeg"])
@@ -297,6 +305,21 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual((["TERM"], []), (self.spawner.last.signals, self.told))
         self.spawner.last.exit_and_end(255)
         self.refused(watching, IrregularSource)
+
+    def test_lost_source(self) -> None:
+        """Readers get nothing that is written after the source was lost, which is a 502."""
+        for message in CUT_SHORT:
+            self.setUp()
+            watching = self.watch()
+            self.spawner.last.write_stdout(b"before")
+            self.clock.advance(1)
+            self.spawner.last.write_stderr(message + b"\n")
+            self.spawner.last.write_stdout(b"after")
+            self.clock.advance(1)
+            self.assertEqual(([6], 6), ([size for _, size in self.told], self.output.size))
+            self.spawner.last.exit_and_end()
+            self.refused(watching, UpstreamUnavailable)
+            self.assertEqual(6, self.output.size)
 
     def test_crash(self) -> None:
         """If the check itself fails, the encoder is stopped, and the failure is logged."""
