@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import struct
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +9,6 @@ from twisted.internet.interfaces import (
     IDelayedCall,
     IHalfCloseableProtocol,
     IReactorTime,
-    ISystemHandle,
     ITCPTransport,
 )
 from twisted.internet.protocol import connectionDone
@@ -32,6 +27,7 @@ from audioproxy.server.request import (
     has_valid_encoding,
     has_valid_host,
 )
+from audioproxy.server.socket_state import has_unread, seconds_stalled
 from audioproxy.web.resource import BaseResource
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers
@@ -49,8 +45,6 @@ _SEND_BUFFER = 32 * 1024
 #: Seconds in which a response must begin after its client has closed the sending side. A client
 #: that is gone looks the same until bytes are sent to it.
 HALF_CLOSE_TIMEOUT = 1.0
-# ``tcpi_last_data_sent`` in Linux's ``struct tcp_info``: 8 bytes and 9 numbers of 32 bits precede.
-_LAST_DATA_SENT = 8 + 9 * 4
 #: The phases in which all input is ignored.
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
@@ -366,42 +360,3 @@ class ProxySite(Site):
         Twisted 26.10 has no setting for that: without a file of its own, a site logs each request
         to the log of the application.
         """
-
-
-# The server knows neither of these. It reads a socket only when the reactor reports it. It sends
-# into the system's buffer, and a player needs many seconds to receive that.
-
-
-def has_unread(transport: Any) -> bool:
-    """Return whether bytes have arrived that the transport has not read."""
-    if not ISystemHandle.providedBy(transport):
-        return False
-    handle: Any = transport.getHandle()
-    try:
-        return bool(handle.recv(1, socket.MSG_PEEK))
-    except OSError:
-        # Nothing has arrived, or the connection is lost.
-        return False
-
-
-def seconds_stalled(transport: Any) -> float | None:
-    """Return the seconds for which a client has received nothing although bytes wait for it.
-
-    :returns: 0 if the system accepts more bytes, so that it is the server's turn to send; None
-        where the system does not provide the time.
-    """
-    if not ISystemHandle.providedBy(transport):
-        return None
-    handle: Any = transport.getHandle()
-    writable = select.poll()
-    writable.register(handle, select.POLLOUT)
-    if writable.poll(0):
-        return 0.0
-    if sys.platform != "linux":
-        return None
-    try:
-        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_SENT + 4)
-        # A probe of a full window carries no data, so it does not restart this time.
-        return float(struct.unpack_from("I", info, _LAST_DATA_SENT)[0]) / 1000
-    except (OSError, struct.error):
-        return None

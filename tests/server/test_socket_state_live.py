@@ -15,7 +15,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import TestCase
 
-from audioproxy.server.channel import has_unread, seconds_stalled
+from audioproxy.server.socket_state import has_unread, seconds_stalled
 from tests.support.service import PATIENCE, until
 
 reactor: Any = _reactor
