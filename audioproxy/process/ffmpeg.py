@@ -82,11 +82,10 @@ class Encoding:
 
         :raises IrregularSource: where the source needs a decoder of its own.
         """
-        if self._pipeline.is_irregular(self._child.stderr):
+        stderr = self._child.stderr
+        if self._pipeline.is_irregular(stderr):
             raise IrregularSource
-        return self._pipeline.has_checked(self._child.stderr) and not was_cut_short(
-            self._child.stderr
-        )
+        return self._pipeline.has_checked(stderr) and not was_cut_short(stderr)
 
     def stop(self, refusal: Refusal) -> None:
         """Stop the encoder; `wait` raises the refusal."""
