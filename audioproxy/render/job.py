@@ -94,7 +94,7 @@ class ProbedSource:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that one attempt of a render runs and states.
+    """The commands of one attempt of a render, and what its output states.
 
     :ivar source: with everything that is known about it, such as its length.
     :ivar input: how ffmpeg opens the source.
@@ -204,7 +204,7 @@ class Preparer:
         return await self._build(source, measure, deadline)
 
     def remember_irregular(self, source: ProbedSource) -> None:
-        """Let later jobs of a source begin with a decoder of their own."""
+        """Record that the later jobs of a source need a decoder of their own."""
         self.irregular[source.opened.identity] = True
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:

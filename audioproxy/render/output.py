@@ -87,7 +87,7 @@ class RenderOutput:
         return self.size > self._header_bytes
 
     async def watch(self, encoding: Encoding, clock: IReactorTime) -> bytes:
-        """Let readers follow the encoder, and return the end of its stderr when it has succeeded.
+        """Check the file while the encoder runs, and return the end of its stderr on success.
 
         :raises OutputTooLarge: past the limit.
         :raises Refusal: as `Encoding.wait`.

@@ -308,7 +308,7 @@ class Render:
                 timer.cancel()
 
     def _follow(self, output: RenderOutput) -> None:
-        """Let subscribers read an output that has audio, and refuse them one that has failed."""
+        """Fire the subscribers when the output has audio, or has failed."""
         if output.failure is not None:
             self._fail(output.failure)
         elif self.state is State.ENCODING and output.has_audio and not self._is_waveform:

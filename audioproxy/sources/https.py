@@ -84,7 +84,7 @@ class OpenHttpsSource:
         return self._state.is_certain
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at the source: at the origin, or at a copy."""
+        """Return what a child sees of the source: at the origin, or in a copy."""
         self._looking += 1
         try:
             return await self._in_last_state(lambda state: state.inspect(deadline, look))

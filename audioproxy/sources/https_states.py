@@ -393,7 +393,7 @@ class CopiedSource(_State):
         self.descriptors = {SOURCE_DESCRIPTOR: self.file.descriptor}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at the file."""
+        """Return what a child sees of the file."""
         return await look(local_input())
 
     async def input(self) -> Input:

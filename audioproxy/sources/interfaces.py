@@ -36,7 +36,7 @@ class OpenSource(Protocol):
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at the source, and return what it sees.
+        """Return what a child sees of the source.
 
         :param look: given the input for ffprobe. It is cancelled and called again where the source
             turns out to be unreadable in this way.

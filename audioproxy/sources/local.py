@@ -73,7 +73,7 @@ class OpenLocalSource:
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at the inherited descriptor."""
+        """Return what a child sees of the inherited descriptor."""
         return await look(local_input())
 
     async def input(self, deadline: Deadline) -> Input:

@@ -58,7 +58,7 @@ class OpenS3Source:
         return self.source.canonical + b"\n" + self.validator
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Let a child look at a presigned URL.
+        """Return what a child sees of a presigned URL.
 
         It is valid for as long as a render may take: the store's clock may be some seconds ahead of
         this machine's.

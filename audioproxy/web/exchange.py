@@ -133,7 +133,10 @@ class Exchange:
             self._request.finish()
 
     def _set_head(self, plan: ResponsePlan) -> None:
-        """Have Twisted send this head with the first byte, in place of that of an earlier plan."""
+        """Set the status and the headers, which Twisted sends with the first byte.
+
+        Headers of an earlier plan are removed.
+        """
         headers: Headers = self._request.responseHeaders
         names = {name for name, _ in plan.headers}
         for name, _ in self.plan.headers:
