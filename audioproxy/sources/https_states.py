@@ -53,6 +53,8 @@ _KEPT_SECONDS = 10
 _TARGET_LIFETIME = 5
 # Seconds that the creation of a file for a copy may take.
 _CREATION_TIMEOUT = 30
+#: Share of the probe's time limit for the download of a source that cannot be read in place.
+DOWNLOAD_SHARE = 0.5
 
 _CHANGED = "The source changed while it was read."
 
@@ -288,15 +290,15 @@ class StatedSource(_State):
         self._copying: Deferred[None] | None = None
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Download the source, if it is small enough and half of the time is enough.
+        """Download the source, if it is small enough and `DOWNLOAD_SHARE` of the time is enough.
 
         Any other source is probed at the origin. The download continues: a render needs it.
 
         :raises StateChanged: where the source is downloaded.
         """
-        half = Deadline(self.sources.origins.clock, deadline.left() / 2)
+        share = Deadline(self.sources.origins.clock, deadline.left() * DOWNLOAD_SHARE)
         try:
-            copy = await half.limit(self._copy())
+            copy = await share.limit(self._copy())
         except (SourceTooLarge, TimeoutError):
             return await look(self._remote_input(ranges=False))
         raise StateChanged(copy)

@@ -16,6 +16,7 @@ from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.media.command import inputs
 from audioproxy.service import AudioProxy
+from audioproxy.sources import https_states
 from tests.sources.test_https_hosts_live import FakeResolver
 from tests.sources.test_https_live import (
     CHUNKED,
@@ -44,6 +45,7 @@ from tests.support.origins import (
 from tests.support.processes import open_descriptors
 from tests.support.servers import free_port
 from tests.support.service import (
+    PATIENCE,
     children,
     counter_increases,
     fetch,
@@ -371,7 +373,9 @@ class BrokenTests(TroubleCase):
         data = sound("a.wav", "20")
         slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
         url = self.origin.put("/a.wav", slow)
-        service = self.start(probe_timeout=2)
+        self.assertEqual(0.5, https_states.DOWNLOAD_SHARE)
+        self.patch(https_states, "DOWNLOAD_SHARE", 0.5 / PATIENCE)
+        service = self.start(probe_timeout=PATIENCE)
         info = await fetch(service.port, self.path(url, "info"))
         self.assertEqual((200, False), (info.status, "size" in info.document))
         self.origin.release()
@@ -478,13 +482,16 @@ class LeftoverTests(TroubleCase):
         urls.append(self.origin.put("/open", Redirect(target + query)))
         # The reactor opens a pipe with its first child process, and keeps it.
         first = self.start()
-        await fetch(first.port, self.path(urls[5], "info"))
+        self.assertEqual(200, (await fetch(first.port, self.path(urls[5], "info"))).status)
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=2, render_timeout=5)
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         responses = await self.fetch_all(service.port, paths)
-        self.assertLessEqual({200, 404, 415, 502}, {each.status for each in responses})
+        # On a busy machine, some exceed a time limit before they fail.
+        statuses = {each.status for each in responses}
+        self.assertLessEqual({404, 502}, statuses)
+        self.assertLessEqual(statuses, {200, 404, 415, 502, 504})
         # The client of this download disconnects while the download stalls.
         fetched = File(sound("a.wav"), **NO_RANGES)
         url = self.origin.put("/left", replace(fetched, sent=9, then="hold"))
