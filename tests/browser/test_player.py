@@ -53,9 +53,6 @@ def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
 class PlayerTests(NodeCase):
     """The player in a process of its own, on the command line and as its user sees and hears it."""
 
-    # Seconds. The scenarios play audio in real time; a busy machine takes three times as long.
-    timeout = 180
-
     def setUp(self) -> None:
         super().setUp()
         if not LIBRARY.is_dir():

@@ -23,7 +23,6 @@ from tests.render.test_failures_live import ScriptedEncoderCase, target, until_s
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.service import (
-    PATIENCE,
     Client,
     Process,
     ServiceCase,
@@ -393,8 +392,6 @@ class NodeLossTests(ClusterCase):
     # A node sends a redirect with one system call. In proxy mode, a stream from the bucket breaks
     # off when the node is killed.
     mode = "redirect"
-    # Many processes run at once, which takes long on a slow machine.
-    timeout = 4 * PATIENCE
 
     async def setUp(self) -> None:
         await super().setUp()

@@ -55,8 +55,6 @@ class ServerProtocol(Protocol):
 class RealTests(TestCase):
     """Real sockets behave like the simulated ones"""
 
-    timeout = 10
-
     def setUp(self) -> None:
         self.connections: list[ServerProtocol] = []
         self.answer = reply(200, b"hello")

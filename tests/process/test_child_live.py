@@ -16,6 +16,7 @@ from twisted.trial.unittest import TestCase
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.processes import open_descriptors
+from tests.support.service import PATIENCE, TEST_PATIENCE
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
@@ -23,7 +24,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 class RealCase(TestCase):
     """Real child processes of the real reactor."""
 
-    timeout = 20
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.launcher = Launcher(reactor, reactor, ENVIRONMENT)
@@ -33,7 +34,7 @@ class RealCase(TestCase):
         arguments: Sequence[str],
         descriptors: Mapping[int, int] | None = None,
         stdout_limit: int = 65536,
-        timeout: float = 15,
+        timeout: float = PATIENCE,
     ) -> Child:
         """Start a program."""
         return self.launcher.launch(

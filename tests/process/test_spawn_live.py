@@ -20,7 +20,7 @@ from audioproxy.process.spawn import (
     probe_limits,
     probe_parent_death_prefix,
 )
-from tests.support.service import reactor, until
+from tests.support.service import PATIENCE, TEST_PATIENCE, reactor, until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 MEMORY = 1 << 28
@@ -50,7 +50,7 @@ def is_running(pid: int) -> bool:
 class SpawnCase(TestCase):
     """Real child processes with limits."""
 
-    timeout = 20
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         limits = probe_limits(MEMORY)
@@ -59,7 +59,7 @@ class SpawnCase(TestCase):
             reactor, reactor, ENVIRONMENT, probe_parent_death_prefix(), limits=limits
         )
 
-    def start(self, *arguments: str, timeout: float = 15, **options: Any) -> Child:
+    def start(self, *arguments: str, timeout: float = PATIENCE, **options: Any) -> Child:
         """Start a program."""
         return self.launcher.launch(arguments, {}, timeout, stdout_limit=65_536, **options)
 
@@ -114,7 +114,7 @@ class LimitTests(SpawnCase):
             output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
             try:
                 child = self.launcher.launch(
-                    ["head", "-c", str(size), "/dev/zero"], {1: output}, 15, output_limit=5000
+                    ["head", "-c", str(size), "/dev/zero"], {1: output}, PATIENCE, output_limit=5000
                 )
                 self.assertEqual(number, (await child.wait()).signal)
                 self.assertEqual(5000, os.fstat(output).st_size)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from tests.support.service import PROJECT, Process, reactor, until
+from tests.support.service import PROJECT, TEST_PATIENCE, Process, reactor, until
 
 SECONDS, SEED = "1", "11"
 
@@ -16,8 +16,7 @@ SECONDS, SEED = "1", "11"
 class SoakTests(TestCase):
     """A fault run of a few seconds, with about half of the short variants of a longer run."""
 
-    # On a busy machine, a run takes many times as long.
-    timeout = 400
+    timeout = TEST_PATIENCE
 
     async def test_short_run(self) -> None:
         """Under load and faults every byte is right, nothing leaks, and all counters agree."""

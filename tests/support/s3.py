@@ -22,7 +22,7 @@ from minio.credentials import Credentials
 from minio.signer import presign_v4, sign_v4_s3
 
 #: Timeout of a request in seconds.
-_PATIENCE = 20
+_PATIENCE = 120
 
 #: What a user may do. Reading a missing object returns 403 instead of 404 with ``get``, which lacks
 #: the right to list. ``write`` includes reading, and ``keep`` also includes removing.

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.buckets import s3_server
 from tests.support.s3 import Check, Identity, S3Response
-from tests.support.service import PATIENCE, children
+from tests.support.service import TEST_PATIENCE, children
 
 HEADERS = {
     "content-type": "audio/mpeg",
@@ -20,7 +20,7 @@ HEADERS = {
 class BucketCase(TestCase):
     """Base class of tests with a bucket that has an object."""
 
-    timeout = 2 * PATIENCE
+    timeout = TEST_PATIENCE
     tls = False
 
     async def setUp(self) -> None:

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.support.buckets import s3_server
 from tests.support.names import resolving
-from tests.support.service import PATIENCE, short_flac
+from tests.support.service import PATIENCE, TEST_PATIENCE, short_flac
 
 RESOLVE = """
 import json, socket, sys
@@ -48,7 +48,7 @@ class NamesTests(SynchronousTestCase):
 class ChildrenTests(TestCase):
     """`resolving` in ffmpeg and ffprobe"""
 
-    timeout = 2 * PATIENCE
+    timeout = TEST_PATIENCE
 
     async def test_ffmpeg(self) -> None:
         """ffmpeg and ffprobe read a bucket by its host name with only PATH in the environment."""

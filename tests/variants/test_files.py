@@ -845,8 +845,6 @@ class CheckWritableTests(SynchronousTestCase):
 class ThreadTests(TestCase):
     """Commits in real threads."""
 
-    timeout = 20
-
     async def test_one_key(self) -> None:
         """Concurrent commits of one key, from two stores, leave one complete variant."""
         root = self.mktemp()
