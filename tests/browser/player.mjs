@@ -23,7 +23,7 @@ const foreignRequests = [];
 
 async function open(state = "") {
   const page = await context.newPage();
-  page.setDefaultTimeout(60_000);
+  page.setDefaultTimeout(120_000);
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
       consoleMessages.push(`${message.text()} ${message.location().url}`);
@@ -108,6 +108,11 @@ async function playFormat(seconds, format) {
   await page.locator("#waveform").click({ position: { x: 0.7 * width, y: height / 2 } });
   await page.waitForFunction(() => audio.seekable.length && audio.seekable.end(0) > 0);
   await page.locator("#state[data-state=HIT]").waitFor();
+  // On a busy machine, playback may reach the end between two looks of this script.
+  await page.evaluate(() => {
+    audio.loop = true;
+    return audio.ended && audio.play();
+  });
   await passes(page, 0.7 * seconds);
   await page.waitForFunction(() => loudness() > 0.02);
   const afterSeek = {

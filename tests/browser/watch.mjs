@@ -89,7 +89,7 @@ async function watch(page) {
 
 try {
   const page = await browser.newPage({ viewport: { width: 640, height: 640 } });
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(120_000);
   listen(page);
   const broken = new Promise((_, reject) => page.on("pageerror", reject));
   const seen = await Promise.race([watch(page), broken]);
