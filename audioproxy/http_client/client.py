@@ -33,7 +33,7 @@ from audioproxy.http_client.bodies import (
     BodyStream,
     RequestBody,
 )
-from audioproxy.http_client.connection_pool import PooledConnection, make_endpoint
+from audioproxy.http_client.connection import PooledConnection, make_endpoint
 from audioproxy.http_client.errors import TransportError, translate_error
 
 #: The User-Agent of all requests, including those of ffmpeg.

@@ -9,7 +9,7 @@ from twisted.internet.testing import StringTransport
 from twisted.protocols.policies import WrappingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.http_client.connection_pool import PooledConnection
+from audioproxy.http_client.connection import PooledConnection
 
 
 class PauseTests(SynchronousTestCase):
