@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from contextlib import suppress
 from itertools import count
 from random import Random
 
 from twisted.internet.defer import Deferred
 
 from tests.soak.good_clients import random_variant
-from tests.soak.lines import pause, wait_for
-from tests.soak.nodes import alive, encodes
+from tests.soak.lines import PATIENCE, pause, wait_for
+from tests.soak.nodes import alive, send_signal
 from tests.soak.records import RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig
 
@@ -63,16 +62,16 @@ class Faults:
         rig.journal.faults["node: kill -9"] += 1
         for record in rig.in_flight(node):
             record.causes.add("node killed")
-        # Stop the encoders, so that only the parent-death signal ends them. Leave out children that
-        # have not called ``exec`` yet: their parent-death signal is not set yet.
-        orphans = [pid for pid in node.children() if encodes(pid)]
+        # Stop the encoders, so that only the parent-death signal ends them. It is set before
+        # ``exec``.
+        orphans = node.encoders()
         for pid in orphans:
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
         await node.kill()
-        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
+        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), PATIENCE):
             rig.journal.errors.append("children outlived a killed node")
             for pid in orphans:
-                _signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         await arriving
         await self._start()
 
@@ -153,8 +152,3 @@ class Faults:
             if statuses == {200}:
                 self._rig.journal.errors.append("the store was back, but nothing was stored")
                 return
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

@@ -21,7 +21,7 @@ from tests.support.service import PROJECT
 _SECONDS = 14
 # Time limit of one run in seconds. A soak run that exceeds it is reported as a run without a
 # result. A test module that exceeds it ends this program with TimeoutExpired.
-_TIMEOUT = 200
+_TIMEOUT = 600
 _ROW = re.compile(r"^\| ([a-z -]+) \| ([0-9]+|good) \| .* \|$", re.MULTILINE)
 _NO_RESULT = "the run gave no result"
 _TRIAL = """\

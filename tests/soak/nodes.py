@@ -145,9 +145,9 @@ class Node:
                     found += map(int, (task / "children").read_text().split())
         return found
 
-    def encoders(self) -> int:
-        """Return the number of encoders that run."""
-        return sum(encodes(pid) for pid in self.children())
+    def encoders(self) -> list[int]:
+        """Return the encoders that run; children that have not called ``exec`` yet are left out."""
+        return [pid for pid in self.children() if encodes(pid)]
 
     def resident(self) -> int:
         """Return the resident memory in bytes."""
@@ -187,6 +187,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def encodes(pid: int) -> bool:

@@ -128,7 +128,7 @@ class Run:
         rig, peaks = self._rig, self._peaks
         while not self._over:
             peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
-            peaks["encoders"] = max(peaks["encoders"], rig.a.encoders())
+            peaks["encoders"] = max(peaks["encoders"], len(rig.a.encoders()))
             request = reactor.seconds()
             await rig.request(rig.a, good_clients.HEALTH, "health under load")
             rig.journal.health.append(reactor.seconds() - request)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from audioproxy.server.channel import HALF_CLOSE_TIMEOUT
 from tests.soak.good_clients import READY, gather, mistakes
-from tests.soak.lines import leaving, pause, wait_for
-from tests.soak.nodes import Metrics
+from tests.soak.lines import PATIENCE, leaving, pause, wait_for
+from tests.soak.nodes import Metrics, send_signal
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
+from tests.support.service import reactor
 
 _DISCONNECTS = 5
 
@@ -37,7 +38,7 @@ class WarmUp:
             request = rig.variant(options, source, cold=False)
             await rig.request(node, request, "warm-up")
             # The variant is stored after the response has ended.
-            await wait_for(lambda request=request: self._is_stored(request.key), 5)
+            await wait_for(lambda request=request: self._is_stored(request.key), PATIENCE)
             await rig.request(node, request, "warm-up")
             await rig.request(node, replace(request, method=b"HEAD"), "warm-up")
         refused = dict(mistakes(rig))
@@ -65,9 +66,13 @@ class WarmUp:
         running = [rig.request(node, rig.variant(*LONG_RENDER), "warm-up") for _ in range(CAPACITY)]
 
         async def come_and_go() -> None:
-            await wait_for(lambda: node.encoders() == CAPACITY, 5)
+            if not await wait_for(lambda: len(node.encoders()) == CAPACITY, PATIENCE):
+                self.problems.append("no queue formed")
+            # No slot becomes free before the check is over.
+            encoders = node.encoders()
+            for pid in encoders:
+                send_signal(pid, signal.SIGSTOP)
             stay = leaving(0.7, 0, gently=True)
-            first = len(rig.journal.records)
             short = rig.parameters.short[0]
             await gather(
                 *(
@@ -76,11 +81,13 @@ class WarmUp:
                 )
             )
             # A client that closes in order is given up when its response has not begun in time.
-            await pause(HALF_CLOSE_TIMEOUT + 0.3)
-            left = sum("client left" in v.causes for v in rig.journal.records[first:])
-            queued = await self._queued()
-            if left == _DISCONNECTS and node.encoders() == CAPACITY and queued:
+            given_up = reactor.seconds() + rig.parameters.timeout / 3
+            while (queued := await self._queued()) and reactor.seconds() < given_up:
+                await pause(0.1)
+            if queued:
                 self.problems.append(f"{queued} requests of clients that left still wait")
+            for pid in encoders:
+                send_signal(pid, signal.SIGCONT)
 
         await gather(*running, come_and_go())
 
