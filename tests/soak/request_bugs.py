@@ -197,7 +197,11 @@ def render_for_each_request() -> Patch:
 @detected_by("responses")
 def drain_at_once() -> Patch:
     """A shutdown does not wait for renders."""
-    return wrap(RenderRegistry, "drain", lambda original, self, seconds: original(self, 0))
+
+    def drain(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
+        return original(self, Deadline(self._context.clock, 0))
+
+    return wrap(RenderRegistry, "drain", drain)
 
 
 @detected_by("responses")

@@ -56,18 +56,18 @@ def lose_slot() -> Patch:
     return Slots, "hold", hold
 
 
-@detected_by("other errors")
+@detected_by("tests.process.test_child")
 def release_slot_early() -> Patch:
     """A slot is released before its child is dead."""
 
-    async def wait(original: Callable[..., Any], self: Child, timeout: float) -> Any:
+    async def wait(original: Callable[..., Any], self: Child) -> Any:
         def expire() -> None:
             self.stop()
-            self._reaped.fire(Failure(ChildTimeout()))
+            self._reaped.fire(Failure(ChildTimeout(0.0)))
 
-        expiry = self._clock.callLater(timeout, expire)
+        expiry = self._clock.callLater(self._timeout, expire)
         try:
-            return await original(self, timeout + 1)
+            return await original(self)
         finally:
             if expiry.active():
                 expiry.cancel()
