@@ -218,8 +218,10 @@ def fail_without_store() -> Patch:
 def drop_output_limit() -> Patch:
     """The size of an output is not limited."""
 
-    def create(original: Callable[..., None], self: RenderOutput, scratch: Any, _: int) -> None:
-        original(self, scratch, 1 << 60)
+    def create(
+        original: Callable[..., None], self: RenderOutput, scratch: Any, limit: int, *more: Any
+    ) -> None:
+        original(self, scratch, limit << 40, *more)
 
     return wrap(RenderOutput, "__init__", create)
 
