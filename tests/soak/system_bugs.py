@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from audioproxy import _twisted
 from audioproxy.concurrency import threads
 from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.media import diagnostics
 from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import child, prober, spawn
@@ -96,7 +97,7 @@ def probe_for_each_request() -> Patch:
     """Each request runs a probe of its own."""
 
     def probe(original: Callable[..., Any], self: Prober, *words: Any) -> Any:
-        self._running.clear()
+        self._running = SharedCalls()
         return original(self, *words)
 
     return wrap(Prober, "probe", probe)
