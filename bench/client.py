@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.request import urlopen
 
@@ -57,14 +58,12 @@ def fetch(port: int, path: str, *, whole: bool = True) -> Fetched:
         size = len(body)
         if not whole:
             return Fetched(now - start, now - start, size)
-        buffer = bytearray(_READ)
-        while count := connection.recv_into(buffer):
-            size += count
+        size += _read_to_end(connection)
         return Fetched(now - start, time.perf_counter() - start, size)
 
 
 class Crowd:
-    """Clients of one URL that read the headers of their responses and then nothing."""
+    """Clients of one URL that send their requests before any of them reads."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
         """Connect all clients, and send their requests."""
@@ -80,10 +79,22 @@ class Crowd:
             if not found or found[1] != b"200":
                 raise RuntimeError(f"one of {len(self._sockets)} clients got the response {found}")
 
+    def read_all(self) -> int:
+        """Read all responses at once, and return the bytes of the shortest."""
+        with ThreadPoolExecutor(len(self._sockets)) as pool:
+            return min(pool.map(_read_to_end, self._sockets))
+
     def leave(self) -> None:
         """Close all connections."""
         for connection in self._sockets:
             connection.close()
+
+
+def _read_to_end(connection: socket.socket) -> int:
+    buffer, size = bytearray(_READ), 0
+    while count := connection.recv_into(buffer):
+        size += count
+    return size
 
 
 def read(base: str, path: str) -> tuple[dict[str, str], bytes]:
