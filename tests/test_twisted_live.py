@@ -10,6 +10,18 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 
+def output_of(program: str, **variables: str) -> str:
+    """Run a Python program in a process of its own, with more variables, and return its stdout."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout.strip()
+
+
 class ProcessTests(SynchronousTestCase):
     """Exit and environment of twistd"""
 
@@ -29,15 +41,7 @@ class ProcessTests(SynchronousTestCase):
         forgetting = (
             "reactor.addSystemEventTrigger('during', 'shutdown', forget_exit_signal, reactor)\n"
         )
-        seen = [
-            subprocess.run(
-                [sys.executable, "-c", program.format(line)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for line in ("", forgetting)
-        ]
+        seen = [output_of(program.format(line)) for line in ("", forgetting)]
         self.assertEqual(
             str(int(signal.SIGTERM)), seen[0].split(".")[-1], "`forget_exit_signal` may be needless"
         )
@@ -53,14 +57,7 @@ class ProcessTests(SynchronousTestCase):
             "from audioproxy._twisted import first_environment\n"
             "print('LISTEN_FDS' in first_environment({}))\n"
         )
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "LISTEN_FDS": "0", "LISTEN_PID": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        kept, found = ended.stdout.split()
+        kept, found = output_of(program, LISTEN_FDS="0", LISTEN_PID="1").split()
         self.assertEqual("False", kept, "`first_environment` is needless")
         self.assertEqual("True", found)
 
@@ -73,15 +70,7 @@ class ProcessTests(SynchronousTestCase):
             "print('OpenSSL' in sys.modules)\n"
             "import OpenSSL.SSL, twisted.internet.ssl\n"
         )
-        imported = [
-            subprocess.run(
-                [sys.executable, "-c", program.format(block)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for block in ("", "with without_openssl(): ")
-        ]
+        imported = [output_of(program.format(block)) for block in ("", "with without_openssl(): ")]
         self.assertEqual("True", imported[0], "`without_openssl` is needless")
         self.assertEqual("False", imported[1])
 
@@ -106,14 +95,6 @@ class ProcessTests(SynchronousTestCase):
             "theirs.send(b'x')\n"
             "reactor.run()\n"
         )
-        prefixes = [
-            subprocess.run(
-                [sys.executable, "-c", program.format(line)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for line in ("", "skip_log_prefixes()")
-        ]
+        prefixes = [output_of(program.format(line)) for line in ("", "skip_log_prefixes()")]
         self.assertEqual("reader", prefixes[0], "`skip_log_prefixes` is needless")
         self.assertEqual("-", prefixes[1], "`epollreactor` has changed")
