@@ -21,8 +21,7 @@ from xml.etree import ElementTree
 from minio.credentials import Credentials
 from minio.signer import presign_v4, sign_v4_s3
 
-#: Timeout of a request in seconds.
-_PATIENCE = 120
+from tests.support.service import PATIENCE
 
 #: What a user may do. Reading a missing object returns 403 instead of 404 with ``get``, which lacks
 #: the right to list. ``write`` includes reading, and ``keep`` also includes removing.
@@ -223,7 +222,7 @@ class Requests:
             return S3Response(response.status, received, response.read())
 
     def _connect(self, name: str) -> HTTPConnection:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.connect()
         if self.ca_bundle:
             context = ssl.create_default_context(cafile=self.ca_bundle)
