@@ -66,7 +66,8 @@ class WallClockTests(ServiceCase):
         """Assert that a move of the wall clock changes nothing but the time in log lines."""
         process = self.twistd(PYTHONPATH=self.shim, AP_RENDER_TIMEOUT="10", AP_MAX_CONCURRENCY="2")
         port = await process.port()
-        # Neither encoder can end before the move.
+        # Neither response can end before the move: the encoder of one is stopped, and the client of
+        # the other does not read.
         late = await send(port, signed("/f:flac/sr:384000/plain/local://long.flac"))
         await until(lambda: late.received, "the first bytes of the late render")
         (late_encoder,) = encoders(process.pid)
@@ -86,9 +87,9 @@ class WallClockTests(ServiceCase):
         await until_hit(port, short)
         hit = await until(lambda: HIT.search(process.stdout), "a log line")
         stamp = datetime.fromisoformat(hit[1])
-        self.assertApproximates(seconds, stamp.timestamp() - time.time(), HOUR / 2)
+        self.assertApproximates(seconds, stamp.timestamp() - time.time(), 600)
         durations = [int(each) for each in re.findall(r"in (-?\d+)ms", process.stdout)]
-        self.assertTrue(all(0 <= each < HOUR * 500 for each in durations), durations)
+        self.assertTrue(all(0 <= each < 60_000 for each in durations), durations)
         process.signal(15)
         self.assertEqual(0, await process.end())
 

@@ -480,17 +480,18 @@ class LeftoverTests(TroubleCase):
         urls = [url + query for url in self.serve_faults()]
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
         urls.append(self.origin.put("/open", Redirect(target + query)))
-        # The reactor opens a pipe with its first child process, and keeps it.
+        # The reactor opens a pipe with its first child process, and keeps it. This service has
+        # ample time to find audio, and to find that words are none.
         first = self.start()
-        self.assertEqual(200, (await fetch(first.port, self.path(urls[5], "info"))).status)
+        alone = [await fetch(first.port, self.path(urls[index], "info")) for index in (5, 7)]
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=2, render_timeout=5)
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         responses = await self.fetch_all(service.port, paths)
+        statuses = {each.status for each in alone + responses}
+        self.assertLessEqual({200, 404, 415, 502}, statuses)
         # On a busy machine, some exceed a time limit before they fail.
-        statuses = {each.status for each in responses}
-        self.assertLessEqual({404, 502}, statuses)
         self.assertLessEqual(statuses, {200, 404, 415, 502, 504})
         # The client of this download disconnects while the download stalls.
         fetched = File(sound("a.wav"), **NO_RANGES)
