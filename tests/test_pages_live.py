@@ -1,0 +1,207 @@
+"""Every command of every page works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.http import KEY, SALT
+from tests.support.remote import RemoteCase
+from tests.support.servers import free_port
+from tests.support.service import (
+    PROJECT,
+    Process,
+    generate_audio,
+    reactor,
+    short_flac,
+    until,
+)
+
+SOUND = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1")
+
+#: The pages, in the order of a reader who tries one after the other: some use what an earlier one
+#: installs.
+PLACES = ("*.md", "docs/operations.md", "docs/*.md", "examples/*/README.md")
+PAGES = list(dict.fromkeys(page for place in PLACES for page in sorted(PROJECT.glob(place))))
+
+#: Code block of a page. Groups: its language and its text.
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Root of a folder of the system. In the test, it is the test's own folder.
+SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
+
+#: Command that runs until Ctrl-C, and what it prints when it accepts requests.
+SERVICE = re.compile(r"\bmake run|/twistd |/embed\.py")
+STARTED = re.compile(r"listening on port|^http://", re.MULTILINE)
+
+#: Bash programs in place of programs that change the system or run for minutes. They require that
+#: the files, units and targets on their command lines exist. Other tests run these.
+SUBSTITUTES = {
+    "apt-get": '[ "$1" = install ]',
+    "curl": 'PATH=${PATH#*:} exec curl --fail-with-body "$@"',
+    "docker": """case $1 in
+        build) [ -e deploy/container/Containerfile ] ;;
+        compose) [ -s compose.yaml ] && [ -s .env ] ;;
+        run) [[ "$*" =~ audioproxy:[0-9.]+$ ]] ;;
+    esac""",
+    "editor": '[ -s "$1" ] && if [[ $1 == *.env ]]; then cat "$HOME/settings" > "$1"; fi',
+    "haproxy": '[ -s "${!#}" ]',
+    # Only root can give a folder to another user.
+    "install": 'PATH=${PATH#*:} exec install "${@/#10001/$UID}"',
+    "kubectl": '[ -e "${!#}" ]',
+    "make": """PATH=${PATH#*:}
+    [ "$*" != run ] || exec make --old-file=install run
+    make --dry-run "$@" > /dev/null""",
+    "pip": '[ -e "${!#}/setup.cfg" ]',
+    "python3": """[ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
+    mkdir -p "$3/bin" && ln -s "$HOME/checkout/.venv/bin/audioproxy" "$HOME/bin/pip" "$3/bin/" """,
+    "systemctl": """for unit; do
+        [[ $unit != audioproxy.* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
+    done""",
+}
+
+#: Commands that ask package archives, which `tests.deploy.test_own_ffmpeg` replaces.
+LEFT_OUT = {"tools/ffmpeg/build --check build/ffmpeg\n"}
+
+
+def blocks() -> Iterator[tuple[str, str, str]]:
+    """Yield the page, the language and the text of each block."""
+    for page in PAGES:
+        for language, text in BLOCK.findall(page.read_text()):
+            yield page.name, language, text
+
+
+class PageTests(RemoteCase):
+    """The pages, read beside a terminal."""
+
+    async def setUp(self) -> None:
+        """Create a checkout, the folders of a system, and the settings of an installed service."""
+        await super().setUp()
+        self.home = self.root.parent
+        self.checkout = self.home / "checkout"
+        self.port, self.metrics_port = free_port(), free_port()
+        self.replaced = {
+            "127.0.0.1:4000": f"127.0.0.1:{self.port}",
+            "127.0.0.1:9568": f"127.0.0.1:{self.metrics_port}",
+            "https://audio.example": f"http://127.0.0.1:{self.port}",
+            "http://127.0.0.1:9000": self.server.endpoint,
+            "AWS_ACCESS_KEY_ID=minioadmin": f"AWS_ACCESS_KEY_ID={self.server.access_key}",
+            "AWS_SECRET_ACCESS_KEY=minioadmin": f"AWS_SECRET_ACCESS_KEY={self.server.secret_key}",
+            "AWS_REGION=us-east-1": f"AWS_REGION={self.server.region}",
+            "s3://variants": f"s3://{self.variants}",
+            "s3://masters": f"s3://{self.sources}",
+            "8080": str(free_port()),
+        }
+        for folder in (
+            *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
+            *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin"),
+        ):
+            (self.home / folder).mkdir(parents=True)
+        for name, program in SUBSTITUTES.items():
+            path = self.home / "bin" / name
+            path.write_text(f"#!/bin/bash\n{program}\n")
+            path.chmod(0o755)
+        for name in (
+            "docs",
+            "tools",
+            "Makefile",
+            "setup.cfg",
+            "pyproject.toml",
+            "audioproxy",
+            "tests",
+        ):
+            (self.checkout / name).symlink_to(PROJECT / name)
+        (self.checkout / ".venv").symlink_to(sys.prefix)
+        shutil.copytree(PROJECT / "deploy", self.checkout / "deploy")
+        unneeded = shutil.ignore_patterns("node_modules", "__pycache__")
+        shutil.copytree(PROJECT / "examples", self.checkout / "examples", ignore=unneeded)
+        example = self.checkout / "examples/embed.py"
+        example.write_text(self.here(example.read_text()))
+        (self.checkout / ".run/key").write_text(KEY.hex())
+        (self.checkout / ".run/salt").write_text(SALT.hex())
+        samples = self.checkout / ".run/samples"
+        for name in ("one.wav", "two.wav", "piece.wav"):
+            self.put(name, generate_audio(samples / name, *SOUND))
+        shutil.copy(short_flac(), self.home / "srv/audio/tone.flac")
+        shutil.copy(short_flac(), samples / "tone.flac")
+        settings = self.environment(
+            AP_LOCAL_ROOT=str(samples), AP_VARIANT_STORE=f"file://{self.home}/srv/variants"
+        )
+        text = "".join(f"{k}={v}\n" for k, v in settings.items() if k.startswith(("AP_", "AWS_")))
+        (self.home / "settings").write_text(text)
+
+    def here(self, text: str) -> str:
+        """Return a text with the ports, buckets and folders of this test."""
+        for usual, ours in self.replaced.items():
+            text = text.replace(usual, ours)
+        return SYSTEM_ROOT.sub(f"{self.home}/", text)
+
+    def run_block(self, block: str) -> Process:
+        """Start the commands of a block in the checkout, in a process group of their own."""
+        folders = [str(self.home / "bin"), *os.environ["PATH"].split(":")]
+        # Only the commands of an installed service find audioproxy without its folder.
+        if "/etc/audioproxy" in block:
+            folders.insert(1, str(self.home / "usr/local/bin"))
+        environ = {
+            "PATH": ":".join(folders),
+            "HOME": str(self.home),
+            "AP_PORT": str(self.port),
+            "AP_METRICS_PORT": str(self.metrics_port),
+            "PYTHONPATH": str(PROJECT),
+        }
+        bash = ("setsid", "bash", "-e", "-o", "pipefail", "-c", self.here(block))
+        process = Process()
+        reactor.spawnProcess(process, bash[0], bash, env=environ, path=str(self.checkout))
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.stop(process)))
+        return process
+
+    async def stop(self, process: Process) -> None:
+        """Press Ctrl-C and wait for the end of all programs in the block."""
+        if process.code is None:
+            os.killpg(process.pid, signal.SIGINT)
+            await process.end()
+
+    async def test_commands(self) -> None:
+        """Each shell block succeeds, in this order; a service runs until another one starts."""
+        started, service, failures = "", None, ""
+        for page, language, block in blocks():
+            if language != "sh" or block in (started, *LEFT_OUT):
+                continue
+            is_service = SERVICE.search(block) is not None
+            if is_service and service is not None:
+                await self.stop(service)
+            process = self.run_block(block)
+            await until(partial(self.is_done, process, is_service), f"the commands {block!r}")
+            if is_service:
+                started, service = block, process
+            if process.code:
+                failures += f"{page}: {block}{process.stdout}{process.stderr}\n"
+        self.assertFalse(failures, failures)
+
+    def is_done(self, process: Process, is_service: bool) -> bool:
+        """Return whether a process has ended, or is a service that has started."""
+        has_started = is_service and STARTED.search(process.stdout) is not None
+        return has_started or process.code is not None
+
+
+class BlockTests(SynchronousTestCase):
+    """The languages of the blocks, which decide what the test above runs."""
+
+    def test_languages(self) -> None:
+        """Each block names its language, and none but `sh` begins with a command."""
+        commands = {*SUBSTITUTES, "audioproxy", "twistd"}
+        odd = [
+            f"{page}: {block}"
+            for page, language, block in blocks()
+            if language not in ("ini", "js", "json", "python", "sh", "text")
+            or (language == "text" and commands & set(block.split("\n")[0].split()[:1]))
+        ]
+        self.assertEqual([], odd)
