@@ -57,7 +57,7 @@ test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers ## 
 	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_READERS=required AUDIOPROXY_SYSTEMD_ANALYZE=required \
-	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD); \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.support.whole_classes $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
 
 quick: dev ## run the tests that need no program and no server, for every save

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+import tests
+from tests.support import whole_classes
+from tests.support.whole_classes import test_cases
 
 ROOT = Path(__file__).parent
 
@@ -26,15 +30,6 @@ PORT_ARGUMENT = {
 }
 #: A skip without a reason.
 SILENT_SKIP = re.compile(r"raise \S*SkipTest(?:\(\))?$|skipTest\(\)|\bskip = True", re.M)
-
-
-def test_cases(suite: Any) -> Iterator[Any]:
-    """Yield the test cases in a suite."""
-    for each in suite:
-        if isinstance(each, Iterable):
-            yield from test_cases(each)
-        else:
-            yield each
 
 
 def broken_rules(case: Any) -> Iterator[str]:
@@ -67,14 +62,18 @@ class SuiteTests(SynchronousTestCase):
 
     def test_cases(self) -> None:
         """Every coroutine is awaited, and every test has a docstring that says what it promises."""
-        names = [
-            ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
-            for path in ROOT.rglob("test_*.py")
-            if "node_modules" not in path.parts
-        ]
-        cases = list(test_cases(TestLoader().loadByNames(names)))
+        cases = list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
         self.assertIn(self.id(), [case.id() for case in cases])
         self.assertEqual([], [complaint for case in cases for complaint in broken_rules(case)])
+
+    def test_whole_classes(self) -> None:
+        """`make test` runs every test of the suite, each class in one process."""
+        cases = list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
+        classes = list(whole_classes.testSuite())
+        self.assertEqual(len(cases), sum(each.countTestCases() for each in classes))
+        loaded = TestLoader().loadByNames([each.id() for each in classes])
+        self.assertEqual({case.id() for case in cases}, {case.id() for case in test_cases(loaded)})
+        self.assertEqual(len(classes), len({each.id() for each in classes}))
 
     def test_source(self) -> None:
         """No test opens a fixed port, and every skip has a reason."""
