@@ -12,8 +12,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
 from audioproxy.engine import Engine
-from audioproxy.errors import NotConfigured, NotFound
-from audioproxy.grammar.sources import SCHEMES, HttpsSource, LocalSource, S3Source, Source
+from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
+from audioproxy.grammar.sources import (
+    SCHEMES,
+    HttpsSource,
+    LocalSource,
+    S3Source,
+    Source,
+    parse_https,
+)
 from audioproxy.sources.dispatcher import SourceDispatcher
 from tests.support.http import Log
 from tests.support.stores import FakeSources
@@ -76,11 +83,33 @@ class SourcesTests(SynchronousTestCase):
         self.assert_refused(self.unset(("other",)), S3, NotFound)
         self.assertEqual(2, self.warnings("AWS_ACCESS_KEY_ID"))
 
-    def test_not_allowed(self) -> None:
-        """A source that is not on the allowlist is a 404, and its opener is not called."""
-        for source in (S3, HTTPS):
-            sources = SourceDispatcher(("other",), {})
-            self.assert_refused(sources, source, NotFound)
+    def test_allowlist(self) -> None:
+        """Only a source that an entry matches is opened; any other one is a 404, unopened."""
+        name, sub, subsub, _, address = hosts = (
+            *("origin.test", "a.origin.test", "b.a.origin.test", "xorigin.test", "127.0.0.1"),
+        )
+        # tests.grammar.test_allowlist has all forms of entries.
+        for entry, admitted in (
+            ("ORIGIN.Test", {name}),
+            ("*.Origin.TEST", {sub, subsub}),
+            ("*", {*hosts}),
+            (address, {address}),
+            ("origin.test:443", set()),
+            ("https://origin.test", set()),
+        ):
+            opened: list[str] = []
+
+            async def open_https(source: HttpsSource, opened: list[str] = opened) -> object:
+                opened.append(source.host)
+                raise UpstreamUnavailable
+
+            sources = SourceDispatcher(("nobody.test", entry), {"https": open_https})
+            for host in hosts:
+                source = parse_https(f"https://{host.replace('origin', 'Origin')}/a".encode())
+                error = UpstreamUnavailable if host in admitted else NotFound
+                self.assert_refused(sources, source, error)
+            self.assertEqual(admitted, {*opened}, entry)
+        self.assert_refused(SourceDispatcher(("other",), {}), S3, NotFound)
 
     def test_every_scheme(self) -> None:
         """Each scheme that a URL can have is opened or refused, whatever is set."""

@@ -17,7 +17,6 @@ from audioproxy.http_client import client as client_module
 from audioproxy.media.command import inputs
 from audioproxy.service import AudioProxy
 from audioproxy.sources import https_states
-from tests.sources.test_https_hosts_live import FakeResolver
 from tests.sources.test_https_live import (
     CHUNKED,
     NO_RANGES,
@@ -147,6 +146,11 @@ class TroubleCase(HttpsCase):
         """Serve behaviors from the origin, and return each URL with its expected status."""
         return [(self.origin.put(f"/{next(_numbers)}", each), status) for each in behaviors]
 
+    async def renders(self, service: AudioProxy, before: dict[str, float]) -> dict[str, float]:
+        """Return the increases of the counters of renders."""
+        counted = counter_increases(before, await scrape(service.metrics_port))
+        return {name: n for name, n in counted.items() if name.startswith("renders_total")}
+
 
 class StatusTests(TroubleCase):
     """Statuses of an origin, and the statuses that clients get for them"""
@@ -154,20 +158,16 @@ class StatusTests(TroubleCase):
     async def test_every_request(self) -> None:
         """Permanent errors give 404, temporary ones 502, other statuses without audio 415 (D48)."""
         service = self.start()
-        for status, codes in (
-            (404, (401, 405, 410)),
-            (502, (429, 501, 503)),
-            (415, (204, 304, 416)),
-        ):
-            rows = self.put_all([Status(code, body=b"") for code in codes], status)
+        # tests.sources.test_https has the other statuses.
+        for status, code in ((404, 410), (502, 503), (415, 204)):
+            ((url, _),) = rows = self.put_all([Status(code, body=b"")], status)
             for options in ("f:wav", "info"):
-                for response in await self.assert_refused(service, rows, options):
-                    cached = b"no-store" if status == 502 else b"max-age=10"
-                    self.assertEqual(cached, response["cache-control"])
-                for url, _ in rows:
-                    head = await fetch(service.port, self.path(url, options), b"HEAD")
-                    # HEAD does not read the source, so it cannot detect a 415.
-                    self.assertEqual(200 if status == 415 else status, head.status, url)
+                (response,) = await self.assert_refused(service, rows, options)
+                cached = b"no-store" if status == 502 else b"max-age=10"
+                self.assertEqual(cached, response["cache-control"])
+                head = await fetch(service.port, self.path(url, options), b"HEAD")
+                # HEAD does not read the source, so it cannot detect a 415.
+                self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
         """After a good response, an error has the status that it would have as the first response.
@@ -185,31 +185,15 @@ class StatusTests(TroubleCase):
         await self.assert_refused(self.start(), rows)
 
     async def test_unreachable(self) -> None:
-        """Unknown hosts, closed ports and servers that do not speak HTTP give 502."""
-        FakeResolver("nowhere.test").install(self)
-        service = self.start(source_allowlist=("localhost", "nowhere.test"))
+        """Closed ports and servers that do not speak HTTP give 502."""
         rows = self.put_all([Raw(b""), Raw(b"", "abort"), Raw(b"SSH-2.0\r\n")], 502)
-        rows += [("https://nowhere.test/a", 502), (f"https://localhost:{free_port()}/a", 502)]
-        for options in ("f:wav", "info"):
-            for response in await self.assert_refused(service, rows, options):
-                self.assertEqual("upstream_unavailable", response.error)
+        rows.append((f"https://localhost:{free_port()}/a", 502))
+        for response in await self.assert_refused(self.start(), rows):
+            self.assertEqual("upstream_unavailable", response.error)
 
 
 class StallTests(TroubleCase):
     """Timeouts of origins that stall"""
-
-    async def test_headers(self) -> None:
-        """An origin that stalls in the TLS handshake, or never ends its headers, gives 502."""
-        self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
-        endless_headers = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000))
-        slow_headers = EndlessResponse(OK, b"X-A: a\r\n", 0.02)
-        rows = self.put_all([STALL, Raw(OK, "hold"), slow_headers, endless_headers], 502)
-        rows.append((open_origin(self).url("/a").replace("http:", "https:"), 502))
-        service = self.start()
-        for options in ("f:wav", "info"):
-            await self.assert_refused(service, rows, options)
-        # Socket buffers hold some megabytes for each of the two requests.
-        self.assertLess(endless_headers.sent, 24_000_000)
 
     async def test_probe(self) -> None:
         """An origin that stalls in the test for ranges or in the probe gives 504.
@@ -219,16 +203,17 @@ class StallTests(TroubleCase):
         good = File(sound("a.wav", "20"))
         endless = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         service = self.start(probe_timeout=0.5)
+        behaviors = [
+            BehaviorSequence(STALL, matches=is_test, others=good),
+            *(
+                BehaviorSequence(each, matches=is_whole, others=good)
+                for each in (STALL, endless, replace(good, sent=9, then="hold"))
+            ),
+            replace(good, sent=9, then="hold", **NO_RANGES),
+        ]
+        rows = self.put_all(behaviors, 504)
         for options in ("f:wav", "info"):
-            behaviors = [
-                BehaviorSequence(STALL, matches=is_test, others=good),
-                *(
-                    BehaviorSequence(each, matches=is_whole, others=good)
-                    for each in (STALL, endless, replace(good, sent=9, then="hold"))
-                ),
-                replace(good, sent=9, then="hold", **NO_RANGES),
-            ]
-            responses = await self.assert_refused(service, self.put_all(behaviors, 504), options)
+            responses = await self.assert_refused(service, rows, options)
             self.assertEqual({"probe_timeout"}, {response.error for response in responses})
 
     async def test_body(self) -> None:
@@ -247,7 +232,8 @@ class StallTests(TroubleCase):
 
     async def test_body_once(self) -> None:
         """A body that stalls once is requested again, and the render succeeds."""
-        self.patch(inputs, "_STALL_TIMEOUT_US", 500_000)
+        # Short for the test, and long for an origin that serves on a busy machine.
+        self.patch(inputs, "_STALL_TIMEOUT_US", 2_000_000)
         good, service = File(sound("a.wav", "20")), self.start()
         stalls_once = odd_after_first(
             good, replace(good, sent=300_000, then="hold"), good, matches=has_offset
@@ -257,20 +243,28 @@ class StallTests(TroubleCase):
         self.assertGreater(stalls_once.match_count, 2)
 
     async def test_render(self) -> None:
-        """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT."""
+        """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT.
+
+        If a download takes half of AP_PROBE_TIMEOUT, ffprobe reads the source's URL instead.
+        """
+        self.assertEqual(0.5, https_states.DOWNLOAD_SHARE)
+        self.patch(https_states, "DOWNLOAD_SHARE", 0.5 / PATIENCE)
         good = sound("a.wav", "20")
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(good)
         slow = EndlessResponse(head + good[: len(good) // 2], b"a", 0.05)
-        held = File(good, sent=len(good) // 2, then="hold", **NO_RANGES)
-        service = self.start(probe_timeout=6, render_timeout=1)
+        held = File(good, sent=len(good) // 2, then="hold", **CHUNKED)
+        service = self.start(probe_timeout=PATIENCE, render_timeout=1)
         rows = self.put_all([slow, held], 504)
         before = await scrape(service.metrics_port)
         responses = await self.assert_refused(service, rows)
         self.assertEqual({"render_timeout"}, {response.error for response in responses})
+        info = await fetch(service.port, self.path(rows[1][0], "info"))
+        self.assertEqual((200, False), (info.status, "size" in info.document))
         # Clients get the 504 before the renders have ended.
-        outcome = 'renders_total{format="wav",outcome="render_timeout"}'
-        while counter_increases(before, await scrape(service.metrics_port)).get(outcome) != 2:
-            self.assertEqual([], self.log.errors)
+        await until(lambda: not children(), "the renders to end")
+        expected = {'renders_total{format="wav",outcome="render_timeout"}': 2}
+        self.assertEqual(expected, await self.renders(service, before))
+        self.assertEqual([], self.log.errors)
 
 
 class BrokenTests(TroubleCase):
@@ -291,19 +285,18 @@ class BrokenTests(TroubleCase):
         self.add("a.wav", data)
         service, good = self.start(max_concurrency=9), File(data)
         usual = await fetch(service.port, signed("/f:wav/plain/local://a.wav"))
-        cuts = [replace(good, sent=len(data) // 2, then=then) for then in ENDS]
         odd = [
-            *((bad, is_whole) for bad in cuts),
+            *((replace(good, sent=len(data) // 2, then=then), is_whole) for then in ENDS),
             *((bad, has_offset) for bad in self.failed_ranges(data)),
         ]
         behaviors = [odd_after_first(good, bad, good, matches=matches) for bad, matches in odd]
-        rows = self.put_all(behaviors, 200)
-        responses = await self.fetch_all(service.port, [self.path(url) for url, _ in rows])
+        paths = [self.path(url) for url, _ in self.put_all(behaviors)]
+        responses = await self.fetch_all(service.port, paths)
         for response, behavior, (bad, _) in zip(responses, behaviors, odd, strict=True):
             self.assertEqual((200, True), (response.status, response.complete), bad)
             self.assertEqual(usual.body, response.body, bad)
             self.assertGreater(behavior.match_count, 1, bad)
-        await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
+        await until(lambda: len(self.stored()) > len(odd), "everything to be stored")
 
     async def test_render(self) -> None:
         """A range request that fails permanently gives 502 or a broken stream.
@@ -312,14 +305,13 @@ class BrokenTests(TroubleCase):
         """
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
-        unreadable = [UnreadableAfter(good, half, then) for then in ENDS]
         closes, is_cut, *failed = *self.failed_ranges(data)[::2], Status(416), Status(503)
         behaviors = [
             *(
                 odd_after_first(
                     odd_after_first(good, bad, matches=has_offset), bad, matches=is_whole
                 )
-                for bad in unreadable
+                for bad in (UnreadableAfter(good, half, then) for then in ENDS)
             ),
             *(odd_after_first(good, bad, matches=has_offset) for bad in failed),
             # ffmpeg repeats these without end, so only two attempts fail.
@@ -337,11 +329,6 @@ class BrokenTests(TroubleCase):
         await self.assert_refused(service, self.put_all(cuts, 502))
         self.assertEqual(expected, await self.renders(service, before))
 
-    async def renders(self, service: AudioProxy, before: dict[str, float]) -> dict[str, float]:
-        """Return the increases of the counters of renders."""
-        counted = counter_increases(before, await scrape(service.metrics_port))
-        return {name: n for name, n in counted.items() if name.startswith("renders_total")}
-
     async def test_unsized(self) -> None:
         """A body of unknown length that is truncated gives 502, and starts no render (D48).
 
@@ -350,12 +337,9 @@ class BrokenTests(TroubleCase):
         """
         data = sound("a.wav", "20")
         behaviors = [
-            *(File(data, sent=at, **CHUNKED) for at in (1, 9000, -9000)),
-            *(
-                File(data, sent=sent, then="close_without_notify", **framing)
-                for sent in (len(data), len(data) // 2)
-                for framing in (UNTIL_CLOSE, CHUNKED)
-            ),
+            *(File(data, sent=at, **CHUNKED) for at in (9000, -9000)),
+            File(data, sent=len(data), then="close_without_notify", **UNTIL_CLOSE),
+            File(data, sent=len(data), then="close_without_notify", **CHUNKED),
         ]
         rows = self.put_all(behaviors, 502)
         service = self.start()
@@ -363,22 +347,9 @@ class BrokenTests(TroubleCase):
         for options in ("f:wav", "info"):
             for response in await self.assert_refused(service, rows, options):
                 self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
-            for url, _ in rows:
-                head = await fetch(service.port, self.path(url, options), b"HEAD")
-                self.assertEqual(200, head.status, url)
+        head = await fetch(service.port, self.path(rows[0][0]), b"HEAD")
+        self.assertEqual(200, head.status)
         self.assertEqual({}, await self.renders(service, before))
-
-    async def test_slow_chunks(self) -> None:
-        """If a download takes half of AP_PROBE_TIMEOUT, ffprobe reads the source's URL instead."""
-        data = sound("a.wav", "20")
-        slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
-        url = self.origin.put("/a.wav", slow)
-        self.assertEqual(0.5, https_states.DOWNLOAD_SHARE)
-        self.patch(https_states, "DOWNLOAD_SHARE", 0.5 / PATIENCE)
-        service = self.start(probe_timeout=PATIENCE)
-        info = await fetch(service.port, self.path(url, "info"))
-        self.assertEqual((200, False), (info.status, "size" in info.document))
-        self.origin.release()
 
     async def test_info(self) -> None:
         """If range requests to the origin fail, /info gives 502 and no document."""
@@ -417,18 +388,15 @@ class ReplacedTests(TroubleCase):
         For peaks and /info, a change gives 500.
         """
         data, service = sound("a.wav", "20"), self.start()
-        new_behaviors = (
-            File(data, etag='"2"', modified=None),
+        self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
+        changes = (
             File(data, etag='"2"', modified="another"),
             File(data[:-2]),
             Status(404),
             Redirect("/another"),
         )
-        self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
-        for options, number in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
-            behaviors = [
-                changed(File(data), new, is_state_request) for new in new_behaviors[:number]
-            ]
+        for options, number in (("f:wav", 4), ("f:peaks", 1), ("info", 1)):
+            behaviors = [changed(File(data), new, is_state_request) for new in changes[:number]]
             responses = await self.assert_refused(service, self.put_all(behaviors, 500), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
@@ -436,11 +404,10 @@ class ReplacedTests(TroubleCase):
     async def test_entity_tags_of_many_servers(self) -> None:
         """If several servers send different ETags for a file, its date and size are compared."""
         service, data = self.start(), sound("a.wav", "20")
-        for options in ("f:wav", "info"):
-            files = (File(data, etag=f'"{number}"') for number in range(9))
-            url = self.origin.put("/a", BehaviorSequence(*files))
-            response = await fetch(service.port, self.path(url, options))
-            self.assertEqual((200, True), (response.status, response.complete))
+        files = (File(data, etag=f'"{number}"') for number in range(9))
+        path = self.path(self.origin.put("/a", BehaviorSequence(*files)))
+        response = await fetch(service.port, path)
+        self.assertEqual((200, True), (response.status, response.complete))
 
 
 class LeftoverTests(TroubleCase):
@@ -453,9 +420,9 @@ class LeftoverTests(TroubleCase):
         self.patch(inputs, "_STALL_TIMEOUT_US", 300_000)
         flac = File(short_flac().read_bytes())
         behaviors: list[Behavior] = [
-            *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None), flac),
+            *(flac, File(b"No sound, but words.\n" * 500)),
+            *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None)),
             EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
-            File(b"No sound, but words.\n" * 500),
             replace(flac, zipped="always"),
             BehaviorSequence(flac, replace(flac, etag='"2"', modified=None)),
         ]
@@ -483,7 +450,7 @@ class LeftoverTests(TroubleCase):
         # The reactor opens a pipe with its first child process, and keeps it. This service has
         # ample time to find audio, and to find that words are none.
         first = self.start()
-        alone = [await fetch(first.port, self.path(urls[index], "info")) for index in (5, 7)]
+        alone = [await fetch(first.port, self.path(url, "info")) for url in urls[:2]]
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=2, render_timeout=5)
@@ -503,7 +470,6 @@ class LeftoverTests(TroubleCase):
         await service.stopService()
         self.origin.release()
         await until(lambda: not self.origin.protocols, "the connections to close")
-
         await until(
             lambda: "audioproxy" not in {each.name for each in threading.enumerate()},
             "the threads to end",
