@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.support.origins import (
 from tests.support.remote import (
     ABORTED,
     PASS,
-    Relay,
     RemoteCase,
     RequestAction,
     body_and_headers,
@@ -114,6 +112,7 @@ class ChangedTests(SourceRelayCase):
         old, new = noise("a.m4a", OLD), noise("a.m4a", NEW)
         for number in (2, 3):
             self.put("a.m4a", old)
+            del self.source.requests[:]
             self.replace(number, "a.m4a", new)
             response = await fetch(self.port, self.url("a.m4a", f"f:mp3/cb:{number}"))
             encoder_requests = list(filter(is_encoder_request, self.source.requests))
@@ -125,30 +124,29 @@ class ChangedTests(SourceRelayCase):
             else:
                 self.assertFalse(response.complete)
             self.assertEqual([], self.stored())
-            del self.source.requests[:]
 
     async def test_while_it_is_read(self) -> None:
         """A source replaced during a range request gives the old variant or a broken stream."""
-        self.put("a.wav", noise("a.wav", OLD))
-        self.put("new.wav", noise("a.wav", NEW))
-        path = self.url("a.wav", "f:flac")
+        for name, seed in (("a.wav", OLD), ("old.wav", OLD), ("new.wav", NEW)):
+            self.put(name, noise("a.wav", seed))
         self.source.limit = MID_SOURCE_BYTES
-        client = await send(self.port, path)
+        client = await send(self.port, self.url("a.wav", "f:flac"))
         await until(
             lambda: client.response and self.source.stalled, "a stalled connection to the store"
         )
         self.put("a.wav", noise("a.wav", NEW))
         self.source.release()
         response = await client.end()
-        new = await fetch(self.port, self.url("new.wav", "f:flac"))
+        old, new = [
+            await fetch(self.port, self.url(name, "f:flac")) for name in ("old.wav", "new.wav")
+        ]
+        self.assertNotEqual(new.body, response.body)
         if response.complete:
-            self.put("old.wav", noise("a.wav", OLD))
-            old = await fetch(self.port, self.url("old.wav", "f:flac"))
             self.assertTrue(old.body == response.body, "a mix of the old and the new source")
         else:
             await until(lambda: not encoders(), "the encoder to end")
-            self.assertEqual([key_of(new)], await self.until_stored())
-        self.assertNotEqual(new.body, response.body)
+            stored = await self.until_stored(2)
+            self.assertEqual(sorted([key_of(old), key_of(new)]), stored)
 
 
 class LostRangeTests(RemoteCase):
@@ -181,16 +179,17 @@ class LostRangeTests(RemoteCase):
         intact, *responses = [await client.end() for client in clients]
         self.assertEqual((200, True), (intact.status, intact.complete))
         complete_count = 1 + sum(recovers for _, recovers in rows)
-        self.assertEqual(complete_count, len(await self.until_stored(complete_count)))
+        stored = await self.until_stored(complete_count)
+        self.assertEqual(complete_count, len(stored))
         results = zip(rows, sequences, responses, strict=True)
         for number, ((behaviors, recovers), sequence, response) in enumerate(results):
             failing = [at for at, each in enumerate(behaviors, 1) if each != good]
             self.assertLessEqual(failing[0], sequence.match_count, number)
             self.assertEqual(recovers, response.status == 200 and response.complete, number)
-            self.assertEqual(recovers, key_of(response) in self.stored(), number)
+            self.assertEqual(recovers, key_of(response) in stored, number)
             if recovers:
-                stored = self.server.get(self.variants, key_of(response))
-                self.assertTrue(intact.body == response.body == stored.body, number)
+                variant = self.server.get(self.variants, key_of(response))
+                self.assertTrue(intact.body == response.body == variant.body, number)
 
     async def test_failed_range_of_ogg(self) -> None:
         """After a failed range request, an Ogg response has the whole audio or is incomplete.
@@ -219,10 +218,6 @@ class LostRangeTests(RemoteCase):
         )
 
 
-#: Expected bodies for the sources below, rendered once for all tests.
-_expected_bodies: dict[tuple[str, str], bytes] = {}
-
-
 class BrokenTests(SourceRelayCase):
     """Store connections that end while sources are probed and read."""
 
@@ -232,46 +227,54 @@ class BrokenTests(SourceRelayCase):
     #: A streamed render, a render that sends nothing before the source's end, and a probe.
     REQUESTS = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
 
-    async def stall_half_way(self) -> list[Client]:
+    async def stall_half_way(self, number: int = 0) -> list[Client]:
         """Stall the encoders in the middle of one source, and the probe at the start of another."""
-        self.put("a.flac", noise("a.flac", OLD))
-        self.put("b.flac", noise("a.flac", NEW))
+        for prefix in ("", "right-"):
+            self.put(f"{prefix}{number}-a.flac", noise("a.flac", OLD))
+            self.put(f"{prefix}{number}-b.flac", noise("a.flac", NEW))
         clients: list[Client] = []
         # The encoder reads FLAC with a single request. The probe has a lower limit, because it
         # would succeed with MID_SOURCE_BYTES.
         limits = (MID_SOURCE_BYTES, MID_SOURCE_BYTES, self.UNDETECTABLE_BYTES)
-        for limit, row in zip(limits, self.REQUESTS, strict=True):
+        for limit, (name, options) in zip(limits, self.REQUESTS, strict=True):
             self.source.limit = limit
-            clients.append(await send(self.port, self.url(*row)))
+            clients.append(await send(self.port, self.url(f"{number}-{name}", options)))
             await until(lambda: self.source.stalled == len(clients), "a stalled connection")
         await until(lambda: clients[0].response, "the headers")
         self.source.limit = None
         return clients
 
-    async def assert_recovered(self, clients: list[Client]) -> None:
-        """Require complete and correct responses, and stored variants."""
-        responses = [await client.end() for client in clients]
-        await self.until_stored(2)
-        for (name, options), response in zip(self.REQUESTS, responses, strict=True):
-            self.assertEqual((200, True), (response.status, response.complete), options)
-            self.assertTrue(await self.expected_body(name, options) == response.body, options)
-            if options != "info":
+    async def test_once(self) -> None:
+        """After a reset or a premature close the read is retried; responses are correct and stored.
+
+        A variant is that of a source whose connection does not break.
+        """
+        for number, end in enumerate((self.source.reset_all, self.source.close_cleanly)):
+            clients = await self.stall_half_way(number)
+            end()
+            responses = [await client.end() for client in clients]
+            for (name, options), response in zip(self.REQUESTS, responses, strict=True):
+                self.assertEqual((200, True), (response.status, response.complete), options)
+                right = await fetch(self.port, self.url(f"right-{number}-{name}", options))
+                self.assertTrue(right.body == response.body, options)
+            await self.until_stored(4 * (number + 1))
+            for response in responses[:2]:
                 stored = self.server.get(self.variants, key_of(response))
-                self.assertTrue(response.body == stored.body, options)
-        self.assertEqual([], self.log.errors)
+                self.assertTrue(response.body == stored.body)
+            self.assertEqual([], self.log.errors)
 
-    async def expected_body(self, name: str, options: str) -> bytes:
-        """Return the body for a source whose connection does not break."""
-        if (name, options) not in _expected_bodies:
-            self.put(f"right-{name}", noise("a.flac", OLD if name == "a.flac" else NEW))
-            _expected_bodies[name, options] = (
-                await fetch(self.port, self.url(f"right-{name}", options))
-            ).body
-        return _expected_bodies[name, options]
+    async def break_for_good(self) -> None:
+        """Close every connection from now on."""
+        self.source.rejects_connections = True
+        self.source.close_cleanly()
 
-    async def assert_not_recovered(self, clients: list[Client]) -> None:
-        """Require a broken stream, a 502 for the other requests, and an empty variant store."""
-        stream, *others = clients
+    async def test_for_good(self) -> None:
+        """If the store closes every connection, streams break and other requests return 502.
+
+        Over TLS, its port closes. Nothing is stored (D35).
+        """
+        stream, *others = await self.stall_half_way()
+        await self.break_for_good()
         for client in others:
             self.assert_refused(502, "upstream_unavailable", await client.end())
         broken = await stream.end()
@@ -282,30 +285,8 @@ class BrokenTests(SourceRelayCase):
         await self.source.close()
         self.source.rejects_connections = False
         self.source.open()
-        whole = await until_miss(self.port, self.url(*self.REQUESTS[0]))
+        whole = await until_miss(self.port, self.url("0-a.flac", "f:wav"))
         self.assertTrue(whole.complete and whole.body.startswith(broken.body))
-
-    async def test_reset_once(self) -> None:
-        """After a connection reset the read is retried; responses are correct and stored."""
-        clients = await self.stall_half_way()
-        self.source.reset_all()
-        await self.assert_recovered(clients)
-
-    async def test_closed_once(self) -> None:
-        """After a premature close the read is retried; responses are correct and stored."""
-        clients = await self.stall_half_way()
-        self.source.close_cleanly()
-        await self.assert_recovered(clients)
-
-    async def test_for_good(self) -> None:
-        """If the store closes every connection, streams break and other requests return 502.
-
-        Nothing is stored (D35).
-        """
-        clients = await self.stall_half_way()
-        self.source.rejects_connections = True
-        self.source.close_cleanly()
-        await self.assert_not_recovered(clients)
 
 
 class TLSBrokenTests(BrokenTests):
@@ -314,14 +295,9 @@ class TLSBrokenTests(BrokenTests):
     tls = True
     UNDETECTABLE_BYTES = 9000
 
-    async def test_for_good(self) -> None:
-        """If the store's port closes mid-read, streams break and other requests return 502.
-
-        Nothing is stored (D35).
-        """
-        clients = await self.stall_half_way()
+    async def break_for_good(self) -> None:
+        """Close the port and every connection."""
         await self.source.close()
-        await self.assert_not_recovered(clients)
 
 
 class GoneTests(SourceRelayCase):
@@ -332,84 +308,64 @@ class GoneTests(SourceRelayCase):
 
         A source that is deleted before the probe or the encoder reads it gives 404.
         """
-        self.put("a.flac", short_flac())
+
+        def remove() -> RequestAction:
+            self.server.remove(self.sources, "a.flac")
+            return PASS
+
         for fits in (is_signed_url, is_encoder_request):
-            self.source.rule = lambda request, fits=fits: ABORTED if fits(request) else PASS
-            response = await fetch(self.port, self.url("a.flac"))
-            self.assert_refused(502, "upstream_unavailable", response)
-
-            def remove(
-                request: ReceivedRequest, fits: Callable[[ReceivedRequest], bool] = fits
-            ) -> RequestAction:
-                if fits(request):
-                    self.server.remove(self.sources, "a.flac")
-                return PASS
-
-            self.source.rule = remove
-            self.assert_refused(404, "not_found", await fetch(self.port, self.url("a.flac")))
-            self.put("a.flac", short_flac())
+            for action, status, code in (
+                (lambda: ABORTED, 502, "upstream_unavailable"),
+                (remove, 404, "not_found"),
+            ):
+                self.put("a.flac", short_flac())
+                self.source.rule = lambda request, fits=fits, act=action: (
+                    act() if fits(request) else PASS
+                )
+                self.assert_refused(status, code, await fetch(self.port, self.url("a.flac")))
 
 
 class WrongStoreTests(RemoteCase):
     """Stores that are misconfigured, redirect, fail or do not listen."""
 
-    async def assert_refusals(
-        self, status: int, code: str, relay: Relay | None = None, **settings: object
-    ) -> None:
-        """Require a refusal of a variant and an info document, for GET and HEAD."""
-        service = await self.boot(source_s3=self.s3(relay, **settings))
-        for options in ("f:mp3", "info"):
-            response = await fetch(service.port, self.url("a.flac", options))
-            self.assertEqual((status, code), (response.status, response.error))
-            self.assertEqual((b"no-store", None), (response["cache-control"], response["etag"]))
-            head = await fetch(service.port, self.url("a.flac", options), b"HEAD")
-            self.assertEqual((status, b""), (head.status, head.body))
-
-    async def test_no_credentials(self) -> None:
-        """Without credentials, bucket sources return 500 and no request reaches the store."""
-        relay = self.relay()
-        no_credentials = {"access_key_id": None, "secret_access_key": None, "region": None}
-        await self.assert_refusals(500, "not_configured", relay, **no_credentials)
-        self.assertEqual([], relay.requests)
-
     async def test_wrong_region(self) -> None:
         """A region that the store does not have is a configuration error (500)."""
         self.require("region")
         self.put("a.flac", short_flac())
-        await self.assert_refusals(500, "not_configured", region="mars-north-1")
+        service = await self.boot(source_s3=self.s3(region="mars-north-1"))
+        for options in ("f:mp3", "info"):
+            response = await fetch(service.port, self.url("a.flac", options))
+            self.assertEqual((500, "not_configured"), (response.status, response.error))
+            self.assertEqual((b"no-store", None), (response["cache-control"], response["etag"]))
+            head = await fetch(service.port, self.url("a.flac", options), b"HEAD")
+            self.assertEqual((500, b""), (head.status, head.body))
 
-    async def test_redirect(self) -> None:
-        """A redirect from the store is a configuration error (500) and is not followed.
+    async def test_reads(self) -> None:
+        """If a lookup succeeds and reads fail, a 503 gives 502, and a 404 gives 404.
 
-        A redirect of ffprobe's requests only gives 415, and ffprobe does not follow it.
+        A redirect of ffprobe's requests gives 415, and ffprobe does not follow it. A redirect of
+        the lookup is a configuration error (500).
         """
         origin, elsewhere = open_origin(self), open_origin(self)
         path, good = f"/{self.sources}/a.flac", File(short_flac().read_bytes())
-        target_url = elsewhere.put(path, good)
-        for status in (301, 302, 307, 308):
-            origin.put(path, Redirect(target_url, status))
-            await self.assert_refusals(500, "not_configured", endpoint=origin.url(""))
-        origin.put(path, BehaviorSequence(Redirect(target_url), matches=is_read, others=good))
+        redirect = Redirect(elsewhere.put(path, good))
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
-        for options in ("f:mp3", "info"):
-            response = await fetch(service.port, self.url("a.flac", options))
-            self.assertEqual((415, "undecodable_source"), (response.status, response.error))
-        self.assertEqual([], elsewhere.connections)
-
-    async def test_errors(self) -> None:
-        """A 5xx or 429 response of the store results in 502 with no-store."""
-        origin = open_origin(self)
-        path, good = f"/{self.sources}/a.flac", File(short_flac().read_bytes())
-        slow = b"<Error><Code>SlowDown</Code></Error>"
-        for behavior in (Status(500), Status(503, (), slow), Status(599), Status(429)):
+        for behavior, status, code in (
+            (redirect, 500, "not_configured"),
+            (BehaviorSequence(redirect, matches=is_read, others=good), 415, "undecodable_source"),
+            *(
+                (BehaviorSequence(Status(failure), matches=is_read, others=good), status, code)
+                for failure, status, code in (
+                    (503, 502, "upstream_unavailable"),
+                    (404, 404, "not_found"),
+                )
+            ),
+        ):
             origin.put(path, behavior)
-            await self.assert_refusals(502, "upstream_unavailable", endpoint=origin.url(""))
-        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
-        for code, status in ((503, 502), (404, 404)):
-            # The lookup succeeds, and only reads fail.
-            origin.put(path, BehaviorSequence(Status(code), matches=is_read, others=good))
-            response = await fetch(service.port, self.url("a.flac"))
-            self.assertEqual(status, response.status)
+            for options in ("f:mp3", "info"):
+                response = await fetch(service.port, self.url("a.flac", options))
+                self.assertEqual((status, code), (response.status, response.error))
+        self.assertEqual([], elsewhere.connections)
 
     async def test_down(self) -> None:
         """An unreachable store results in 502; once it is back, requests succeed."""
