@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,10 @@ class LocalCase(SynchronousTestCase):
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
 
     def open(self, path: bytes) -> OpenLocalSource:
-        """Open a source."""
-        return self.successResultOf(Deferred.fromCoroutine(self.files.open(LocalSource(path))))
+        """Open a source, which is closed at the end of the test at the latest."""
+        opened = self.successResultOf(Deferred.fromCoroutine(self.files.open(LocalSource(path))))
+        self.addCleanup(opened.close)
+        return opened
 
     def refusal(self, path: bytes) -> Exception:
         """Return the refusal of a source."""
@@ -101,9 +103,34 @@ class LocalCase(SynchronousTestCase):
 class ServedTests(LocalCase):
     """Sources that are served."""
 
-    def test_file(self) -> None:
-        """Regular files in the root and in its subfolders are served."""
-        self.assertEqual((self.read(b"a.mp3"), self.read(b"in/b.mp3")), (b"one", b"two"))
+    def test_paths(self) -> None:
+        """Regular files inside the root are served, whatever their names and paths are.
+
+        A file name may contain any bytes, not only UTF-8 (D15). A path with ``..`` that stays
+        inside the root is served. Symbolic links inside the root are followed, also in chains.
+        """
+        # The link "round" leaves the root and leads back into it.
+        (self.place / "back").symlink_to(self.root / "in")
+        self.link(
+            {
+                "link.mp3": "in/b.mp3",
+                "absolute.mp3": self.root / "a.mp3",
+                "folder": "in",
+                "in/up.mp3": "../a.mp3",
+                "chain.mp3": "folder/up.mp3",
+                "round": self.place / "back",
+            }
+        )
+        names = (b"\xff\xfe.mp3", b"sp ace\n.mp3", "é.mp3".encode(), b"%2e.mp3", b"-i", b"...")
+        for name in names:
+            Path(os.fsdecode(os.fsencode(self.root) + b"/" + name)).write_bytes(name)
+        one = b"a.mp3 in/../a.mp3 in/deep/../../a.mp3 ./a.mp3 in/./../a.mp3 absolute.mp3"
+        expected = {
+            **{name: name for name in names},
+            **dict.fromkeys((*one.split(), b"folder/../a.mp3", b"chain.mp3"), b"one"),
+            **dict.fromkeys((b"in/b.mp3", b"link.mp3", b"folder/b.mp3", b"round/b.mp3"), b"two"),
+        }
+        self.assertEqual(expected, {path: self.read(path) for path in expected})
 
     def test_read(self) -> None:
         """Any range is read, in a thread that has a descriptor of its own (D57)."""
@@ -111,7 +138,6 @@ class ServedTests(LocalCase):
         for offset, count, data in ((0, 3, b"one"), (1, 1, b"n"), (2, 9, b"e"), (9, 9, b"")):
             found = self.successResultOf(Deferred.fromCoroutine(opened.read(offset, count)))
             self.assertEqual(found, data)
-        opened.close()
         threads = FakeThreads()
         self.files = LocalSources(str(self.root), threads.in_thread)
         opened = self.open(b"a.mp3")
@@ -123,8 +149,7 @@ class ServedTests(LocalCase):
 
     def test_read_error(self) -> None:
         """A range that cannot be read is a failed source: 502."""
-        (self.root / "sub.mp3").write_bytes(b"x")
-        opened = self.open(b"sub.mp3")
+        opened = self.open(b"a.mp3")
 
         def refuse(work: object) -> Deferred[bytes]:
             raise OSError(errno.EAGAIN, "no thread")
@@ -132,7 +157,6 @@ class ServedTests(LocalCase):
         self.patch(opened, "_run_in_thread", refuse)
         reading = Deferred.fromCoroutine(opened.read(0, 1))
         self.failureResultOf(reading, UpstreamUnavailable)
-        opened.close()
 
     def test_size_and_validator(self) -> None:
         """Size and validator follow the file's size and mtime (Local source confinement, 4)."""
@@ -140,19 +164,23 @@ class ServedTests(LocalCase):
             os.utime(self.root / "a.mp3", ns=times)
             opened = self.open(b"a.mp3")
             self.assertEqual((opened.size, opened.validator), (3, validator))
-            opened.close()
 
     def test_certain_identity(self) -> None:
-        """The identity of a file that was changed just now is uncertain; later, each is another."""
+        """The identity of a file that was changed just now is uncertain; later, each is another.
+
+        That of a file that was changed after it was opened stays uncertain.
+        """
         path = self.root / "a.mp3"
+        os.utime(path, (1, 1))
+        # The file that is replaced keeps its inode.
+        aside = self.place / "aside"
         seen = []
         for change in (
-            lambda: None,
+            lambda: os.utime(path, (2, 2)),
             lambda: path.write_bytes(b"two"),
-            lambda: os.utime(path, (1, 1)),
-            lambda: (path.unlink(), path.write_bytes(b"two"), os.utime(path, (1, 1))),
+            lambda: (path.rename(aside), path.write_bytes(b"two"), os.utime(path, (1, 1))),
+            lambda: None,
         ):
-            change()
             descriptor = os.open(path, os.O_RDONLY)
             status = os.fstat(descriptor)
             now = status.st_ctime
@@ -163,22 +191,12 @@ class ServedTests(LocalCase):
             for _ in range(2):
                 self.assertTrue(opened.has_certain_identity())
             seen.append(opened.identity)
+            change()
+            is_last = len(seen) == 4
+            self.assertIs(is_last, opened.has_certain_identity())
             opened.close()
             self.assertFalse(opened.has_certain_identity())
         self.assertEqual(len(set(seen)), 4)
-
-    def test_identity_of_changed_file(self) -> None:
-        """The identity of a file that was changed after it was opened is uncertain."""
-        path = self.root / "a.mp3"
-        for change in (lambda: path.write_bytes(b"two"), lambda: os.utime(path, (2, 2))):
-            os.utime(path, (1, 1))
-            descriptor = os.open(path, os.O_RDONLY)
-            status = os.fstat(descriptor)
-            opened = OpenLocalSource(descriptor, status, execute, lambda: status.st_ctime + 9)  # noqa: B023
-            self.assertTrue(opened.has_certain_identity())
-            change()
-            self.assertFalse(opened.has_certain_identity())
-            opened.close()
 
     def test_identity(self) -> None:
         """All names of a file have one identity, which other files and other states do not have."""
@@ -186,23 +204,16 @@ class ServedTests(LocalCase):
         os.link(self.root / "a.mp3", self.root / "hard.mp3")
         for name in ("a.mp3", "in/b.mp3"):
             os.utime(self.root / name, (1, 1))
-
-        def identity(path: bytes) -> bytes:
-            opened = self.open(path)
-            opened.close()
-            return opened.identity
-
-        one = identity(b"a.mp3")
+        one = self.open(b"a.mp3").identity
         for path in (b"link.mp3", b"hard.mp3", b"in/../a.mp3", b"folder/../a.mp3"):
-            self.assertEqual(one, identity(path), path)
-        self.assertNotEqual(one, identity(b"in/b.mp3"))
+            self.assertEqual(one, self.open(path).identity, path)
+        self.assertNotEqual(one, self.open(b"in/b.mp3").identity)
         os.utime(self.root / "a.mp3", (1, 2))
-        self.assertNotEqual(one, identity(b"a.mp3"))
+        self.assertNotEqual(one, self.open(b"a.mp3").identity)
 
     def test_how_it_is_opened(self) -> None:
         """A child inherits the file's descriptor and may use the file protocol only (D43)."""
         opened = self.open(b"a.mp3")
-        self.addCleanup(opened.close)
 
         async def look(opened: Input) -> Input:
             return opened
@@ -223,41 +234,6 @@ class ServedTests(LocalCase):
         again = os.open(os.devnull, os.O_RDONLY)
         opened.close()
         os.close(again)
-
-    def test_bytes(self) -> None:
-        """A file name may contain any bytes, not only UTF-8 (D15)."""
-        for name in (b"\xff\xfe.mp3", b"sp ace\n.mp3", "é.mp3".encode(), b"%2e.mp3", b"-i", b"..."):
-            Path(os.fsdecode(os.fsencode(self.root) + b"/" + name)).write_bytes(name)
-            self.assertEqual(self.read(name), name)
-
-    def test_dots_inside(self) -> None:
-        """A path with ``..`` that stays inside the root is served."""
-        for path in (b"in/../a.mp3", b"in/deep/../../a.mp3", b"./a.mp3", b"in/./../a.mp3"):
-            self.assertEqual(self.read(path), b"one", path)
-
-    def test_links_inside(self) -> None:
-        """Symbolic links to files and folders inside the root are followed, also in chains."""
-        # The link "round" leaves the root and leads back into it.
-        (self.place / "back").symlink_to(self.root / "in")
-        self.link(
-            {
-                "link.mp3": "in/b.mp3",
-                "absolute.mp3": self.root / "a.mp3",
-                "folder": "in",
-                "in/up.mp3": "../a.mp3",
-                "chain.mp3": "folder/up.mp3",
-                "round": self.place / "back",
-            }
-        )
-        for path, data in (
-            (b"link.mp3", b"two"),
-            (b"absolute.mp3", b"one"),
-            (b"folder/b.mp3", b"two"),
-            (b"folder/../a.mp3", b"one"),
-            (b"chain.mp3", b"one"),
-            (b"round/b.mp3", b"two"),
-        ):
-            self.assertEqual(self.read(path), data, path)
 
     def test_switched_root(self) -> None:
         """A root that is a symbolic link is resolved on each access; deployments may move it."""
@@ -288,32 +264,12 @@ class ServedTests(LocalCase):
 class RefusedTests(LocalCase):
     """Paths that are refused, all with the same 404."""
 
-    def test_missing(self) -> None:
-        """A missing file is a 404, whether its folder exists or not."""
-        self.assert_refused(b"b.mp3", b"in/a.mp3", b"no/b.mp3", b"no/../a.mp3", b"A.MP3")
+    def test_paths(self) -> None:
+        """Any path that does not lead to a file inside the root is a 404.
 
-    def test_climbing(self) -> None:
-        """A path that leaves the root, even to return, is a 404 (Local source confinement, 2)."""
-        self.assert_refused(
-            *b".. ../out/secret.mp3 in/../../out/secret.mp3 in/deep/../../../root/a.mp3".split(),
-            *b"../root/a.mp3 ./../root/a.mp3 in//../../root/a.mp3 ../rooted/secret.mp3".split(),
-        )
-
-    def test_absolute(self) -> None:
-        """An absolute path is a 404, even inside the root (Local source confinement, 2)."""
-        inside = os.fsencode(self.root / "a.mp3")
-        self.assert_refused(inside, b"/" + inside, b"/etc/passwd", b"/a.mp3")
-
-    def test_nul(self) -> None:
-        """A path with a NUL byte is a 404."""
-        self.assert_refused(b"a.mp3\0", b"\0", b"in\0/b.mp3", b"a.mp3\0.txt")
-
-    def test_never_decoded_again(self) -> None:
-        """A path is not percent-decoded a second time (Local source confinement, 2)."""
-        self.assert_refused(b"%61.mp3", b"in%2fb.mp3", b"%2e%2e/out/secret.mp3")
-
-    def test_links_outside(self) -> None:
-        """Symbolic links to files and folders outside the root are a 404, in chains too."""
+        That holds for a path that leaves the root, even to return, for an absolute path, and for a
+        directory; no path is percent-decoded a second time (Local source confinement, 2 and 3).
+        """
         self.link(
             {
                 "file.mp3": self.place / "out" / "secret.mp3",
@@ -323,28 +279,37 @@ class RefusedTests(LocalCase):
                 "chain.mp3": "in/chain.mp3",
                 "in/chain.mp3": "../file.mp3",
                 "top": "/",
+                "dangling.mp3": "gone.mp3",
+                "self.mp3": "self.mp3",
+                "one.mp3": "two.mp3",
+                "two.mp3": "one.mp3",
+                "loop": "in/loop",
+                "in/loop": "../loop",
             }
         )
+        inside = os.fsencode(self.root / "a.mp3")
         self.assert_refused(
+            # Missing files.
+            *b"b.mp3 in/a.mp3 no/b.mp3 no/../a.mp3 A.MP3".split(),
+            # Paths that leave the root.
+            *b".. ../out/secret.mp3 in/../../out/secret.mp3 in/deep/../../../root/a.mp3".split(),
+            *b"../root/a.mp3 ./../root/a.mp3 in//../../root/a.mp3 ../rooted/secret.mp3".split(),
+            # Absolute paths.
+            *(inside, b"/" + inside, b"/etc/passwd", b"/a.mp3"),
+            # NUL bytes, and escapes.
+            *(b"a.mp3\0", b"\0", b"in\0/b.mp3", b"a.mp3\0.txt"),
+            *(b"%61.mp3", b"in%2fb.mp3", b"%2e%2e/out/secret.mp3"),
+            # Links out of the root. After a link, ``..`` is the parent of the link's target.
             *b"file.mp3 relative.mp3 folder/secret.mp3 alike/secret.mp3 chain.mp3".split(),
-            # After a link, ``..`` is the parent of the link's target.
             *(b"top/etc/passwd", b"folder/../out/secret.mp3"),
+            # Dangling links, and loops of links.
+            *(b"dangling.mp3", b"self.mp3", b"one.mp3", b"loop/a.mp3"),
+            # Directories, and files used as directories.
+            *(b"in", b"in/", b".", b"./", b"in/..", b"in/deep/../.."),
+            *(b"a.mp3/", b"a.mp3/.", b"a.mp3/x", b"a.mp3/../a.mp3", b"in/b.mp3//"),
+            # Names and paths that are too long for the system.
+            *(b"a" * 256, b"in/../" * 900 + b"a.mp3"),
         )
-
-    def test_links_to_nowhere(self) -> None:
-        """Dangling symbolic links and loops of links are a 404."""
-        self.link({"dangling.mp3": "gone.mp3", "self.mp3": "self.mp3"})
-        self.link({"one.mp3": "two.mp3", "two.mp3": "one.mp3"})
-        self.link({"loop": "in/loop", "in/loop": "../loop"})
-        self.assert_refused(b"dangling.mp3", b"self.mp3", b"one.mp3", b"loop/a.mp3")
-
-    def test_directory(self) -> None:
-        """Directories, including the root, are a 404 (Local source confinement, 3)."""
-        self.assert_refused(b"in", b"in/", b".", b"./", b"in/..", b"in/deep/../..")
-
-    def test_file_as_directory(self) -> None:
-        """A path that uses a file as a directory is a 404."""
-        self.assert_refused(b"a.mp3/", b"a.mp3/.", b"a.mp3/x", b"a.mp3/../a.mp3", b"in/b.mp3//")
 
     def test_irregular(self) -> None:
         """A FIFO, without a wait for its writer, a socket and a device are a 404.
@@ -385,10 +350,6 @@ class RefusedTests(LocalCase):
         self.assertEqual([], report(b"a.mp3"))
         clock.advance(0.1)
         self.assertEqual(1, len(report(b"a.mp3", b"a.mp3")))
-
-    def test_too_long(self) -> None:
-        """A file name or a path that is too long for the system is a 404."""
-        self.assert_refused(b"a" * 256, b"in/../" * 900 + b"a.mp3")
 
     def test_system_errors(self) -> None:
         """Too many open files and a failing disk are a 502, not a 404 (Errors, 8)."""
@@ -448,52 +409,42 @@ class SwapTests(LocalCase):
         with (self.root / "a.mp3").open("ab") as file:
             file.write(b"more")
         self.assertFalse(unchanged())
-        opened.close()
 
-    def between(self, swap: Callable[[], object]) -> None:
-        """Call ``swap`` between the check of a path and the opening of its file."""
-        open_file, swaps = os.open, [swap]
+    def test_swapped(self) -> None:
+        """A file that becomes something else between the check and the opening is refused (D43).
 
-        def swap_and_open(*words: Any, **more: Any) -> int:
-            if swaps:
-                swaps.pop()()
-            return open_file(*words, **more)
-
-        self.patch(os, "open", swap_and_open)
-
-    def test_swapped_for_a_link(self) -> None:
-        """A file or folder that becomes a symbolic link after the check is not followed (D43)."""
-        (self.place / "out" / "b.mp3").write_bytes(b"secret")
-        for name, path, target in (("in", b"in/b.mp3", "."), ("a.mp3", b"a.mp3", "secret.mp3")):
-
-            def swap(name: str = name, target: str = target) -> None:
-                (self.root / name).rename(self.place / f"away-{name}")
-                (self.root / name).symlink_to(self.place / "out" / target)
-
-            self.between(swap)
-            self.assert_refused(path)
-
-    def test_swapped_for_something_else(self) -> None:
-        """A file that becomes a FIFO or directory, or is removed, after the check is refused.
-
-        The FIFO is refused without a wait.
+        A symbolic link is not followed, in place of a file or of its folder. A FIFO is refused
+        without a wait.
         """
-        for number, make in enumerate((os.mkfifo, os.mkdir, None)):
-            path = self.root / f"{number}.mp3"
-            path.write_bytes(b"one")
+        (self.place / "out" / "b.mp3").write_bytes(b"secret")
+        open_file = os.open
+        for number, (make, swapped, path) in enumerate(
+            (
+                (lambda path: path.symlink_to(self.place / "out"), "in", "in/b.mp3"),
+                (lambda path: path.symlink_to(self.place / "out/b.mp3"), "1.mp3", "1.mp3"),
+                (os.mkfifo, "2.mp3", "2.mp3"),
+                (os.mkdir, "3.mp3", "3.mp3"),
+                (lambda path: None, "4.mp3", "4.mp3"),
+            )
+        ):
+            if not (self.root / path).exists():
+                (self.root / path).write_bytes(b"one")
+            swaps = [make]
 
-            def swap(path: Path = path, make: Callable[[Path], None] | None = make) -> None:
-                path.unlink()
-                if make is not None:
-                    make(path)
+            def swap_and_open(*words: Any, swaps: Any = swaps, **more: Any) -> int:
+                if swaps:
+                    place = self.root / swapped  # noqa: B023
+                    place.rename(self.place / f"away-{number}")  # noqa: B023
+                    swaps.pop()(place)
+                return open_file(*words, **more)
 
-            self.between(swap)
-            self.assert_refused(os.fsencode(path.name))
+            self.patch(os, "open", swap_and_open)
+            self.assert_refused(path.encode())
+            self.assertEqual([], swaps)
 
     def test_path_replaced_later(self) -> None:
         """A child reads the file that was checked, even if its path was replaced later (D43)."""
         opened = self.open(b"a.mp3")
-        self.addCleanup(opened.close)
         (self.root / "a.mp3").unlink()
         (self.root / "a.mp3").symlink_to(self.place / "out" / "secret.mp3")
         descriptor = opened.descriptors[SOURCE_DESCRIPTOR]
