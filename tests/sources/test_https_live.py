@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -9,9 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from twisted.internet.error import CannotListenError
+from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import Config
 from tests.support.authority import Authority, Certificate
@@ -20,6 +25,7 @@ from tests.support.origins import (
     BehaviorSequence,
     File,
     ReceivedRequest,
+    Status,
     open_origin,
 )
 from tests.support.servers import Server
@@ -28,6 +34,7 @@ from tests.support.service import (
     counter_increases,
     fetch,
     generate_audio,
+    reactor,
     scrape,
     send,
     short_flac,
@@ -304,6 +311,70 @@ class InfoTests(HttpsCase):
             self.assertEqual((200, known), (info.status, "size" in info.document))
             self.assertEqual(200, (await fetch(fits.port, self.path(url))).status)
         self.assertEqual([], self.stored())
+
+
+class TrustTests(HttpsCase):
+    """Verification of certificates; CertificateTests of the remote attacks has the invalid ones."""
+
+    async def test_trusted(self) -> None:
+        """Chains with an intermediate and certificates for IPv4 addresses are trusted.
+
+        So are certificates for IPv6 addresses; the URL has the address in brackets.
+        """
+        chained = open_origin(self, authority().issue_through_another("localhost"))
+        ip_origin = open_origin(self, certificate("127.0.0.1", "::1"))
+        data = short_flac().read_bytes()
+        urls = [chained.put("/a", data), ip_origin.put("/a", data, "127.0.0.1")]
+        relay = ProxyFactory("127.0.0.1", ip_origin.port)
+        relay.noisy = False
+        with contextlib.suppress(CannotListenError):  # a machine without IPv6
+            port = reactor.listenTCP(0, relay, interface="::1")
+            self.addCleanup(port.stopListening)
+            urls.append(f"https://[0:0::1]:{port.getHost().port}/a")
+        service = self.start(source_allowlist=("localhost", "127.0.0.1", "::1"))
+        paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
+        for path, response in zip(paths, await self.fetch_all(service.port, paths), strict=True):
+            self.assertEqual((200, True), (response.status, response.complete), path)
+        hosts = {request.headers["host"].rpartition(":")[0] for request in ip_origin.requests}
+        self.assertEqual({"127.0.0.1", *["[::1]"] * (len(urls) - 2)}, hosts)
+
+    async def test_program(self) -> None:
+        """The program reads SSL_CERT_FILE from its environment, and exits if the file is empty."""
+        url = self.origin.put("/a", short_flac().read_bytes())
+        empty = self.root / "empty.pem"
+        empty.touch()
+        good, bad = (
+            self.twistd(SSL_CERT_FILE=str(bundle), AP_SOURCE_ALLOWLIST="localhost")
+            for bundle in (authority().bundle, empty)
+        )
+        response = await fetch(await good.port(), self.path(url))
+        self.assertEqual((200, True), (response.status, response.complete), good.stdout)
+        self.assertEqual(1, await bad.end())
+        self.assertRegex(bad.stdout + bad.stderr, r"(?m)^.*SSL_CERT_FILE: ")
+        self.assertNotIn("Traceback", bad.stdout + bad.stderr)
+
+
+class RefusalTests(HttpsCase):
+    """Refusals of sources"""
+
+    async def test_one_404(self) -> None:
+        """Refused and missing sources get equal responses; refused hosts get no connection."""
+        elsewhere = open_origin(self, certificate("127.0.0.1"))
+        refused = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
+        statuses = [self.origin.put(f"/{status}", Status(status)) for status in (401, 403, 410)]
+        urls = [refused, self.origin.url("/none"), "https://user@localhost/", "http://a", *statuses]
+        port, closed = self.start().port, self.start(source_allowlist=None).port
+        seen = set()
+        for number, url, options, method in (
+            *((port, *row) for row in product(urls, ("f:wav", "info"), (b"GET", b"HEAD"))),
+            (closed, self.origin.url("/a"), "f:wav", b"GET"),
+        ):
+            path = self.path(url, options)
+            response = await fetch(number, path, method, x_request_id=b"same")
+            self.assertEqual(404, response.status, url)
+            seen.add((method, response.body, tuple(response.headers_without_date)))
+        self.assertEqual(2, len(seen), seen)
+        self.assertEqual([], elsewhere.connections)
 
 
 _STARTED = re.compile(r"starting on (\d+)")
