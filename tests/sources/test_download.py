@@ -90,16 +90,21 @@ class DownloadCase(SynchronousTestCase):
         self.file.close()
         self.assertEqual(open_descriptors(), self.before)
 
-    def receive(self, stream: FakeStream, limit: int = 10**9) -> Deferred[int]:
-        """Start to download a stream into the file."""
-        self.stream = stream
-        consumer = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
-        return Deferred.fromCoroutine(consumer.receive(stream))
-
-    def renew_file(self) -> None:
-        """Replace the file by an empty one."""
+    def receive(
+        self, stream: FakeStream, limit: int = 10**9, in_thread: Any = None
+    ) -> Deferred[int]:
+        """Start to download a stream into a new file."""
         self.file.close()
         self.file = AnonymousFile()
+        self.stream = stream
+        run_in_thread = in_thread or self.threads.in_thread
+        consumer = FileConsumer(self.file.descriptor, limit, run_in_thread)
+        return Deferred.fromCoroutine(consumer.receive(stream))
+
+    def push(self, *sizes: int) -> None:
+        """Send pieces of the stream."""
+        for size in sizes:
+            self.stream.push(bytes(size))
 
     @property
     def written(self) -> bytes:
@@ -110,14 +115,10 @@ class DownloadCase(SynchronousTestCase):
 class ReceiveTests(DownloadCase):
     """`FileConsumer.receive`"""
 
-    def test_interface(self) -> None:
-        """`FileConsumer` implements Twisted's `IConsumer`."""
-        self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
-
     def test_bytes(self) -> None:
         """When a download ends, the file contains all bytes."""
+        self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
         for size in (0, 1, PIECE, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH):
-            self.renew_file()
             data = os.urandom(size)
             receiving = self.receive(FakeStream())
             for start in range(0, size, PIECE):
@@ -135,7 +136,6 @@ class ReceiveTests(DownloadCase):
         This also applies to a stream that ends before `send` returns.
         """
         for early in (False, True):
-            self.renew_file()
             receiving = self.receive(FakeStream(b"hello" * early, whole=early))
             if not early:
                 self.stream.push(b"hello")
@@ -153,7 +153,6 @@ class ReceiveTests(DownloadCase):
         It is never written by two threads at the same time.
         """
         self.patch(download_module, "_BATCH_SIZE", 16)
-        self.renew_file()
         receiving = self.receive(FakeStream())
         for step in steps:
             if step is None:
@@ -179,18 +178,13 @@ class ReceiveTests(DownloadCase):
         """During a write, one more batch is buffered, and then the stream is paused."""
         receiving = self.receive(FakeStream())
         pushed = 0
-        while not self.stream.paused:
-            self.stream.push(bytes(PIECE))
-            pushed += PIECE
-        self.assertEqual((pushed, self.threads.waiting), (2 * BATCH, 1))
-        for _ in range(5):
+        for _ in range(6):
             self.threads.run()
             self.assertFalse(self.stream.paused)
             while not self.stream.paused:
-                self.stream.push(bytes(PIECE))
+                self.push(PIECE)
                 pushed += PIECE
-            self.assertLessEqual(pushed - len(self.written), 2 * BATCH)
-            self.assertEqual(self.threads.waiting, 1)
+            self.assertEqual((pushed - len(self.written), self.threads.waiting), (2 * BATCH, 1))
         self.stream.end()
         self.threads.run()
         self.assertEqual(self.successResultOf(receiving), pushed)
@@ -200,57 +194,41 @@ class FailureTests(DownloadCase):
     """Failures of `FileConsumer.receive`."""
 
     def test_limit(self) -> None:
-        """A stream of exactly the limit is written; one more byte stops the stream."""
-        for pieces in ([b"x" * 10], [b"x"] * 10):
-            self.renew_file()
-            for limit in (10, 9):
-                receiving = self.receive(FakeStream(), limit=limit)
-                for piece in pieces:
-                    self.stream.push(piece)
-                self.assertIs(self.stream.gone, limit == 9)
-                if limit == 10:
-                    self.stream.end()
-                self.threads.run()
-                if limit == 10:
-                    self.assertEqual(self.successResultOf(receiving), 10)
-                else:
-                    self.failureResultOf(receiving, LimitExceeded)
+        """A stream of exactly the limit is written; one more byte stops the stream.
 
-    def test_limit_at_once(self) -> None:
-        """A stream that exceeds the limit before `send` returns fails, complete or not."""
+        This also applies to a stream that exceeds the limit before `send` returns.
+        """
+        for pieces in ((10,), (1,) * 10):
+            receiving = self.receive(FakeStream(), 10)
+            self.push(*pieces)
+            self.stream.end()
+            self.threads.run()
+            self.assertEqual(self.successResultOf(receiving), 10)
+            receiving = self.receive(FakeStream(), 9)
+            self.push(*pieces)
+            self.assertTrue(self.stream.gone)
+            self.threads.run()
+            self.failureResultOf(receiving, LimitExceeded)
         for whole in (True, False):
-            receiving = self.receive(FakeStream(b"x" * 11, whole), limit=10)
+            receiving = self.receive(FakeStream(b"x" * 11, whole), 10)
             self.assertTrue(self.stream.gone or whole)
             self.threads.run()
             self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_while_writing(self) -> None:
         """If the limit is exceeded during a write, the download waits for the thread and fails."""
-        receiving = self.receive(FakeStream(), limit=BATCH)
-        self.stream.push(bytes(BATCH))
-        self.stream.push(b"x")
+        receiving = self.receive(FakeStream(), BATCH)
+        self.push(BATCH, 1)
         self.assertTrue(self.stream.gone)
         self.assertNoResult(receiving)
         self.threads.run()
         self.failureResultOf(receiving, LimitExceeded)
 
     def test_full_disk(self) -> None:
-        """A full disk stops the stream and raises the system's OSError."""
-        with open("/dev/full", "wb", buffering=0) as full:
-            for size, ends in ((5, True), *product((BATCH, 2 * BATCH), (False, True))):
-                stream = FakeStream()
-                consumer = FileConsumer(full.fileno(), 10**9, self.threads.in_thread)
-                receiving = Deferred.fromCoroutine(consumer.receive(stream))
-                for _ in range(size // BATCH or 1):
-                    stream.push(bytes(min(size, BATCH)))
-                if ends:
-                    stream.end()
-                self.threads.run()
-                self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.ENOSPC)
-                self.assertTrue(stream.gone or ends)
+        """A full disk stops the stream and raises the system's OSError.
 
-    def test_full_disk_and_more(self) -> None:
-        """After a failed write, buffered bytes are not written."""
+        Buffered bytes are not written after a failed write.
+        """
         tried: list[int] = []
 
         def fail(descriptor: int, data: memoryview) -> int:
@@ -258,13 +236,19 @@ class FailureTests(DownloadCase):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         self.patch(os, "write", fail)
-        receiving = self.receive(FakeStream())
-        self.stream.push(bytes(BATCH))
-        self.stream.push(bytes(PIECE))
-        self.stream.end()
-        self.threads.run()
-        self.failureResultOf(receiving, OSError)
-        self.assertEqual(tried, [BATCH])
+        for pieces, ends in (
+            ((5,), True),
+            *product(((BATCH,), (BATCH, BATCH), (BATCH, PIECE)), (False, True)),
+        ):
+            tried.clear()
+            receiving = self.receive(FakeStream())
+            self.push(*pieces)
+            if ends:
+                self.stream.end()
+            self.threads.run()
+            self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.ENOSPC)
+            self.assertTrue(self.stream.gone or ends)
+            self.assertEqual(tried, [pieces[0]])
 
     def test_no_thread(self) -> None:
         """If no thread can be started, the download fails with the system's OSError."""
@@ -273,13 +257,10 @@ class FailureTests(DownloadCase):
             raise OSError(errno.EAGAIN, "can't start new thread")
 
         for size in (5, BATCH):
-            stream = FakeStream()
-            receiving = Deferred.fromCoroutine(
-                FileConsumer(self.file.descriptor, 10**9, no_thread).receive(stream)
-            )
-            stream.push(bytes(size))
-            if not stream.gone:
-                stream.end()
+            receiving = self.receive(FakeStream(), in_thread=no_thread)
+            self.push(size)
+            if not self.stream.gone:
+                self.stream.end()
             self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.EAGAIN)
 
     def test_stream_that_fails(self) -> None:
@@ -287,47 +268,36 @@ class FailureTests(DownloadCase):
 
         Buffered bytes are not written, since the file is closed next.
         """
-        for size in (5, BATCH, BATCH + PIECE):
-            self.renew_file()
+        for pieces, written in (((5,), 0), ((BATCH,), BATCH), ((BATCH, PIECE), BATCH)):
             receiving = self.receive(FakeStream())
-            for start in range(0, size, BATCH):
-                self.stream.push(bytes(min(size - start, BATCH)))
+            self.push(*pieces)
             error = TransportError("broken off")
             self.stream.end(error)
-            if size >= BATCH:
+            if written:
                 self.assertNoResult(receiving)
             self.threads.run()
             self.assertIs(self.failureResultOf(receiving).value, error)
-            self.assertEqual((0, size // BATCH * BATCH), (self.threads.waiting, len(self.written)))
+            self.assertEqual(written, len(self.written))
 
-
-class CancelledTests(DownloadCase):
-    """Cancellation of `FileConsumer.receive`."""
-
-    def test_idle(self) -> None:
-        """If no thread is writing, a cancelled download stops its stream and ends at once."""
-        receiving = self.receive(FakeStream())
-        self.stream.push(b"hello")
-        receiving.cancel()
-        self.assertTrue(self.stream.gone)
-        self.failureResultOf(receiving, CancelledError)
-        self.assertEqual(self.threads.waiting, 0)
-
-    def test_while_writing(self) -> None:
-        """A cancelled download waits for the thread that uses the file descriptor.
+    def test_cancelled(self) -> None:
+        """A cancelled download stops its stream, and waits for a thread that writes.
 
         This also applies if it is cancelled twice, or after the stream's end.
         """
-        for times, ended in ((1, False), (2, False), (1, True)):
+        for pieces, times, ended in (
+            ((5,), 1, False),
+            *(((BATCH,), times, False) for times in (1, 2)),
+            ((BATCH, 5), 1, True),
+        ):
             receiving = self.receive(FakeStream())
-            self.stream.push(bytes(BATCH))
+            self.push(*pieces)
             if ended:
-                self.stream.push(b"hello")
                 self.stream.end()
             for _ in range(times):
                 receiving.cancel()
             self.assertTrue(self.stream.gone or ended)
-            self.assertNoResult(receiving)
-            self.threads.run()
+            if pieces[0] == BATCH:
+                self.assertNoResult(receiving)
+                self.threads.run()
             self.failureResultOf(receiving, CancelledError)
             self.assertEqual(self.threads.waiting, 0)
