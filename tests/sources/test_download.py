@@ -181,7 +181,7 @@ class ReceiveTests(DownloadCase):
         for _ in range(6):
             self.threads.run()
             self.assertFalse(self.stream.paused)
-            while not self.stream.paused:
+            while not self.stream.paused and pushed < 100 * BATCH:
                 self.push(PIECE)
                 pushed += PIECE
             self.assertEqual((pushed - len(self.written), self.threads.waiting), (2 * BATCH, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 from twisted.internet.defer import Deferred
@@ -55,26 +56,33 @@ class SourceCase(ClientCase):
         return S3Sources(ObjectStore(settings, self.client), ca_file, 300)
 
     def begin_to_open(
-        self, bucket: str = "bucket", key: bytes = b"a.mp3"
+        self, *responses: bytes, bucket: str = "bucket", key: bytes = b"a.mp3"
     ) -> Deferred[OpenS3Source]:
-        """Start to open a source."""
+        """Start to open a source with these responses of the store."""
+        self.network.scripts[:] = responses
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
-    def open(self, response: bytes) -> OpenS3Source:
-        """Open a source with this response of the store."""
-        self.network.scripts.append(response)
-        opened = self.successResultOf(self.begin_to_open())
+    def open(self, response: bytes, *later: bytes) -> OpenS3Source:
+        """Open a source with this response of the store; later responses follow."""
+        opened = self.successResultOf(self.begin_to_open(response, *later))
         request = self.network.requests[-1]
         self.assertEqual((request.method, request.headers["range"]), ("GET", "bytes=0-0"))
         return opened
 
     def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return the input for ffmpeg, or for ffprobe."""
-        return self.result_of(
-            opened.input(self.deadline(seconds))
-            if whole
-            else opened.inspect(self.deadline(seconds), look)
-        )
+        deadline = self.deadline(seconds)
+        return self.result_of(opened.input(deadline) if whole else opened.inspect(deadline, look))
+
+    def options_of(self, opened: OpenS3Source) -> dict[str, str]:
+        """Return the options of the input for ffmpeg."""
+        options = self.input_of(opened).options
+        return dict(zip(options[::2], options[1::2], strict=True))
+
+    def wait_for_retry(self) -> None:
+        """Let the time pass until a store that cannot be reached is asked again."""
+        self.network.advance(1)
+        self.network.advance(1)
 
 
 class RequestBucketListTests(SourceCase):
@@ -126,85 +134,90 @@ class OpenTests(SourceCase):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
             used = tag if tag in usable else None
             self.assertEqual((used, (used or "").encode()), (opened.etag, opened.validator), tag)
-            self.assertEqual(used is not None, "-headers" in self.input_of(opened).options, tag)
+            self.assertEqual(used is not None, "-headers" in self.options_of(opened), tag)
 
     def test_key(self) -> None:
         """The bytes of the key are requested exactly."""
-        self.network.scripts.append(reply(200, length=5))
-        self.successResultOf(self.begin_to_open(key=b"a//..\xff%2F"))
+        self.successResultOf(self.begin_to_open(reply(200, length=5), key=b"a//..\xff%2F"))
         self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
 
     def test_refusals(self) -> None:
         """Missing and denied objects are 404, misconfigured stores 500, failing stores 502.
 
-        The refusal of a status 400 depends on the error code in its body.
+        The refusal of a status 400 depends on the error code in its body. A denied source logs an
+        info event and other errors a warning. A missing source, and one that is opened, log
+        nothing.
         """
-        for refusal, replies in (
-            (NotFound, [reply(404)]),
-            (NotFound, [reply(403)]),
-            (NotFound, [reply(401)]),
-            (NotFound, attempts(400, error("InvalidBucketName"))),
-            (NotFound, attempts(400, error("ExpiredToken"))),
-            (NotConfigured, [reply(301)]),
-            (NotConfigured, [reply(405)]),
-            (NotConfigured, attempts(400, error("AuthorizationHeaderMalformed"))),
-            (UpstreamUnavailable, attempts(429)),
-            (UpstreamUnavailable, attempts(500)),
-            (UpstreamUnavailable, attempts(503)),
+        self.open(InputTests.WHOLE)
+        denied, broken = LogLevel.info, LogLevel.warn
+        for refusal, level, status, code in (
+            (NotFound, None, 404, ""),
+            (NotFound, denied, 403, ""),
+            (NotFound, denied, 401, ""),
+            (NotFound, None, 400, "InvalidBucketName"),
+            (NotFound, denied, 400, "ExpiredToken"),
+            (NotConfigured, broken, 301, ""),
+            (NotConfigured, broken, 405, ""),
+            (NotConfigured, broken, 400, "AuthorizationHeaderMalformed"),
+            (UpstreamUnavailable, broken, 429, ""),
+            (UpstreamUnavailable, broken, 500, ""),
+            (UpstreamUnavailable, broken, 503, ""),
         ):
-            self.network.scripts += replies
-            self.exactly(self.begin_to_open(), refusal)
+            self.assertEqual([], self.log.events)
+            self.exactly(self.begin_to_open(*attempts(status, error(code))), refusal)
+            reason = f"status {status}{f', {code}' if code else ''}"
+            texts = {
+                denied: f"the bucket bucket refuses a source: {reason}",
+                broken: f"a source in bucket cannot be read: {reason}",
+            }
+            logged = [(event["log_level"], formatEvent(event)) for event in self.log.events]
+            self.assertEqual([(level, texts[level])] if level else [], logged)
+            self.log.events.clear()
 
     def test_unreachable(self) -> None:
         """A store that cannot be reached is a 502, not a 404."""
         self.network.refusal = ConnectionRefusedError()
         opening = self.begin_to_open()
-        self.network.advance(1)
-        self.network.advance(1)
+        self.wait_for_retry()
         self.exactly(opening, UpstreamUnavailable)
 
     def test_bucket_that_is_no_label(self) -> None:
         """With virtual addressing, a bucket whose name is no valid host label is a 404."""
         self.objects = self.make(addressing="virtual")
-        self.exactly(self.begin_to_open("my_bucket"), NotFound)
+        self.exactly(self.begin_to_open(bucket="my_bucket"), NotFound)
         self.assertEqual(self.network.names, [])
 
 
 class UnchangedTests(SourceCase):
     """`OpenS3Source.unchanged`"""
 
-    def unchanged(self, *responses: bytes) -> bool:
-        """Open a source, and return whether it is unchanged after these responses."""
-        opened = self.open(reply(200, length=5, headers=TAGGED))
-        self.network.scripts += responses
-        return self.result_of(opened.unchanged())
-
     def test_tag(self) -> None:
-        """A source with the same ETag is unchanged; with another ETag, or missing, it changed."""
+        """A source with the same ETag is unchanged; with another ETag, or missing, it changed.
+
+        If the store does not say whether a source has changed, it counts as unchanged. So does a
+        source without an ETag.
+        """
+        untagged = reply(200, length=5)
         other = reply(200, length=5, headers={"ETag": '"abd"'})
-        same = reply(200, length=5, headers=TAGGED)
-        for response, verdict in ((same, True), (other, False), (reply(404), False)):
-            self.assertIs(verdict, self.unchanged(response))
+        for first, responses, verdict in (
+            (InputTests.WHOLE, [InputTests.WHOLE], True),
+            (InputTests.WHOLE, [other], False),
+            (InputTests.WHOLE, [reply(404)], False),
+            *((InputTests.WHOLE, attempts(status), True) for status in (403, 503, 301, 400)),
+            (untagged, [other], True),
+        ):
+            opened = self.open(first, *responses)
+            self.assertIs(verdict, self.result_of(opened.unchanged()), responses)
             self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
 
-    def test_store_cannot_report(self) -> None:
-        """If the store does not say whether a source has changed, it counts as unchanged."""
-        for responses in (attempts(403), attempts(503), attempts(301), attempts(400)):
-            self.assertTrue(self.unchanged(*responses))
-        opened = self.open(reply(200, length=5, headers=TAGGED))
+    def test_unreachable(self) -> None:
+        """If the store cannot be reached, a source counts as unchanged."""
+        opened = self.open(InputTests.WHOLE)
         self.result_of(self.client.close())
         self.network.refusal = ConnectionRefusedError()
         fetching = self.begin(opened.unchanged())
-        self.network.advance(1)
-        self.network.advance(1)
+        self.wait_for_retry()
         self.assertTrue(self.successResultOf(fetching))
-
-    def test_without_a_tag(self) -> None:
-        """A source without an ETag counts as unchanged."""
-        opened = self.open(reply(200, length=5))
-        self.network.scripts.append(reply(200, length=6, headers=TAGGED))
-        self.assertTrue(self.result_of(opened.unchanged()))
-        self.network.scripts.clear()
 
 
 class ReadTests(SourceCase):
@@ -212,8 +225,8 @@ class ReadTests(SourceCase):
 
     def test_range(self) -> None:
         """A range of the version that was opened is requested (D57)."""
-        opened = self.open(reply(200, length=9, headers=TAGGED))
-        self.network.scripts.append(reply(206, b"cde", {"Content-Range": "bytes 2-4/9"}))
+        part = reply(206, b"cde", {"Content-Range": "bytes 2-4/9"})
+        opened = self.open(reply(200, length=9, headers=TAGGED), part)
         self.assertEqual(self.result_of(opened.read(2, 3)), b"cde")
         request = self.network.requests[-1]
         found = request.method, request.headers["range"], request.headers["if-match"]
@@ -221,17 +234,15 @@ class ReadTests(SourceCase):
 
     def test_failures(self) -> None:
         """A range that is refused, cut or of another version is a failed source."""
-        good = {"Content-Range": "bytes 2-4/9"}
-        for response, refusal in (
-            (reply(206, b"cde", {"Content-Range": "bytes 0-2/9"}), UpstreamUnavailable),
-            (reply(206, b"cdefg", good), UpstreamUnavailable),
-            (reply(503), UpstreamUnavailable),
-            (reply(412), UpstreamUnavailable),
-            (reply(404), NotFound),
-            (reply(403), NotFound),
+        for responses, refusal in (
+            ([reply(206, b"cde", {"Content-Range": "bytes 0-2/9"})], UpstreamUnavailable),
+            ([reply(206, b"cdefg", {"Content-Range": "bytes 2-4/9"})], UpstreamUnavailable),
+            (attempts(503), UpstreamUnavailable),
+            ([reply(412)], UpstreamUnavailable),
+            ([reply(404)], NotFound),
+            ([reply(403)], NotFound),
         ):
-            opened = self.open(reply(200, length=9, headers=TAGGED))
-            self.network.scripts[:] = [response] * (2 if response == reply(503) else 1)
+            opened = self.open(reply(200, length=9, headers=TAGGED), *responses)
             self.error_of(opened.read(2, 3), refusal)
 
 
@@ -256,13 +267,12 @@ class InputTests(SourceCase):
 
     def test_options(self) -> None:
         """ffmpeg sends our User-Agent and If-Match, and follows no redirect."""
-        given = self.input_of(self.open(self.WHOLE))
-        options = dict(zip(given.options[::2], given.options[1::2], strict=True))
+        options = self.options_of(self.open(self.WHOLE))
         self.assertEqual(options["-user_agent"], USER_AGENT)
         self.assertEqual(options["-max_redirects"], "0")
         self.assertEqual(options["-headers"], 'If-Match: "abc"\r\n')
         self.assertEqual(options["-seekable"], "1")
-        self.assertTrue(given.seekable)
+        self.assertTrue(self.input_of(self.open(self.WHOLE)).seekable)
 
     def test_trust(self) -> None:
         """Over TLS, ffmpeg verifies the certificate with the store's CA bundle or the system's."""
@@ -270,91 +280,46 @@ class InputTests(SourceCase):
             self.objects = self.make("http://s3.test", ca_file)
             opened = self.open(self.WHOLE)
             self.assertEqual(opened.ca_file, ca_file)
-            self.assertNotIn("-tls_verify", self.input_of(opened).options)
+            self.assertNotIn("-tls_verify", self.options_of(opened))
             store = self.make("https://s3.test", ca_file).object_store
-            opened = OpenS3Source(
-                S3Source("bucket", b"a.mp3"),
-                5,
-                None,
-                store.object("bucket", b"a.mp3"),
-                ca_file,
-                300,
-            )
-            given = self.input_of(opened)
-            options = dict(zip(given.options[::2], given.options[1::2], strict=True))
+            opened = replace(opened, target=store.object("bucket", b"a.mp3"))
+            options = self.options_of(opened)
             self.assertEqual(options["-tls_verify"], "1")
             self.assertEqual(options.get("-ca_file"), ca_file)
-            self.assertNotIn("http", given.protocols)
+            self.assertNotIn("http", self.input_of(opened).protocols)
 
     def test_encoded(self) -> None:
-        """A compressed object is a 415 at once; a Content-Encoding that encodes nothing is not."""
-        for coding, refused in (
-            *(("gzip", True), ("br", True), ("aws-chunked,gzip", True)),
-            *(("aws-chunked", False), ("binary", False), ("identity", False), ("", False)),
-        ):
-            response = reply(200, length=5, headers={**TAGGED, "Content-Encoding": coding})
-            opened = self.open(response)
-            if refused:
-                self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
-            else:
-                self.assertTrue(self.input_of(opened).seekable, coding)
+        """A compressed object is a 415 at once; a Content-Encoding that encodes nothing is not.
 
-    def test_empty(self) -> None:
-        """An empty object is a 415, since it has no audio and no range."""
-        opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
-        self.assertEqual(opened.size, 0)
-        self.error_of(opened.input(self.deadline(60)), UndecodableSource)
-        self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
+        An empty object is a 415, since it has no audio and no range.
+        """
+        for coding in ("gzip", "br", "aws-chunked,gzip", None):
+            headers = TAGGED if coding is None else {**TAGGED, "Content-Encoding": coding}
+            opened = self.open(reply(200, length=0 if coding is None else 5, headers=headers))
+            self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
+            self.error_of(opened.input(self.deadline(60)), UndecodableSource)
+        for coding in ("aws-chunked", "binary", "identity", ""):
+            headers = {**TAGGED, "Content-Encoding": coding}
+            opened = self.open(reply(200, length=5, headers=headers))
+            self.assertTrue(self.input_of(opened).seekable, coding)
 
 
 class LogTests(SourceCase):
-    """Log events, and secrets that no event may contain."""
-
-    def logged(self) -> list[tuple[LogLevel, str]]:
-        """Return the levels and texts of the events since the last call."""
-        events, self.log.events[:] = list(self.log.events), []
-        return [(event["log_level"], str(formatEvent(event))) for event in events]
-
-    def test_levels(self) -> None:
-        """A denied source logs an info event and other errors a warning.
-
-        A missing source, and one that is opened, log nothing.
-        """
-        self.input_of(self.open(InputTests.WHOLE))
-        self.assertEqual(self.logged(), [])
-        for response, expected in (
-            (reply(404), []),
-            (reply(403), [(LogLevel.info, "the bucket bucket refuses a source: status 403")]),
-            (reply(503), [(LogLevel.warn, "a source in bucket cannot be read: status 503")]),
-            (reply(301), [(LogLevel.warn, "a source in bucket cannot be read: status 301")]),
-        ):
-            self.network.scripts[:] = [response] * (2 if response == reply(503) else 1)
-            self.failureResultOf(self.begin_to_open())
-            self.assertEqual(self.logged(), expected)
+    """Secrets that no log event may contain."""
 
     def test_secrets(self) -> None:
         """No log event, of Twisted or of the standard library, contains a secret or a signature."""
         handler = LogHandler()
         logging.getLogger().addHandler(handler)
         self.addCleanup(logging.getLogger().removeHandler, handler)
-        for responses in (
-            [InputTests.WHOLE],
-            [reply(404)],
-            [reply(403)],
-            attempts(503),
-            attempts(400, error("ExpiredToken")),
-        ):
-            self.network.scripts[:] = responses
-            opening = self.begin_to_open()
-            if isinstance(opening.result, OpenS3Source):
-                self.input_of(self.successResultOf(opening))
-            else:
-                self.failureResultOf(opening)
+        self.input_of(self.open(InputTests.WHOLE))
+        expired = attempts(400, error("ExpiredToken"))
+        for responses in ([reply(404)], [reply(403)], attempts(503), expired):
+            self.failureResultOf(self.begin_to_open(*responses))
         self.network.refusal = ConnectionRefusedError()
         self.result_of(self.client.close())
         opening = self.begin_to_open()
-        self.network.advance(1)
-        self.network.advance(1)
+        self.wait_for_retry()
         self.failureResultOf(opening)
         self.assertTrue(self.log.events)
         kept = [*map(repr, self.log.events), *map(str, map(formatEvent, self.log.events))]
