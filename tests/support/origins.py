@@ -204,25 +204,11 @@ class BehaviorSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Methods:
-    """One behavior for HEAD and one for all other methods."""
-
-    head: Behavior
-    get: Behavior
-
-    def respond(self, pending: PendingResponse) -> None:
-        (self.get if pending.wants_body else self.head).respond(pending)
-
-
-@dataclass(frozen=True, slots=True)
 class File:
     """File served according to RFC 9110, except for what a test changes.
 
     :ivar ranges: whether Range is honored; otherwise every response has the whole file.
     :ivar framing: how the body is delimited: ``length``, ``chunked`` or ``close``.
-    :ivar head: status of the response to HEAD.
-    :ivar head_length: Content-Length of the response to HEAD, if not the right one; ``""`` omits
-        it.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
     :ivar zipped: ``accepted`` compresses if Accept-Encoding allows it; ``always`` compresses every
         response.
@@ -235,8 +221,7 @@ class File:
     ranges: bool = True
     framing: str = "length"
     version: str = "1.1"
-    head: int = 200
-    head_length: str | None = None
+
     etag: str | None = '"1"'
     modified: str | None = MODIFIED
     headers: tuple[str | bytes, ...] = ()
@@ -246,9 +231,7 @@ class File:
 
     def respond(self, pending: PendingResponse) -> None:
         wanted = pending.request.headers
-        if pending.request.method == "HEAD" and self.head != 200:
-            Status(self.head).respond(pending)
-            return
+
         if self.etag is not None and wanted.get("if-match", self.etag) not in (self.etag, "*"):
             Status(412).respond(pending)
             return
@@ -257,7 +240,8 @@ class File:
             lines.append(f"ETag: {self.etag}")
         if self.modified is not None:
             lines.append(f"Last-Modified: {self.modified}")
-        if self._zips(wanted):
+        is_accepted = self.zipped == "accepted" and "gzip" in wanted.get("accept-encoding", "")
+        if is_accepted or self.zipped == "always":
             body = gzip.compress(body, 1, mtime=0)
             lines.append("Content-Encoding: gzip")
         elif self.ranges:
@@ -269,9 +253,7 @@ class File:
                     return
                 lines.append(f"Content-Range: bytes {start}-{end - 1}/{len(body)}")
                 status, body = 206, body[start:end]
-        if not pending.wants_body and self.head_length is not None:
-            lines += [f"Content-Length: {self.head_length}"] if self.head_length else []
-        elif self.framing == "length":
+        if self.framing == "length":
             lines.append(f"Content-Length: {len(body)}")
         elif self.framing == "chunked":
             lines.append("Transfer-Encoding: chunked")
@@ -282,10 +264,6 @@ class File:
             self._send_rest(pending, body)
         else:
             self._go_wrong(pending, body)
-
-    def _zips(self, wanted: Mapping[str, str]) -> bool:
-        is_accepted = self.zipped == "accepted" and "gzip" in wanted.get("accept-encoding", "")
-        return is_accepted or self.zipped == "always"
 
     def part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
         """Return the start and the end of the range that request headers ask for."""

@@ -125,17 +125,11 @@ class Requests:
         """The user with all rights."""
         return Identity(self.access_key, self.secret_key)
 
-    def url(
-        self, bucket: str = "", key: str | bytes = b"", query: str = "", virtual: bool = False
-    ) -> str:
-        """Return the URL of a bucket or an object with path-style or virtual-hosted addressing."""
-        scheme = self.endpoint.partition(":")[0]
-        base, path = self.endpoint, f"/{bucket}" if bucket else ""
-        if virtual:
-            base, path = f"{scheme}://{bucket}.{self.domain}:{self.port}", ""
-        rest = quote(key, safe="/~")
-        path = path if bucket and not virtual and not rest else f"{path}/{rest}"
-        return base + path + (f"?{query}" if query else "")
+    def url(self, bucket: str = "", key: str | bytes = b"", query: str = "") -> str:
+        """Return the URL of a bucket or an object with path-style addressing."""
+        path, rest = f"/{bucket}" if bucket else "", quote(key, safe="/~")
+        path = path if bucket and not rest else f"{path}/{rest}"
+        return self.endpoint + path + (f"?{query}" if query else "")
 
     def request(
         self,
@@ -149,13 +143,12 @@ class Requests:
         identity: Identity | None = None,
         region: str | None = None,
         digest: str | None = None,
-        virtual: bool = False,
     ) -> S3Response:
         """Sign a request and send it; the query must be encoded already.
 
         :param digest: the SHA-256 that the headers claim for the body; by default the right one.
         """
-        url = urlsplit(self.url(bucket, key, query, virtual))
+        url = urlsplit(self.url(bucket, key, query))
         who, now = identity or self.owner, datetime.now(UTC)
         signed = {
             "Host": url.netloc,
@@ -184,7 +177,6 @@ class Requests:
         seconds: int = 60,
         age: int = 0,
         identity: Identity | None = None,
-        virtual: bool = False,
     ) -> str:
         """Return a URL to GET that is valid for ``seconds`` and was signed ``age`` seconds ago."""
         who = identity or self.owner
@@ -192,7 +184,7 @@ class Requests:
         query = f"X-Amz-Security-Token={token}" if token else ""
         return presign_v4(
             method="GET",
-            url=urlsplit(self.url(bucket, key, query, virtual)),
+            url=urlsplit(self.url(bucket, key, query)),
             region=self.region,
             credentials=Credentials(who.access_key, who.secret_key),
             date=datetime.now(UTC) - timedelta(seconds=age),

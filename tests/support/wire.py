@@ -249,13 +249,11 @@ class Peer:
 
     :ivar requests: the completely received requests.
     :ivar sends_close_notify: whether to respond to the client's TLS close_notify alert.
-    :ivar tls_error: why TLS with this client failed.
     """
 
     def __init__(self, wire: _ClientTransport, context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.sends_close_notify = True
-        self.tls_error: ssl.SSLError | None = None
         self._wire = wire
         self._decrypted = bytearray()
         self._parsed = self._tls_bytes_read = 0
@@ -336,8 +334,7 @@ class Peer:
             return
         except ssl.SSLZeroReturnError:
             pass
-        except ssl.SSLError as error:
-            self.tls_error = error
+        except ssl.SSLError:
             self.close()
             return
         if self.sends_close_notify:
