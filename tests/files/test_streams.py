@@ -41,8 +41,15 @@ class FileProducerCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.consumer = FakeConsumer()
 
-    def begin(self, source: object, start: int = 0, stop: int | None = None) -> FileProducer:
-        """Start to send bytes to the consumer."""
+    def begin(
+        self,
+        source: object,
+        start: int = 0,
+        stop: int | None = None,
+        consumer: FakeConsumer | None = None,
+    ) -> FileProducer:
+        """Start to send bytes to a new consumer."""
+        self.consumer = consumer or FakeConsumer()
         feed = FileProducer(source, start, stop)
         feed.send(self.consumer)
         return feed
@@ -57,15 +64,9 @@ class RangeTests(FileProducerCase):
         """Each range is written exactly, in chunks of at most 64 KiB."""
         size = len(self.DATA)
         for start, stop in (
-            (0, size),
-            (0, 1),
-            (size - 1, size),
-            (5, 5 + CHUNK),
-            (0, 2 * CHUNK),
-            (7, 7),
-            (size, size),
+            *((0, size), (0, 1), (size - 1, size), (5, 5 + CHUNK), (0, 2 * CHUNK)),
+            *((7, 7), (size, size)),
         ):
-            self.consumer = FakeConsumer()
             feed = self.begin(Bytes(self.DATA), start, stop)
             self.successResultOf(feed.done)
             self.assertEqual(self.consumer.data, self.DATA[start:stop], (start, stop))
@@ -79,24 +80,22 @@ class RangeTests(FileProducerCase):
         feed.send(self.consumer)
         self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered", "done"])
 
-    def test_file_that_ends_early(self) -> None:
-        """A file that is shorter than the range fails with EOFError."""
+    def test_failures(self) -> None:
+        """A file that is shorter than the range fails with EOFError.
+
+        Any error of a read unregisters the producer, and `done` fails with it.
+        """
         feed = self.begin(Bytes(b"abc"), 0, 5)
         self.failureResultOf(feed.done, EOFError)
         self.assertEqual((bytes(self.consumer.data), self.consumer.producer), (b"abc", None))
-
-    def test_broken_disk(self) -> None:
-        """Any error of a read unregisters the producer, and `done` fails with it."""
         for error in (OSError(5, "Input/output error"), ZeroDivisionError()):
-            self.consumer = FakeConsumer()
             feed = self.begin(Bytes(self.DATA, error), 0, len(self.DATA))
             self.assertIs(self.failureResultOf(feed.done).value, error)
             self.assertEqual((len(self.consumer.data), self.consumer.producer), (CHUNK, None))
 
     def test_pauses(self) -> None:
         """Nothing is written to a paused consumer until it resumes (D38)."""
-        self.consumer = FakeConsumer(capacity=0)
-        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA), FakeConsumer(capacity=0))
         writes = 1
         while self.consumer.producer is not None:
             self.assertEqual(len(self.consumer.writes), writes)
@@ -108,10 +107,11 @@ class RangeTests(FileProducerCase):
 
     def test_resumed_while_writing(self) -> None:
         """A consumer that resumes inside its write method receives each byte exactly once."""
-        data = self.DATA * 400
-        self.consumer = FakeConsumer(capacity=0)
-        self.consumer.on_write = self.consumer.drain
-        feed = self.begin(Bytes(data), 0, len(data))
+        # More chunks than Python allows nested calls.
+        data = self.DATA * 100
+        consumer = FakeConsumer(capacity=0)
+        consumer.on_write = consumer.drain
+        feed = self.begin(Bytes(data), 0, len(data), consumer)
         self.successResultOf(feed.done)
         self.assertEqual(self.consumer.data, data)
 
@@ -126,31 +126,27 @@ class RangeTests(FileProducerCase):
         self.assertEqual(bytes(self.consumer.data), b"abc")
 
     def test_gone(self) -> None:
-        """A producer that is cancelled or loses its consumer ends, and writes nothing more."""
+        """A producer that is cancelled or loses its consumer ends, and writes nothing more.
+
+        A consumer may also disconnect inside its write method, or when the producer registers.
+        """
         for leave in (lambda feed: self.consumer.disconnect(), lambda feed: feed.done.cancel()):
-            self.consumer = FakeConsumer(capacity=0)
-            feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+            feed = self.begin(Bytes(self.DATA), 0, len(self.DATA), FakeConsumer(capacity=0))
             leave(feed)
             self.failureResultOf(feed.done, ConsumerGone)
             feed.resumeProducing()
             self.assertEqual(self.consumer.calls, ["registered", "wrote"])
-
-    def test_gone_while_writing(self) -> None:
-        """A consumer may disconnect inside its write method."""
-        self.consumer.on_write = self.consumer.disconnect
-        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        leaving = FakeConsumer()
+        leaving.on_write = leaving.disconnect
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA), leaving)
         self.failureResultOf(feed.done, ConsumerGone)
-        self.assertEqual(len(self.consumer.writes), 1)
-
-    def test_gone_at_once(self) -> None:
-        """A consumer that has already disconnected stops the producer when it registers."""
+        self.assertEqual(len(leaving.writes), 1)
 
         class Gone(FakeConsumer):
             def registerProducer(self, producer: FileProducer, streaming: bool) -> None:
                 producer.stopProducing()
 
-        self.consumer = Gone()
-        feed = self.begin(Bytes(b"abc"), 0, 3)
+        feed = self.begin(Bytes(b"abc"), 0, 3, Gone())
         self.failureResultOf(feed.done, ConsumerGone)
         self.assertEqual(self.consumer.calls, [])
 
@@ -276,12 +272,21 @@ class GrowingFileTests(FileProducerCase):
 
     def test_failure(self) -> None:
         """If the render fails, `done` fails with the same error after all output is written."""
-        feed = self.begin(self.output)
-        self.put(b"abc")
         failure = RenderTimeout()
+        feed = self.begin(self.output)
+        waiting = FakeConsumer(capacity=0)
+        stuck = FileProducer(self.output)
+        stuck.send(waiting)
+        self.put(b"abc")
+        self.put(b"def")
         self.output.end(failure)
         self.assertIs(self.failureResultOf(feed.done).value, failure)
-        self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
+        self.assertEqual(self.consumer.calls, ["registered", "wrote", "wrote", "unregistered"])
+        self.assertNoResult(stuck.done)
+        waiting.drain()
+        waiting.drain()
+        self.failureResultOf(stuck.done, RenderTimeout)
+        self.assertEqual(bytes(waiting.data), b"abcdef")
         self.assert_released()
 
     def test_shortened(self) -> None:
@@ -292,20 +297,6 @@ class GrowingFileTests(FileProducerCase):
         self.output.end()
         error = self.failureResultOf(feed.done, EOFError).value
         self.assertEqual(str(error), "the file was shortened to 3 bytes or less")
-        self.assert_released()
-
-    def test_failure_while_paused(self) -> None:
-        """A paused consumer receives the output and then the failure after it resumes."""
-        self.consumer = FakeConsumer(capacity=0)
-        feed = self.begin(self.output)
-        self.put(b"abc")
-        self.put(b"def")
-        self.output.end(RenderTimeout())
-        self.assertNoResult(feed.done)
-        self.consumer.drain()
-        self.consumer.drain()
-        self.failureResultOf(feed.done, RenderTimeout)
-        self.assertEqual(bytes(self.consumer.data), b"abcdef")
         self.assert_released()
 
     def test_stalled(self) -> None:
@@ -326,7 +317,6 @@ class GrowingFileTests(FileProducerCase):
     def test_gone(self) -> None:
         """A producer that is cancelled or loses its consumer stops and releases the file."""
         for leave in (lambda feed: self.consumer.disconnect(), lambda feed: feed.done.cancel()):
-            self.consumer = FakeConsumer()
             feed = self.begin(self.output)
             leave(feed)
             self.failureResultOf(feed.done, ConsumerGone)
