@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from hypothesis import given
@@ -21,7 +22,15 @@ from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import PACKET, ClientCase, Peer, chunk, error, reply, reply_without_length
 
-CHUNKED = {"Transfer-Encoding": "chunked"}
+#: Start of a response whose body follows in chunks.
+CHUNKS = reply_without_length(200, headers={"Transfer-Encoding": "chunked"})
+#: Bodies that have not ended.
+EARLY_ENDS = (
+    (reply(200, length=6), b"hello"),
+    (CHUNKS, chunk(b"hello")),
+    (CHUNKS, b"6\r\nhello"),
+    (reply_without_length(200), b"hello"),
+)
 
 
 class SmallBodyTests(ClientCase):
@@ -32,7 +41,7 @@ class SmallBodyTests(ClientCase):
         for packets in (
             (reply(200, b"x" * 100),),
             (reply(200, length=100), b"x" * 60, b"x" * 40),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"x" * 100), chunk(b"")),
+            (CHUNKS, chunk(b"x" * 100), chunk(b"")),
         ):
             self.assertEqual(self.result_of(self.answer(*packets).read(100)), b"x" * 100)
             self.error_of(self.answer(*packets).read(99), BodyTooLarge)
@@ -51,19 +60,12 @@ class SmallBodyTests(ClientCase):
 
         So does a body whose end is not marked.
         """
-        for packets in (
-            (reply(200, length=5), b"hell"),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
-            (reply_without_length(200, headers=CHUNKED), b"5\r\nhel"),
-            (reply_without_length(200), b"hello"),
-        ):
-            for end in (Peer.close, Peer.reset):
-                reading = self.begin(self.answer(*packets).read(100))
-                end(self.peer)
-                self.network.run()
-                self.exactly(reading, TransportError)
-        response = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
-        self.error_of(response.read(100), TransportError)
+        for packets, end in product(EARLY_ENDS, (Peer.close, Peer.reset)):
+            reading = self.begin(self.answer(*packets).read(100))
+            end(self.peer)
+            self.network.run()
+            self.exactly(reading, TransportError)
+        self.error_of(self.answer(CHUNKS, b"zz\r\nhello\r\n").read(100), TransportError)
 
 
 class BodyStreamCase(ClientCase):
@@ -108,10 +110,10 @@ class BodyStreamTests(BodyStreamCase):
             ((reply(200, data),), data),
             ((reply(206, length=size), data), data),
             ((reply(200, length=size), data[:1], data[1:999], data[999:]), data),
-            ((reply_without_length(200, headers=CHUNKED), *chunks, chunk(b"")), data),
-            ((reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),), data),
+            ((CHUNKS, *chunks, chunk(b"")), data),
+            ((CHUNKS + b"".join([*chunks, chunk(b"")]),), data),
             ((reply(200),), b""),
-            ((reply_without_length(200, headers=CHUNKED), chunk(b"")), b""),
+            ((CHUNKS, chunk(b"")), b""),
         ):
             for expected in (len(body), None):
                 self.assert_sent(self.send_body(*packets, size=expected), body)
@@ -121,13 +123,10 @@ class BodyStreamTests(BodyStreamCase):
         """The producer is registered before the first byte, and unregistered before the end."""
         self.assertTrue(verifyObject(IPushProducer, BodyStream(self.network, Any, 0)))
         for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
-            calls: list[str] = []
-            consumer = FakeConsumer()
-            sending = self.answer(*packets).stream(3).send(consumer)
-            sending.addCallback(lambda _, calls=calls, seen=consumer.calls: calls.extend(seen))
-            self.network.run()
-            self.successResultOf(sending)
-            self.assertEqual(calls, ["registered", "wrote", "unregistered"])
+            sending = self.send_body(*packets, size=3)
+            sending.addCallback(lambda _, calls=self.consumer.calls: calls.append("ended"))
+            calls = ["registered", "wrote", "unregistered", "ended"]
+            self.assertEqual(self.consumer.calls, calls)
 
     @DETERMINISTIC
     @given(st.data())
@@ -141,7 +140,7 @@ class BodyStreamTests(BodyStreamCase):
             packets = [reply(200, length=len(body)), *pieces]
         else:
             whole = [chunk(piece) for piece in pieces if piece] + [chunk(b"")]
-            packets = [reply_without_length(200, headers=CHUNKED), *whole]
+            packets = [CHUNKS, *whole]
         sending = self.send_body(*packets, size=len(body), consumer=consumer)
         while not sending.called:
             consumer.drain()
@@ -164,36 +163,26 @@ class BodyStreamTests(BodyStreamCase):
 
     def test_early_end(self) -> None:
         """A body that ends early or has malformed chunks fails, whatever its framing is."""
-        chunked = reply_without_length(200, headers=CHUNKED)
-        for packets in (
-            (reply(200, length=6), b"hello"),
-            (chunked, chunk(b"hello")),
-            (chunked, b"6\r\nhello"),
-            (reply_without_length(200), b"hello"),
-        ):
-            for end in (Peer.close, Peer.reset):
-                sending = self.send_body(*packets, size=6)
-                end(self.peer)
-                self.network.run()
-                self.assert_broken(sending)
-                self.assertEqual(bytes(self.consumer.data), b"hello")
-        self.assert_broken(self.send_body(chunked, chunk(b"hello"), b"zz\r\n", size=10))
+        for packets, end in product(EARLY_ENDS, (Peer.close, Peer.reset)):
+            sending = self.send_body(*packets, size=6)
+            end(self.peer)
+            self.network.run()
+            self.assert_broken(sending)
+            self.assertEqual(bytes(self.consumer.data), b"hello")
+        self.assert_broken(self.send_body(CHUNKS, chunk(b"hello"), b"zz\r\n", size=10))
 
     def test_another_size(self) -> None:
-        """A complete body that is shorter than expected fails; the error states both sizes."""
-        for packets in (
-            (reply(200, b"hello"),),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
-        ):
+        """A complete body that is shorter than expected fails; the error states both sizes.
+
+        A write that would exceed the expected size is dropped, and the connection is closed.
+        """
+        for packets in ((reply(200, b"hello"),), (CHUNKS, chunk(b"hello"), chunk(b""))):
             error = self.exactly(self.send_body(*packets, size=6), TransportError)
             self.assertEqual(str(error), "the body has 5 bytes instead of 6")
             self.assertEqual(self.consumer.calls[-1], "unregistered")
-
-    def test_too_long(self) -> None:
-        """A write that would exceed the expected size is dropped, and the connection is closed."""
         for packets in (
             (reply(200, length=7), b"hello, "),
-            (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
+            (CHUNKS, chunk(b"hello, ")),
             (reply_without_length(200), b"hello, "),
         ):
             reason = self.assert_broken(self.send_body(*packets, size=6))
@@ -349,49 +338,38 @@ class ConsumerGoneTests(BodyStreamCase):
 
         Later data and errors of the server are ignored.
         """
-        for capacity in (None, 0):
-            for cancels in (False, True):
-                consumer = FakeConsumer(capacity)
-                sending = self.send_body(reply(200, length=9), b"x", size=10**9, consumer=consumer)
-                self.peer.send(bytes(PACKET))
-                if cancels:
-                    sending.cancel()
-                else:
-                    consumer.disconnect()
-                self.peer.reset()
-                self.network.advance(60)
-                self.assert_gone(sending)
-                self.assertEqual(bytes(consumer.data), b"x")
+        for capacity, cancels in product((None, 0), (False, True)):
+            consumer = FakeConsumer(capacity)
+            sending = self.send_body(reply(200, length=9), b"x", size=10**9, consumer=consumer)
+            self.peer.send(bytes(PACKET))
+            sending.cancel() if cancels else consumer.disconnect()
+            self.peer.reset()
+            self.network.advance(60)
+            self.assert_gone(sending)
+            self.assertEqual(bytes(consumer.data), b"x")
 
     def test_gone_while_writing(self) -> None:
-        """The consumer may call stopProducing from inside a write."""
-        consumer = FakeConsumer()
-        consumer.on_write = consumer.disconnect
-        self.assert_gone(
-            self.send_body(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
-        )
-        self.assertEqual(len(consumer.writes), 1)
+        """The consumer may stop from inside a write or registerProducer, and gets no more data.
 
-    def test_gone_in_the_last_write(self) -> None:
-        """A consumer may stop in the last write; the next request still gets its response."""
-        consumer = FakeConsumer()
-        consumer.on_write = consumer.disconnect
-        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
-        self.network.run()
-        self.exactly(sending, ConsumerGone)
-        response = self.answer(reply(200, b"next"), method="POST")
-        self.assertEqual(self.result_of(response.read(4)), b"next")
-
-    def test_gone_at_once(self) -> None:
-        """A consumer that stops in registerProducer gets no data, and the connection is aborted."""
+        If it stops in the last write, the next request still gets its response.
+        """
 
         class Gone(FakeConsumer):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
                 producer.stopProducing()
 
-        sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=Gone())
-        self.assert_gone(sending)
-        self.assertEqual(self.consumer.calls, [])
+        writing, last = FakeConsumer(), FakeConsumer()
+        for consumer in (writing, last):
+            consumer.on_write = consumer.disconnect
+        for consumer, writes in ((writing, 1), (Gone(), 0)):
+            packets = reply(200, length=10**9), bytes(9)
+            self.assert_gone(self.send_body(*packets, size=10**9, consumer=consumer))
+            self.assertEqual(len(consumer.writes), writes)
+        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=last)
+        self.network.run()
+        self.exactly(sending, ConsumerGone)
+        response = self.answer(reply(200, b"next"), method="POST")
+        self.assertEqual(self.result_of(response.read(4)), b"next")
 
 
 class FakeFile:
@@ -414,8 +392,14 @@ class FakeFile:
 class RequestBodyCase(ClientCase):
     """Upload of a byte range of a file."""
 
-    def put(self, source: FakeFile, start: int, stop: int) -> Deferred[Response]:
-        """Start to upload the range from ``start`` to ``stop``."""
+    def put(
+        self, source: FakeFile, start: int, stop: int, window: int | None = None
+    ) -> Deferred[Response]:
+        """Start to upload the range from ``start`` to ``stop``.
+
+        :param window: number of bytes that the object store reads; None for no limit.
+        """
+        self.network.on_connect = lambda peer: peer.set_window(window)
         self.upload = RequestBody(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
 
@@ -449,32 +433,29 @@ class RequestBodyTests(RequestBodyCase):
             self.assertLessEqual(source.read_to, taken + 4 * PACKET)
             self.peer.set_window(taken)
             self.network.run()
-        self.network.scripts.append(reply(200))
-        self.peer.set_window(None)
-        self.network.run()
-        self.end(putting)
+        self.end_slowly(putting)
         self.assertEqual(self.network.requests[-1].body, self.DATA)
 
     def put_slowly(self, source: FakeFile) -> Deferred[Response]:
         """Start to upload everything to an object store that accepts nothing yet."""
-        self.network.on_connect = lambda peer: peer.set_window(0)
-        putting = self.put(source, 0, len(source.data))
-        self.network.on_connect = lambda peer: None
-        return putting
+        return self.put(source, 0, len(source.data), window=0)
+
+    def end_slowly(self, putting: Deferred[Response]) -> None:
+        """Let the object store accept the rest and respond."""
+        self.network.scripts.append(reply(200))
+        self.peer.set_window(None)
+        self.network.run()
+        self.end(putting)
 
     def test_progress(self) -> None:
         """An upload may take any time, as long as the object store keeps accepting data."""
-        source = FakeFile(self.DATA)
-        putting = self.put_slowly(source)
+        putting = self.put_slowly(FakeFile(self.DATA))
         # The connection's own buffer must drain before more of the file is requested.
         for taken in range(2 * PACKET, len(self.DATA), 2 * PACKET):
             self.peer.set_window(taken + 1000)
             self.network.advance(29)
             self.assertNoResult(putting)
-        self.network.scripts.append(reply(200))
-        self.peer.set_window(None)
-        self.network.run()
-        self.end(putting)
+        self.end_slowly(putting)
 
     def test_stall(self) -> None:
         """An upload fails and its connection is aborted if no data is accepted for 30 seconds.
@@ -556,9 +537,7 @@ class EarlyResponseTests(RequestBodyCase):
 
         :param respond: called with the object store's end of the connection.
         """
-        self.network.on_connect = lambda peer: peer.set_window(1000)
-        putting = self.put(source, 0, len(source.data))
-        self.network.on_connect = lambda peer: None
+        putting = self.put(source, 0, len(source.data), window=1000)
         respond(self.peer)
         self.network.run()
         return putting

@@ -30,7 +30,7 @@ from audioproxy.http_client.errors import NameMismatch, TransportError, Untruste
 from tests.support.authority import Authority
 from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
-from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
+from tests.support.wire import ClientCase, Peer, Script, chunk, reply, reply_without_length
 
 #: Request targets: the part of a URL after the host. Many of them have other spellings that a
 #: server may treat as equal.
@@ -39,6 +39,7 @@ TARGETS = """
     /a|b^c`d /a"b<c>d /a[b]{c}\\d /% /%zz /~a /a:b@c /a?b=http://c//d /a; /a;?b /a;b; /;
 """.split()
 CHUNKED = {"Transfer-Encoding": "chunked"}
+HELLO = reply(200, b"hello")
 
 
 class RequestTests(ClientCase):
@@ -168,15 +169,13 @@ class ResponseTests(ClientCase):
         for interim in (
             b"HTTP/1.1 100 Continue\r\n\r\n",
             b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n",
+            b"",
         ):
             data = interim + reply(200, b"hello")
             for packets in ([data], [data[at : at + 1] for at in range(len(data))]):
                 response = self.answer(*packets)
-                self.assertTrue(response.has_interim)
+                self.assertIs(bool(interim), response.has_interim)
                 self.assertEqual(self.result_of(response.read(5)), b"hello")
-            response = self.answer(reply(200, b"hello"))
-            self.assertFalse(response.has_interim)
-            self.result_of(response.read(5))
         self.assertEqual(len(self.network.peers), 1)
 
     def test_not_http(self) -> None:
@@ -219,9 +218,22 @@ class ResponseTests(ClientCase):
 class ConnectionTests(ClientCase):
     """Connections are reused and closed"""
 
-    def fetch_body(self, method: str = "GET") -> bytes:
+    def fetch_body(self, *scripts: Script) -> bytes:
         """Return the body of the response to a new request."""
-        return self.result_of(self.successResultOf(self.fetch(method)).read(100))
+        self.network.scripts += scripts
+        return self.result_of(self.successResultOf(self.fetch()).read(100))
+
+    def answer_each(self, count: int) -> None:
+        """Send requests at once, and read the empty response to each."""
+        fetching = [self.fetch() for _ in range(count)]
+        for peer, each in zip(self.network.peers, fetching, strict=True):
+            peer.send(reply(200))
+            self.network.run()
+            self.successResultOf(each).discard()
+
+    def assert_closed(self, *closed: bool) -> None:
+        """Assert which connections are closed."""
+        self.assertEqual(list(closed), [peer.closed for peer in self.network.peers])
 
     def test_used_again(self) -> None:
         """Once a response is read, its connection serves the next request, unless it closes."""
@@ -232,31 +244,22 @@ class ConnectionTests(ClientCase):
         ]
         bodies = [self.fetch_body() for _ in range(3)]
         self.assertEqual(bodies, [b"one", b"two", b"three"])
-        self.assertEqual([peer.closed for peer in self.network.peers], [True, False])
+        self.assert_closed(True, False)
 
     def test_idle(self) -> None:
         """Concurrent requests have a connection each, which closes after 15 idle seconds."""
-        fetching = [self.fetch() for _ in range(3)]
-        self.assertEqual(len(self.network.peers), 3)
-        for peer, each in zip(self.network.peers, fetching, strict=True):
-            peer.send(reply(200))
-            self.network.run()
-            self.successResultOf(each).discard()
+        self.answer_each(3)
         self.network.advance(14.9)
-        self.assertFalse(any(peer.closed for peer in self.network.peers))
+        self.assert_closed(False, False, False)
         self.network.advance(0.1)
-        self.assertTrue(all(peer.closed for peer in self.network.peers))
+        self.assert_closed(True, True, True)
 
     def test_closed(self) -> None:
         """Closing the client closes idle connections; it refuses requests until it is opened."""
-        fetching = [self.fetch(), self.fetch()]
-        for peer, each in zip(self.network.peers, fetching, strict=True):
-            peer.send(reply(200))
-            self.network.run()
-            self.result_of(self.successResultOf(each).read(0))
-        self.assertEqual([peer.closed for peer in self.network.peers], [False, False])
+        self.answer_each(2)
+        self.assert_closed(False, False)
         self.result_of(self.client.close())
-        self.assertEqual([peer.closed for peer in self.network.peers], [True, True])
+        self.assert_closed(True, True)
         self.assertEqual(self.network.getDelayedCalls(), [])
         error = self.exactly(self.fetch(), TransportError)
         self.assertEqual(str(error), "the service has stopped")
@@ -280,36 +283,34 @@ class ConnectionTests(ClientCase):
             self.answer(reply(206, length=2), b"x").discard()
         self.network.peers[0].reset()
         self.network.advance(14.9)
-        self.assertEqual([peer.closed for peer in self.network.peers], [True, False])
+        self.assert_closed(True, False)
         self.network.advance(0.1)
-        self.assertTrue(self.network.peers[1].aborted)
+        self.assertTrue(self.peer.aborted)
         self.assertEqual(self.network.getDelayedCalls(), [])
 
     def test_stale(self) -> None:
-        """GET and DELETE are retried if the server closes a reused connection."""
+        """GET and DELETE are retried if the server closes a reused connection.
+
+        POST on a reused connection, and any request on a new connection, is not retried.
+        """
         for method in ("GET", "DELETE"):
-            self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(404)]
-            self.fetch_body()
+            self.fetch_body(reply(200), lambda peer, _: peer.reset(), reply(404))
             response = self.successResultOf(self.fetch(method))
             self.assertEqual(response.status, 404)
             response.discard()
-
-    def test_not_retried(self) -> None:
-        """POST on a reused connection, and any request on a new connection, is not retried."""
-        self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(200)]
-        self.fetch_body()
+        connections = len(self.network.peers)
+        self.fetch_body(reply(200), lambda peer, _: peer.reset(), reply(200))
         self.exactly(self.fetch("POST"), TransportError)
         self.network.scripts[:] = [lambda peer, _: peer.close(), reply(200)]
         self.exactly(self.fetch(), TransportError)
-        self.assertEqual(len(self.network.peers), 2)
+        self.assertEqual(len(self.network.peers), connections + 1)
 
     def test_quiet(self) -> None:
         """Opened, closed and refused connections log nothing; the error says "refused"."""
         log = Log()
         self.addCleanup(log.start())
-        self.network.scripts += [reply(200), reply(200, b"", {"Connection": "close"})]
-        self.fetch_body()
-        self.fetch_body()
+        self.fetch_body(reply(200))
+        self.fetch_body(reply(200, b"", {"Connection": "close"}))
         self.network.refusal = ConnectionRefusedError()
         fetching = self.fetch()
         self.network.advance(1)
@@ -477,29 +478,28 @@ class TrustTests(ClientCase):
         certificate.configure_cert(context)
         self.network.context = context
 
-    def get(self, host: str = "s3.test") -> Deferred[bytes]:
+    def get(self, host: str = "s3.test", *scripts: Script) -> Deferred[bytes]:
         """Start a request, and return the body of its response."""
 
         async def get() -> bytes:
             response = await self.client.request("GET", f"https://{host}/a", {})
             return await response.read(100)
 
+        self.network.scripts += scripts
         return self.begin(get())
 
     def test_trusted(self) -> None:
         """The client accepts a certificate for the server's name, wildcard or IP address."""
         self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "127.0.0.1", "::1"))
         for host in ("s3.test", "bucket.s3.test", "127.0.0.1:8443", "[::1]:8443"):
-            self.network.scripts.append(reply(200, b"hello"))
-            self.assertEqual(self.successResultOf(self.get(host)), b"hello")
+            self.assertEqual(self.successResultOf(self.get(host, HELLO)), b"hello")
 
     def test_names_that_idna_rejects(self) -> None:
         """Names that IDNA 2008 rejects are sent and matched as they are, also by a wildcard."""
         names = "my_show my--assets r3---sn-4g5e a- -a xn--i-7iq xn--mnchen-3ya".split()
         self.serve(self.AUTHORITY.issue_cert("*.s3.test", "xn--mnchen-3ya.test"))
         for host in (*(f"{name}.s3.test" for name in names), "xn--mnchen-3ya.test"):
-            self.network.scripts.append(reply(200, b"hello"))
-            self.assertEqual(self.successResultOf(self.get(host)), b"hello", host)
+            self.assertEqual(self.successResultOf(self.get(host, HELLO)), b"hello", host)
             self.assertEqual(self.network.requests[-1].headers["host"], host)
         requests = len(self.network.requests)
         for host in ("a_b.c.s3.test", "my_show.s3.test2", "xn--i-7iq.test", "a_b.test"):
@@ -512,9 +512,8 @@ class TrustTests(ClientCase):
     def test_used_again(self) -> None:
         """A verified TLS connection serves the next request, and closes with the client."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.network.scripts += [reply(200, b"one"), reply(200, b"two")]
-        self.assertEqual(self.successResultOf(self.get()), b"one")
-        self.assertEqual(self.successResultOf(self.get()), b"two")
+        for _ in range(2):
+            self.assertEqual(self.successResultOf(self.get("s3.test", HELLO)), b"hello")
         self.assertEqual(len(self.network.peers), 1)
         self.result_of(self.client.close())
         self.assertTrue(self.peer.closed)
@@ -549,10 +548,22 @@ class TrustTests(ClientCase):
         self.assertEqual(self.network.requests, [])
 
     def test_not_tls(self) -> None:
-        """A server that does not speak TLS, or closes, is not an UntrustedCertificate."""
+        """A server that does not speak TLS, or closes, is not an UntrustedCertificate.
+
+        A body with a length or chunks fails over TLS, too, if the connection ends early.
+        """
         for packets in ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), ()):
             fetching = self.get()
             self.peer.send(*packets)
+            self.peer.close()
+            self.network.run()
+            self.exactly(fetching, TransportError)
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        for packets in (
+            (reply(200, length=10), b"hello"),
+            (reply_without_length(200, b"", CHUNKED), chunk(b"hello")),
+        ):
+            fetching = self.get("s3.test", packets)
             self.peer.close()
             self.network.run()
             self.exactly(fetching, TransportError)
@@ -560,8 +571,7 @@ class TrustTests(ClientCase):
     def test_close_without_close_notify(self) -> None:
         """Closing the client closes a TLS connection in 15 seconds, even without close_notify."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.network.scripts.append(reply(200))
-        self.successResultOf(self.get())
+        self.successResultOf(self.get("s3.test", HELLO))
         self.peer.sends_close_notify = False
         closing = self.begin(self.client.close())
         self.network.advance(15)
@@ -570,19 +580,6 @@ class TrustTests(ClientCase):
         self.peer.reset()
         self.assertTrue(closed)
         self.successResultOf(closing)
-
-    def test_body_that_is_cut(self) -> None:
-        """A body with a length or chunks fails over TLS if the connection ends early."""
-        self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        for packets in (
-            (reply(200, length=10), b"hello"),
-            (reply_without_length(200, b"", CHUNKED), chunk(b"hello")),
-        ):
-            self.network.scripts.append(packets)
-            fetching = self.get()
-            self.peer.close()
-            self.network.run()
-            self.exactly(fetching, TransportError)
 
 
 class LoadTrustRootTests(SynchronousTestCase):
