@@ -8,7 +8,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -22,7 +21,6 @@ from audioproxy.config import Config
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
 from tests.support.origins import (
-    BehaviorSequence,
     File,
     ReceivedRequest,
     Status,
@@ -169,48 +167,6 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual((200, True), (remote.status, remote.complete), row)
                 self.assertEqual(local.body, remote.body, row)
 
-    async def test_headers(self) -> None:
-        """GET and HEAD return the headers of a local file's responses, except for the ETag."""
-        service = self.start(variant_store=None)
-        self.add("a.flac", short_flac())
-        url = self.origin.put("/a.flac", short_flac().read_bytes())
-        # The ETag depends on the canonical source, which differs.
-        different = {b"etag", b"x-request-id", b"content-length", b"transfer-encoding"}
-        for options in ("info", "f:wav"):
-            paths = signed(f"/{options}/plain/local://a.flac"), self.path(url, options)
-            get = await fetch(service.port, paths[1])
-            heads = [await fetch(service.port, path, b"HEAD") for path in paths]
-            kept = [
-                [header for header in response.headers_without_date if header[0] not in different]
-                for response in (get, *heads)
-            ]
-            self.assertEqual([kept[0]] * 2, kept[1:], options)
-            self.assertEqual(get["etag"], heads[1]["etag"])
-            self.assertNotEqual(get["etag"], heads[0]["etag"])
-
-    async def test_info_without_ranges(self) -> None:
-        """A duration that ffprobe cannot determine is omitted, never wrong."""
-        service = self.start()
-        for more in (NO_RANGES, CHUNKED):
-            url = self.origin.put("/long.ogg", File(sound("long.ogg", "8"), **more))
-            document = (await fetch(service.port, self.path(url, "info"))).document
-            self.assertIn(document.get("duration"), (8, None), document)
-
-    async def test_compressed(self) -> None:
-        """A source that is compressed although Accept-Encoding forbids it gives 415 (D48)."""
-        url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
-        service = self.start()
-        for options in ("f:wav", "info"):
-            for method, status in ((b"GET", 415), (b"HEAD", 200)):
-                response = await fetch(service.port, self.path(url, options), method)
-                self.assertEqual(status, response.status, (options, method))
-        url = self.origin.put("/a.flac", File(short_flac().read_bytes(), zipped="accepted"))
-        self.assertEqual(200, (await fetch(service.port, self.path(url))).status)
-        encodings = {
-            request.headers.get("accept-encoding", "identity") for request in self.origin.requests
-        }
-        self.assertEqual({"identity"}, encodings)
-
     async def test_requests(self) -> None:
         """Ten concurrent requests share one render, and few requests to the origin.
 
@@ -238,79 +194,6 @@ class SameAudioTests(HttpsCase):
         counted_ranges = Counter(each.headers["range"].removeprefix("bytes=") for each in requests)
         self.assertEqual(Counter([start, render, end]), counted_ranges - Counter(ranges))
         self.assertEqual({"GET"}, {each.method for each in self.origin.requests})
-
-    async def test_contradictions(self) -> None:
-        """An origin that contradicts itself after a render is not read in place the next time."""
-        data, service = sound("a.wav", "20"), self.start(variant_store=None)
-        other = File(data, etag='"2"', modified="another")
-        at_the_end = BehaviorSequence(
-            File(data), other, other, File(data), matches=is_state_request
-        )
-        for kind in ("f:wav", "info"):
-            url = self.origin.put(f"/{kind[0]}", at_the_end)
-            at_the_end.match_count = 0
-            first = await fetch(service.port, self.path(url, kind))
-            self.assertFalse(first.status == 200 and first.complete)
-            at_the_end.match_count = 1
-            again = await fetch(service.port, self.path(url, kind))
-            self.assertEqual((200, True), (again.status, again.complete))
-
-
-class InfoTests(HttpsCase):
-    """Validators, lifetime and size limit of info documents"""
-
-    async def test_validators(self) -> None:
-        """An info document is valid until the origin's ETag, date or size changes.
-
-        If the origin sends no validator, the document has no ETag and max-age=60.
-        """
-        service, good = self.start(), File(short_flac().read_bytes())
-        for first, second in (
-            (replace(good, etag='"a"'), replace(good, etag='W/"b"')),
-            (replace(good, etag=None), replace(good, etag=None, modified="another")),
-            (good, replace(good, data=good.data + b"more")),
-        ):
-            path = self.path(self.origin.put("/a", first), "info")
-            full = await fetch(service.port, path)
-            self.assertEqual(b"public, max-age=3600", full["cache-control"])
-            self.assertEqual(len(good.data), full.document["size"])
-            before = len(self.origin.requests)
-            same = await fetch(service.port, path, if_none_match=full["etag"] or b"")
-            self.assertEqual((304, full["etag"], b""), (same.status, same["etag"], same.body))
-            self.assertEqual(1, len(self.origin.requests) - before)
-            self.origin.put("/a", second)
-            head = await fetch(service.port, path, b"HEAD", if_none_match=full["etag"] or b"")
-            self.assertEqual(200, head.status)
-            self.assertNotEqual(full["etag"], head["etag"])
-        self.origin.put("/a", replace(good, etag=None, modified=None))
-        for method in (b"GET", b"HEAD"):
-            response = await fetch(service.port, path, method, if_none_match=b"*")
-            self.assertEqual((200, None), (response.status, response["etag"]))
-            self.assertEqual(b"public, max-age=60", response["cache-control"])
-
-    async def test_too_large(self) -> None:
-        """A render of a source above AP_MAX_SRC_BYTES gives 413, but /info gives 200.
-
-        This also applies to a source without a length (Info endpoint, 4).
-        """
-        data = sound("a.wav")
-        service = self.start(max_src_bytes=len(data) - 1)
-        # The output has a longer header than the source.
-        fits = self.start(
-            max_src_bytes=len(data), max_variant_bytes=2 * len(data), variant_store=None
-        )
-        for more, known in ((NO_RANGES, True), (CHUNKED, False), (UNTIL_CLOSE, False)):
-            url = self.origin.put("/a.wav", File(data, **more))
-            response = await fetch(service.port, self.path(url))
-            self.assertEqual((413, "source_too_large"), (response.status, response.error))
-            self.assertEqual([b"max-age=10"], response.all("cache-control"))
-            # HEAD and /info do not download the source, so they may not know the size.
-            head = await fetch(service.port, self.path(url), b"HEAD")
-            self.assertEqual(413 if known else 200, head.status)
-            info = await fetch(service.port, self.path(url, "info"))
-            self.assertEqual((200, known), (info.status, "size" in info.document))
-            self.assertEqual(200, (await fetch(fits.port, self.path(url))).status)
-        self.assertEqual([], self.stored())
 
 
 class TrustTests(HttpsCase):

@@ -22,7 +22,6 @@ from tests.support.remote import (
     PASS,
     RemoteCase,
     RequestAction,
-    body_and_headers,
     is_signed_url,
     key_of,
     lifetime_of,
@@ -366,25 +365,3 @@ class WrongStoreTests(RemoteCase):
                 response = await fetch(service.port, self.url("a.flac", options))
                 self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual([], elsewhere.connections)
-
-    async def test_down(self) -> None:
-        """An unreachable store results in 502; once it is back, requests succeed."""
-        self.put("a.flac", short_flac())
-        relay = self.relay()
-        service = await self.boot(source_s3=self.s3(relay))
-        path, document = self.url("a.flac"), self.url("a.flac", "info")
-        before = await fetch(service.port, document)
-        await relay.close()
-        for each in (path, document):
-            response = await fetch(service.port, each)
-            self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
-            self.assertEqual((b"no-store", None), (response["cache-control"], response["etag"]))
-        relay.open()
-        after = await fetch(service.port, document)
-        self.assertEqual(body_and_headers(before), body_and_headers(after))
-        self.assertEqual(200, (await fetch(service.port, path)).status)
-        # A stored variant does not need the source's store (Request handling order, 4).
-        await self.until_stored()
-        await relay.close()
-        hit = await fetch(service.port, path)
-        self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))

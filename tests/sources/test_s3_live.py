@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support import names
 from tests.support.authority import Authority
-from tests.support.remote import RemoteCase, is_signed_url
+from tests.support.remote import RemoteCase
 from tests.support.s3 import Identity
 from tests.support.service import fetch, generate_audio, send, short_flac, signed
 
@@ -92,50 +92,6 @@ class SameAudioTests(RemoteCase):
             self.assertEqual((404, "not_found"), (response.status, response.error), key)
 
 
-class InfoTests(RemoteCase):
-    """Info documents, and the headers of variants that are not rendered yet."""
-
-    async def test_validator(self) -> None:
-        """An info document keeps its ETag until the object is replaced; a 304 runs no probe."""
-        first = self.put("a.flac", short_flac())
-        relay = self.relay()
-        service = await self.boot(source_s3=self.s3(relay))
-        path = self.url("a.flac", "info")
-        full = await fetch(service.port, path)
-        self.assertEqual(b"public, max-age=3600", full["cache-control"])
-        probe_request_count = len(list(filter(is_signed_url, relay.requests)))
-        self.assertLess(0, probe_request_count)
-        same = await fetch(service.port, path, if_none_match=full["etag"] or b"")
-        self.assertEqual((304, full["etag"], b""), (same.status, same["etag"], same.body))
-        self.assertEqual(full["cache-control"], same["cache-control"])
-        self.assertEqual(probe_request_count, len(list(filter(is_signed_url, relay.requests))))
-        self.assertNotEqual(first, self.put("a.flac", sound("a.flac")))
-        other = await fetch(service.port, path, if_none_match=full["etag"] or b"")
-        self.assertEqual((200, len(sound("a.flac"))), (other.status, other.document["size"]))
-        self.assertNotEqual(full["etag"], other["etag"])
-
-    async def test_head(self) -> None:
-        """HEAD of a MISS or an info document returns the headers of GET and reads no object."""
-        self.put("a.flac", short_flac())
-        self.put("text.mp3", b"No sound, but words.\n" * 500)
-        relay = self.relay()
-        service = await self.boot(source_s3=self.s3(relay))
-        heads = {}
-        for key, status in (("none.mp3", 404), ("text.mp3", 200), ("a.flac", 200)):
-            for options in ("f:mp3", "info"):
-                head = await fetch(service.port, self.url(key, options), b"HEAD")
-                self.assertEqual(status, head.status, (key, options))
-                heads[options] = head
-        self.assertEqual([], list(filter(is_signed_url, relay.requests)))
-        for options, head in heads.items():
-            get = await fetch(service.port, self.url("a.flac", options))
-            for name in ("content-type", "cache-control", "etag", "x-audio-proxy"):
-                self.assertEqual(get[name], head[name], name)
-        for name in ("content-length", "accept-ranges", "transfer-encoding"):
-            self.assertIsNone(heads["f:mp3"][name], name)
-        self.assertEqual(b"MISS", heads["f:mp3"]["x-audio-proxy"])
-
-
 class RefusalTests(RemoteCase):
     """Objects that cannot be read, and objects that are not audio."""
 
@@ -179,19 +135,6 @@ class RefusalTests(RemoteCase):
         allowed = await self.boot(source_allowlist=(f"{self.sources[:8]}*",))
         for service in (allowed, no_list):
             self.assertEqual(200, (await fetch(service.port, self.url("a.flac"))).status)
-
-    async def test_too_large(self) -> None:
-        """An object above AP_MAX_SRC_BYTES gives 413 to GET and HEAD, but has an info document."""
-        size = len(short_flac().read_bytes())
-        self.put("a.flac", short_flac())
-        for limit, status in ((size, 200), (size - 1, 413)):
-            service = await self.boot(max_src_bytes=limit, max_variant_bytes=10**9)
-            for method in (b"HEAD", b"GET"):
-                response = await fetch(service.port, self.url("a.flac", f"cb:{limit}"), method)
-                self.assertEqual(status, response.status, (limit, method))
-            info_response = await fetch(service.port, self.url("a.flac", "info"))
-            self.assertEqual((200, size), (info_response.status, info_response.document["size"]))
-        self.assertEqual("source_too_large", response.error)
 
 
 class TLSTests(RemoteCase):

@@ -7,7 +7,6 @@ because libraries do not let a server violate the protocol.
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -210,8 +209,6 @@ class File:
     :ivar ranges: whether Range is honored; otherwise every response has the whole file.
     :ivar framing: how the body is delimited: ``length``, ``chunked`` or ``close``.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
-    :ivar zipped: ``accepted`` compresses if Accept-Encoding allows it; ``always`` compresses every
-        response.
     :ivar sent: number of body bytes before the failure; None for no failure.
     :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``. If ``sent``
         is negative, a chunked body ends inside the chunk that follows ``-sent`` bytes.
@@ -221,17 +218,14 @@ class File:
     ranges: bool = True
     framing: str = "length"
     version: str = "1.1"
-
     etag: str | None = '"1"'
     modified: str | None = MODIFIED
     headers: tuple[str | bytes, ...] = ()
-    zipped: str = ""
     sent: int | None = None
     then: str = "close"
 
     def respond(self, pending: PendingResponse) -> None:
         wanted = pending.request.headers
-
         if self.etag is not None and wanted.get("if-match", self.etag) not in (self.etag, "*"):
             Status(412).respond(pending)
             return
@@ -240,11 +234,7 @@ class File:
             lines.append(f"ETag: {self.etag}")
         if self.modified is not None:
             lines.append(f"Last-Modified: {self.modified}")
-        is_accepted = self.zipped == "accepted" and "gzip" in wanted.get("accept-encoding", "")
-        if is_accepted or self.zipped == "always":
-            body = gzip.compress(body, 1, mtime=0)
-            lines.append("Content-Encoding: gzip")
-        elif self.ranges:
+        if self.ranges:
             lines.append("Accept-Ranges: bytes")
             if (part := self.part(wanted)) is not None:
                 start, end = part

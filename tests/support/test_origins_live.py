@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -142,18 +141,6 @@ class OriginTests(TestCase):
         for path, location in ((b"/chain-0", b"/chain-1"), (b"/chain-1", b"http://end/")):
             response = await fetch(self.origin.port, path)
             self.assertEqual((302, location), (response.status, response["location"]))
-
-    async def test_compression(self) -> None:
-        """A body can be compressed if the client accepts gzip, always, or never."""
-        for zipped, accepted, expected in (
-            ("accepted", b"gzip", True),
-            ("accepted", b"identity", False),
-            ("always", b"identity", True),
-            ("", b"gzip", False),
-        ):
-            response = await self.get(File(DATA, zipped=zipped), accept_encoding=accepted)
-            self.assertEqual(b"gzip" if expected else None, response["content-encoding"])
-            self.assertEqual(DATA, gzip.decompress(response.body) if expected else response.body)
 
     async def test_changes(self) -> None:
         """A response can depend on the number of matching requests."""
