@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,12 @@ from tests.support.authority import Authority
 from tests.support.buckets import s3_server
 from tests.support.remote import (
     HOLD,
-    Relay,
     RemoteCase,
     body_and_headers,
     key_of,
-    listening_addresses,
 )
 from tests.support.servers import free_port
 from tests.support.service import fetch, make_service, reactor, short_flac, until
-
-_USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
-
 
 #: Requirements that are named at the end of boot errors.
 RIGHTS = "credentials that may write, read and delete objects there are required"
@@ -84,45 +78,45 @@ class StoreCheckTests(StoreCheckCase):
         self.assertEqual(1, len(self.stored()))
 
     async def test_exit(self) -> None:
-        """If the store check fails, the process exits with 1 and one line without secrets."""
+        """If the store check fails, the process exits with 1 and one line without secrets.
+
+        SIGTERM during the check ends the service with status 0. Neither leaves an object.
+        """
         reader = self.server.add_user("read")
         identity = (reader.access_key, reader.secret_key)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        relay = self.relay()
+        relay.rule = lambda request: HOLD if request.method == "PUT" else None
         node = self.twistd(AP_LOG_LEVEL="debug", **dict(zip(names, identity, strict=True)))
+        held = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
         self.assertEqual(1, await node.end())
         (line,) = node.stderr.splitlines()
         for word in ("audioproxy: AP_VARIANT_STORE: ", "AccessDenied", RIGHTS):
             self.assertIn(word, line)
         for word in ("Traceback", "listening", "metrics on", "Signature", "AWS4", *identity):
             self.assertNotIn(word, node.stdout + node.stderr)
+        await until(lambda: relay.stalled, "a request of the store check")
+        held.signal(15)
+        self.assertEqual((0, ""), (await held.end(), held.stderr))
         self.assertEqual([], self.stored())
 
     async def test_no_port_before(self) -> None:
         """No port opens before the check has written, found and deleted a single object."""
         relay = self.relay()
         relay.rule = lambda request: HOLD
-        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
+        service = make_service(self.config(variant_s3=self.s3(relay)), reactor)
+        self.addCleanup(service.stopService)
+        starting = service.startService()
         for method in ("PUT", "GET", "DELETE"):
             await until(lambda: relay.stalled, "a request of the store check")
             self.assertEqual(method, relay.requests[-1].method)
-            self.assertEqual([], list(listening_addresses(node)))
+            self.assertEqual((0, 0), (service.port, service.metrics_port))
             relay.release()
             relay.rule = lambda request: HOLD
-        await node.port()
-        self.assertEqual(2, len(list(listening_addresses(node))))
+        await starting
+        self.assertTrue(service.port and service.metrics_port)
         self.assertEqual(["PUT", "GET", "DELETE"], [request.method for request in relay.requests])
         self.assertEqual(1, len({request.target for request in relay.requests}))
-        self.assertEqual([], self.stored())
-
-    async def test_sigterm_during_store_check(self) -> None:
-        """SIGTERM during the store check ends the service with status 0 and leaves no object."""
-        relay = self.relay()
-        relay.rule = lambda request: HOLD if request.method == "PUT" else None
-        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
-        await until(lambda: relay.stalled, "a request of the store check")
-        node.signal(15)
-        self.assertEqual(0, await node.end())
-        self.assertEqual("", node.stderr)
         self.assertEqual([], self.stored())
 
 
@@ -157,15 +151,15 @@ class TLSStoreCheckTests(StoreCheckCase):
         return int(port.getHost().port)
 
     async def test_trusted(self) -> None:
-        """The service starts if the right bundle is in the store's settings or in SSL_CERT_FILE."""
+        """The service starts if the right bundle is in the store's settings or in SSL_CERT_FILE.
+
+        A bundle without certificates is refused before any request; the error names it.
+        """
         right = str(self.server.ca_bundle)
         await self.boot(source_s3=self.s3(ca_bundle=None))
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})
         await self.boot(variant_s3=self.s3(ca_bundle=None))
         self.assertEqual([], self.stored())
-
-    def test_no_certificates(self) -> None:
-        """A bundle without certificates is refused before any request; the error names it."""
         empty = Path(self.mktemp()).resolve()
         empty.write_text("no certificate\n")
         settings = self.config(variant_s3=self.s3(ca_bundle=str(empty)))
@@ -189,13 +183,6 @@ class IdentityTests(RemoteCase):
         }
         return await self.boot(**settings)
 
-    def access_keys(self, relay: Relay) -> set[str]:
-        """Return the access keys of a relay's requests, from signed headers and presigned URLs."""
-        signed = [
-            request.headers.get("authorization", "") + request.target for request in relay.requests
-        ]
-        return {match[1] for text in signed if (match := _USER.search(text))}
-
     async def assert_stored_and_hit(self, service: AudioProxy, options: str) -> None:
         """Render a variant, wait until it is stored, and require a hit with the same bytes."""
         path = self.url("a.flac", options)
@@ -208,38 +195,6 @@ class IdentityTests(RemoteCase):
             self.assertEqual(miss.body, self.server.fetch(location).require_success().body)
         else:
             self.assertEqual(body_and_headers(miss), body_and_headers(hit))
-
-    async def test_fallbacks(self) -> None:
-        """Unset AP_VARIANT_S3_* settings of the variant store fall back to the shared ones."""
-        shared_relay, variant_relay = self.relay(), self.relay()
-        variant_user, owner = self.server.add_user("keep"), self.server.owner
-        identity = {
-            "AP_VARIANT_S3_ACCESS_KEY_ID": variant_user.access_key,
-            "AP_VARIANT_S3_SECRET_ACCESS_KEY": variant_user.secret_key,
-            "AP_VARIANT_S3_REGION": self.server.region,
-        }
-        endpoint = {"AP_VARIANT_S3_ENDPOINT": f"http://127.0.0.1:{variant_relay.port}"}
-        shared_keys, variant_keys = {owner.access_key}, {variant_user.access_key}
-        for number, (variables, shared_relay_keys, variant_relay_keys) in enumerate(
-            (
-                ({}, shared_keys, set()),
-                (identity, shared_keys | variant_keys, set()),
-                (endpoint, shared_keys, shared_keys),
-                (identity | endpoint, shared_keys, variant_keys),
-            )
-        ):
-            del shared_relay.requests[:], variant_relay.requests[:]
-            service = await self.boot_from_environment(
-                AP_S3_ENDPOINT=f"http://127.0.0.1:{shared_relay.port}", **variables
-            )
-            await self.assert_stored_and_hit(service, f"cb:{number}")
-            self.assertEqual(
-                (shared_relay_keys, variant_relay_keys),
-                (self.access_keys(shared_relay), self.access_keys(variant_relay)),
-                number,
-            )
-            methods = {request.method for request in shared_relay.requests}
-            self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
 
     async def test_two_servers(self) -> None:
         """Sources in cleartext and variants over TLS each use their own server and credentials."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -25,7 +24,7 @@ from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity
-from tests.support.service import Process, ServiceCase, fetch, make_service, reactor, signed, until
+from tests.support.service import ServiceCase, fetch, make_service, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -346,16 +345,3 @@ def body_and_headers(response: Response) -> tuple[object, ...]:
     """Return the body and those headers that a variant has in every cache state."""
     names = ("content-type", "cache-control", "content-disposition", "etag")
     return (response.body, *(response[name] for name in names))
-
-
-def listening_addresses(process: Process) -> Iterator[str]:
-    """Yield the addresses on which a process listens, as spelled in ``/proc/net/tcp``."""
-    sockets = set()
-    for link in Path(f"/proc/{process.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            sockets.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in sockets:
-                yield fields[1]
