@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from audioproxy.http_client.client import HttpClient
 from audioproxy.http_client.errors import TransportError
 from tests.support.consumers import FakeConsumer
+from tests.support.service import PATIENCE, TEST_PATIENCE
 from tests.support.wire import reply
 
 reactor: Any = _reactor
@@ -54,6 +55,8 @@ class ServerProtocol(Protocol):
 
 class RealTests(TestCase):
     """Real sockets behave like the simulated ones"""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.connections: list[ServerProtocol] = []
@@ -162,6 +165,10 @@ class ImportTests(SynchronousTestCase):
         # Import this working tree: an installed package could belong to another working tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=True, env=environment
+            [sys.executable, "-c", code],
+            capture_output=True,
+            check=True,
+            env=environment,
+            timeout=PATIENCE,
         )
         self.assertEqual(b"[]\n", ran.stdout)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.attacks import Recorder, Run
 from tests.support.remote import HOLD, PASS, RemoteCase, is_signed_url
-from tests.support.service import fetch, long_flac, send, short_flac, until
+from tests.support.service import PATIENCE, fetch, long_flac, send, short_flac, until
 
 
 class SecretsCase(RemoteCase):
@@ -82,6 +82,7 @@ class LogTests(SecretsCase):
         node = self.twistd(
             PATH=self.recorder.path,
             AP_LOG_LEVEL="debug",
+            AP_PROBE_TIMEOUT=str(int(PATIENCE)),
             AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}",
             AP_SERVE_MODE="redirect",
             AWS_ACCESS_KEY_ID=reader.access_key,

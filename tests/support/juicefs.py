@@ -21,6 +21,7 @@ from tests.support.authority import Authority
 from tests.support.gateways import Gateway
 from tests.support.s3 import Identity, Rights, policy
 from tests.support.servers import Server
+from tests.support.service import PATIENCE
 
 
 class JuiceFS(Gateway):
@@ -120,6 +121,7 @@ class JuiceFS(Gateway):
             env=self._environment(),
             check=True,
             capture_output=True,
+            timeout=PATIENCE,
         )
 
     def _gateway(self, port: int) -> list[str]:

@@ -24,7 +24,7 @@ from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity
-from tests.support.service import ServiceCase, fetch, make_service, reactor, signed, until
+from tests.support.service import PATIENCE, ServiceCase, fetch, make_service, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -284,6 +284,7 @@ class RemoteCase(ServiceCase):
                 "variant_s3": self.s3(),
                 "variant_store": BucketStore(self.variants),
                 "local_root": None,
+                "probe_timeout": PATIENCE,
                 **settings,
             }
         )

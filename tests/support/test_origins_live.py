@@ -24,7 +24,7 @@ from tests.support.origins import (
     Status,
     open_origin,
 )
-from tests.support.service import Client, fetch, reactor, send, until
+from tests.support.service import TEST_PATIENCE, Client, fetch, reactor, send, until
 
 DATA = bytes(range(256)) * 100
 FRAMINGS = ("length", "chunked", "close")
@@ -32,6 +32,8 @@ FRAMINGS = ("length", "chunked", "close")
 
 class OriginTests(TestCase):
     """Origin in cleartext."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.origin = open_origin(self)
@@ -194,6 +196,8 @@ class OriginTests(TestCase):
 
 class SecureTests(TestCase):
     """Origin over TLS."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.authority = Authority(Path(self.mktemp()))
