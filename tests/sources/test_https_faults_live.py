@@ -302,6 +302,10 @@ class BrokenTests(TroubleCase):
         await self.assert_refused(service, rows)
         expected = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
         self.assertEqual(expected, await self.renders(service, before))
+        # Peaks send nothing before the end of the source.
+        responses = await self.assert_refused(service, rows[: len(ENDS)], "f:peaks")
+        self.assertEqual({502}, {response.status for response in responses})
+        expected |= {'renders_total{format="peaks",outcome="upstream_unavailable"}': len(ENDS)}
         # Where the whole has to be downloaded, no render is started.
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
         await self.assert_refused(service, self.put_all(cuts, 502))

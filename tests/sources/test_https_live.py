@@ -18,6 +18,7 @@ from twisted.internet.error import CannotListenError
 from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import Config
+from audioproxy.engine import BootError
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
 from tests.support.origins import (
@@ -33,6 +34,7 @@ from tests.support.service import (
     counter_increases,
     fetch,
     generate_audio,
+    make_service,
     reactor,
     scrape,
     send,
@@ -222,20 +224,12 @@ class TrustTests(HttpsCase):
         hosts = {request.headers["host"].rpartition(":")[0] for request in ip_origin.requests}
         self.assertEqual({"127.0.0.1", *["[::1]"] * (len(urls) - 2)}, hosts)
 
-    async def test_program(self) -> None:
-        """The program reads SSL_CERT_FILE from its environment, and exits if the file is empty."""
-        url = self.origin.put("/a", short_flac().read_bytes())
-        empty = self.root / "empty.pem"
-        empty.touch()
-        good, bad = (
-            self.twistd(SSL_CERT_FILE=str(bundle), AP_SOURCE_ALLOWLIST="localhost")
-            for bundle in (authority().bundle, empty)
-        )
-        response = await fetch(await good.port(), self.path(url))
-        self.assertEqual((200, True), (response.status, response.complete), good.stdout)
-        self.assertEqual(1, await bad.end())
-        self.assertRegex(bad.stdout + bad.stderr, r"(?m)^.*SSL_CERT_FILE: ")
-        self.assertNotIn("Traceback", bad.stdout + bad.stderr)
+    def test_unusable(self) -> None:
+        """An SSL_CERT_FILE that cannot be used fails the boot with an error that names it."""
+        empty = self.add("empty.pem", b"")
+        self.trust(empty)
+        error = self.assertRaises(BootError, make_service, self.config(), reactor)
+        self.assertRegex(str(error), r"\ASSL_CERT_FILE: ")
 
 
 class RefusalTests(HttpsCase):

@@ -125,7 +125,8 @@ class PlaylistTests(AttackCase):
     async def test_files(self) -> None:
         """HLS, DASH and concat files return 415, and no file that they name is read (D43).
 
-        An HLS playlist returns 415 under any file name extension.
+        An HLS playlist returns 415 under any file name extension. A playlist of http or https URLs
+        opens no connection.
         """
         above = os.path.relpath(self.outside, self.root)
         mp3, mp4 = self.outside / "secret.mp3", self.outside / "secret.mp4"
@@ -155,29 +156,18 @@ class PlaylistTests(AttackCase):
             decoded = await decode_playlist(f"{self.root}/{name}", "-protocol_whitelist", "file")
             self.assertGreater(len(decoded), 40_000, name)
             self.assertTrue(await self.watch.opened(), name)
-        await self.assert_refused([*playlists, *others])
-
-    async def test_hosts(self) -> None:
-        """A playlist of http or https URLs returns 415 and opens no connection (D43)."""
         certificate = Authority(self.root.with_name("authority")).issue("localhost")
         origins = [open_origin(self), open_origin(self, certificate)]
-        names = []
+        words = ("-protocol_whitelist", "file,http,https,tls,tcp")
         for origin in origins:
-            form = "s" * origin.secure
-            mp3, mp4 = (origin.put(f"/secret.{it}", secret(it)) for it in ("mp3", "mp4"))
-            for kind, content in (
-                (f"hls{form}.mp3", playlist(mp3)),
-                (f"hls{form}.m3u8", playlist(mp3)),
-                (f"hls{form}-behind-tag.wav", after_id3_tag(playlist(mp3))),
-                (f"dash{form}.mp3", manifest(mp4)),
-            ):
-                self.add(kind, content)
-                names.append(kind)
-                words = ("-protocol_whitelist", "file,http,https,tls,tcp")
-                self.assertTrue(await decode_playlist(f"{self.root}/{kind}", *words), kind)
+            url = origin.put("/secret.mp3", secret("mp3"))
+            for kind, content in (("hls.m3u8", playlist(url)), ("dash.mp3", manifest(url))):
+                others.append(f"{origin.secure}-{kind}")
+                self.add(others[-1], content)
+                self.assertTrue(await decode_playlist(f"{self.root}/{others[-1]}", *words), kind)
                 self.assertTrue(origin.requests, kind)
                 origin.connections.clear()
-        await self.assert_refused(names)
+        await self.assert_refused([*playlists, *others])
         self.assertEqual([[], []], [origin.connections for origin in origins])
 
     async def test_data_reference(self) -> None:

@@ -25,9 +25,8 @@ from tests.support.remote import (
     is_signed_url,
     key_of,
     lifetime_of,
-    until_miss,
 )
-from tests.support.service import Client, encoders, fetch, generate_audio, send, short_flac, until
+from tests.support.service import encoders, fetch, generate_audio, send, short_flac, until
 
 MID_SOURCE_BYTES = 512 * 1024
 RENDER_SECONDS = 300
@@ -217,88 +216,6 @@ class LostRangeTests(RemoteCase):
         )
 
 
-class BrokenTests(SourceRelayCase):
-    """Store connections that end while sources are probed and read."""
-
-    # Number of response bytes that are too few for the probe to detect the format. Over TLS, the
-    # bytes of the handshake count too.
-    UNDETECTABLE_BYTES = 2000
-    #: A streamed render, a render that sends nothing before the source's end, and a probe.
-    REQUESTS = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
-
-    async def stall_half_way(self, number: int = 0) -> list[Client]:
-        """Stall the encoders in the middle of one source, and the probe at the start of another."""
-        for prefix in ("", "right-"):
-            self.put(f"{prefix}{number}-a.flac", noise("a.flac", OLD))
-            self.put(f"{prefix}{number}-b.flac", noise("a.flac", NEW))
-        clients: list[Client] = []
-        # The encoder reads FLAC with a single request. The probe has a lower limit, because it
-        # would succeed with MID_SOURCE_BYTES.
-        limits = (MID_SOURCE_BYTES, MID_SOURCE_BYTES, self.UNDETECTABLE_BYTES)
-        for limit, (name, options) in zip(limits, self.REQUESTS, strict=True):
-            self.source.limit = limit
-            clients.append(await send(self.port, self.url(f"{number}-{name}", options)))
-            await until(lambda: self.source.stalled == len(clients), "a stalled connection")
-        await until(lambda: clients[0].response, "the headers")
-        self.source.limit = None
-        return clients
-
-    async def test_once(self) -> None:
-        """After a reset or a premature close the read is retried; responses are correct and stored.
-
-        A variant is that of a source whose connection does not break.
-        """
-        for number, end in enumerate((self.source.reset_all, self.source.close_cleanly)):
-            clients = await self.stall_half_way(number)
-            end()
-            responses = [await client.end() for client in clients]
-            for (name, options), response in zip(self.REQUESTS, responses, strict=True):
-                self.assertEqual((200, True), (response.status, response.complete), options)
-                right = await fetch(self.port, self.url(f"right-{number}-{name}", options))
-                self.assertTrue(right.body == response.body, options)
-            await self.until_stored(4 * (number + 1))
-            for response in responses[:2]:
-                stored = self.server.get(self.variants, key_of(response))
-                self.assertTrue(response.body == stored.body)
-            self.assertEqual([], self.log.errors)
-
-    async def break_for_good(self) -> None:
-        """Close every connection from now on."""
-        self.source.rejects_connections = True
-        self.source.close_cleanly()
-
-    async def test_for_good(self) -> None:
-        """If the store closes every connection, streams break and other requests return 502.
-
-        Over TLS, its port closes. Nothing is stored (D35).
-        """
-        stream, *others = await self.stall_half_way()
-        await self.break_for_good()
-        for client in others:
-            self.assert_refused(502, "upstream_unavailable", await client.end())
-        broken = await stream.end()
-        self.assertEqual((200, False), (broken.status, broken.complete))
-        await until(lambda: not encoders(), "the encoders to end")
-        self.assertEqual([], self.stored())
-        self.assertEqual([], self.log.errors)
-        await self.source.close()
-        self.source.rejects_connections = False
-        self.source.open()
-        whole = await until_miss(self.port, self.url("0-a.flac", "f:wav"))
-        self.assertTrue(whole.complete and whole.body.startswith(broken.body))
-
-
-class TLSBrokenTests(BrokenTests):
-    """`BrokenTests` over TLS, where the end of a connection gives different errors."""
-
-    tls = True
-    UNDETECTABLE_BYTES = 9000
-
-    async def break_for_good(self) -> None:
-        """Close the port and every connection."""
-        await self.source.close()
-
-
 class GoneTests(SourceRelayCase):
     """Objects and stores that disappear between two requests."""
 
@@ -326,18 +243,6 @@ class GoneTests(SourceRelayCase):
 
 class WrongStoreTests(RemoteCase):
     """Stores that are misconfigured, redirect, fail or do not listen."""
-
-    async def test_wrong_region(self) -> None:
-        """A region that the store does not have is a configuration error (500)."""
-        self.require("region")
-        self.put("a.flac", short_flac())
-        service = await self.boot(source_s3=self.s3(region="mars-north-1"))
-        for options in ("f:mp3", "info"):
-            response = await fetch(service.port, self.url("a.flac", options))
-            self.assertEqual((500, "not_configured"), (response.status, response.error))
-            self.assertEqual((b"no-store", None), (response["cache-control"], response["etag"]))
-            head = await fetch(service.port, self.url("a.flac", options), b"HEAD")
-            self.assertEqual((500, b""), (head.status, head.body))
 
     async def test_reads(self) -> None:
         """If a lookup succeeds and reads fail, a 503 gives 502, and a 404 gives 404.

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 from tests.support import names
-from tests.support.authority import Authority
 from tests.support.remote import RemoteCase
 from tests.support.s3 import Identity
 from tests.support.service import fetch, generate_audio, send, short_flac, signed
@@ -32,7 +31,9 @@ def sound(name: str) -> bytes:
 
 
 class SameAudioTests(RemoteCase):
-    """Objects compared with local files."""
+    """Objects compared with local files, on a server with a private authority's certificate."""
+
+    tls = True
 
     async def test_same_as_a_file(self) -> None:
         """Variants and info documents of an object equal those of a file with the same bytes."""
@@ -135,28 +136,6 @@ class RefusalTests(RemoteCase):
         allowed = await self.boot(source_allowlist=(f"{self.sources[:8]}*",))
         for service in (allowed, no_list):
             self.assertEqual(200, (await fetch(service.port, self.url("a.flac"))).status)
-
-
-class TLSTests(RemoteCase):
-    """Server with a certificate of a private authority."""
-
-    tls = True
-
-    async def test_private_authority(self) -> None:
-        """Objects are read over TLS with the authority's bundle; any other bundle gives 502."""
-        self.add("a.m4a", sound("a.m4a"))
-        self.put("a.m4a", sound("a.m4a"))
-        service = await self.boot(local_root=str(self.root))
-        local = await fetch(service.port, signed("/f:mp3/plain/local://a.m4a"))
-        remote = await fetch(service.port, self.url("a.m4a"))
-        self.assertEqual((200, True, local.body), (remote.status, remote.complete, remote.body))
-        # Bundles without the authority: the system's, and that of another private authority.
-        for bundle in (None, str(Authority(Path(self.mktemp())).bundle)):
-            settings = self.s3(ca_bundle=bundle)
-            untrusting = await self.boot(source_s3=settings, variant_store=None)
-            for options in ("f:mp3", "info"):
-                response = await fetch(untrusting.port, self.url("a.m4a", options))
-                self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
 
 
 class AddressingTests(RemoteCase):

@@ -67,10 +67,7 @@ class _ClientConnection(ProxyServer):
         self._remaining_bytes = self.relay.limit
         self._held_requests: list[bytes] = []
         self._held_responses: list[bytes] = []
-        if self.relay.rejects_connections:
-            self.close()
-        else:
-            ProxyServer.connectionMade(self)
+        ProxyServer.connectionMade(self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         self.relay.ends.discard(self)
@@ -158,7 +155,6 @@ class Relay:
     :ivar limit: number of bytes of each response after which it stalls; over TLS, of each
         connection.
     :ivar rule: decides what happens to a request; called before the server receives the request.
-    :ivar rejects_connections: whether to close each connection as soon as it is made.
     :ivar ends: both sides of each connection.
     """
 
@@ -167,7 +163,6 @@ class Relay:
         self.sent_bytes = 0
         self.limit: int | None = None
         self.rule: Callable[[ReceivedRequest], RequestAction] = lambda request: PASS
-        self.rejects_connections = False
         self.ends: set[Any] = set()
         self._factory = ProxyFactory("127.0.0.1", port)
         self._factory.protocol = _ClientConnection

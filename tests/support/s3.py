@@ -41,7 +41,7 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
 
 #: Checks that only some servers perform. All servers check the secret, the expiry and the digest of
 #: a body.
-Check = Literal["region", "session token", "right to list"]
+Check = Literal["region", "session token"]
 
 
 @dataclass(frozen=True, slots=True)

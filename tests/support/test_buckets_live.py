@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 
-from twisted.trial.unittest import SkipTest, TestCase
+from twisted.trial.unittest import TestCase
 
 from tests.support.buckets import s3_server
-from tests.support.s3 import Check, Identity, S3Response
+from tests.support.s3 import Identity, S3Response
 from tests.support.service import TEST_PATIENCE, children
 
 HEADERS = {
@@ -27,11 +27,6 @@ class BucketCase(TestCase):
         self.server = await s3_server(self.tls)
         self.bucket = self.server.make_bucket()
         self.etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
-
-    def require(self, check: Check) -> None:
-        """Skip the test if this server does not perform ``check``."""
-        if check not in self.server.checks:
-            raise SkipTest(f"This S3 server does not check the {check}.")
 
     def assert_refused(self, response: S3Response, *codes: str) -> None:
         """Assert that a request was refused, with one of these codes if the response has any."""
@@ -112,42 +107,6 @@ class SignatureTests(BucketCase):
         ages = [self.server.presign(self.bucket, "a", seconds=it, age=300) for it in (600, 60)]
         self.server.fetch(ages[0]).require_success()
         self.assert_refused(self.server.fetch(ages[1]))
-
-
-class UserTests(BucketCase):
-    """Users have exactly the rights that they were given."""
-
-    def statuses(self, user: Identity) -> list[int]:
-        """Return the statuses of reading, reading a missing object, writing and removing."""
-        return [
-            self.server.request(method, self.bucket, key, identity=user).status
-            for method, key in (("GET", "a"), ("GET", "b"), ("PUT", "c"), ("DELETE", "a"))
-        ]
-
-    def test_permissions(self) -> None:
-        """Each kind of rights permits exactly its own requests."""
-        # Without the right to list, a user does not learn that an object is missing.
-        missing = 403 if "right to list" in self.server.checks else 404
-        for rights, expected in (
-            ("get", [200, missing, 403, 403]),
-            ("read", [200, 404, 403, 403]),
-            ("write", [200, 404, 200, 403]),
-            ("keep", [200, 404, 200, 204]),
-            ("nothing", [403, 403, 403, 403]),
-        ):
-            user = self.server.add_user(rights)
-            self.assertEqual(expected, self.statuses(user), rights)
-
-    def test_temporary_credentials(self) -> None:
-        """Temporary credentials have a user's rights, but only with their session token."""
-        self.require("session token")
-        lent = self.server.temporary_credentials(self.server.add_user("read"))
-        self.assertEqual([200, 404, 403, 403], self.statuses(lent))
-        url = self.server.presign(self.bucket, "a", identity=lent)
-        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
-        for token in (None, lent.session_token[:-9] + "x" * 9):
-            forged = Identity(lent.access_key, lent.secret_key, token)
-            self.assertEqual([403] * 4, self.statuses(forged))
 
 
 class TLSTests(BucketCase):
