@@ -61,36 +61,22 @@ Condition = Callable[[ReceivedRequest], bool]
 ENDS = ("close", "close_without_notify", "abort")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EndlessResponse:
     """Response that never ends.
 
     :ivar every: seconds between two pieces.
-    :ivar sent: bytes sent so far.
     """
 
     head: bytes
     more: bytes
     every: float = 0
-    sent: int = 0
 
     def respond(self, pending: PendingResponse) -> None:
-        def write() -> None:
-            self.sent += len(self.more)
-            pending.write(self.more)
-
         pending.write(self.head)
-        writing = LoopingCall(write)
+        writing = LoopingCall(pending.write, self.more)
         writing.start(self.every, now=False)
         pending.protocol.closed.addCallback(lambda _: writing.stop())
-
-
-def changed(first: Behavior, then: Behavior, matches: Condition) -> BehaviorSequence:
-    """Return a behavior that changes permanently with the second request that matches.
-
-    ffprobe usually sends the first one, and ffmpeg the second.
-    """
-    return BehaviorSequence(first, then, matches=matches)
 
 
 def odd_after_first(usual: Behavior, *odd: Behavior, matches: Condition) -> BehaviorSequence:
@@ -166,7 +152,7 @@ class StatusTests(TroubleCase):
             rows += self.put_all([odd_after_first(good, Status(code), matches=is_whole)], status)
         # ffprobe's GET of the whole file succeeds. Then ffmpeg's GET and all later requests get a
         # redirect, so the check after the render finds a changed source.
-        rows += self.put_all([changed(good, Status(302), is_whole)], 500)
+        rows += self.put_all([BehaviorSequence(good, Status(302), matches=is_whole)], 500)
         await self.assert_refused(self.start(), rows)
 
 
@@ -378,7 +364,10 @@ class ReplacedTests(TroubleCase):
             Redirect("/another"),
         )
         for options, number in (("f:wav", 4), ("f:peaks", 1), ("info", 1)):
-            behaviors = [changed(File(data), new, is_state_request) for new in changes[:number]]
+            behaviors = [
+                BehaviorSequence(File(data), new, matches=is_state_request)
+                for new in changes[:number]
+            ]
             responses = await self.assert_refused(service, self.put_all(behaviors, 500), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
@@ -403,7 +392,7 @@ class LeftoverTests(TroubleCase):
         for framing in ({}, NO_RANGES, CHUNKED):
             good = File(sound("a.wav", "20"), **framing)
             behaviors += [replace(good, sent=9, then=it) for it in ("close_without_notify", "hold")]
-            behaviors.append(changed(good, replace(good, sent=9**6), is_whole))
+            behaviors.append(BehaviorSequence(good, replace(good, sent=9**6), matches=is_whole))
         untrusted_certificate = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         urls = [url for url, _ in self.put_all(behaviors)]
         return [*urls, open_origin(self, untrusted_certificate).url("/a"), self.origin.url("/none")]
