@@ -85,9 +85,8 @@ class SourcesTests(SynchronousTestCase):
 
     def test_allowlist(self) -> None:
         """Only a source that an entry matches is opened; any other one is a 404, unopened."""
-        name, sub, subsub, _, address = hosts = (
-            *("origin.test", "a.origin.test", "b.a.origin.test", "xorigin.test", "127.0.0.1"),
-        )
+        hosts = "origin.test a.origin.test b.a.origin.test xorigin.test 127.0.0.1".split()
+        name, sub, subsub, _, address = hosts
         # tests.grammar.test_allowlist has all forms of entries.
         for entry, admitted in (
             ("ORIGIN.Test", {name}),
@@ -105,7 +104,8 @@ class SourcesTests(SynchronousTestCase):
 
             sources = SourceDispatcher(("nobody.test", entry), {"https": open_https})
             for host in hosts:
-                source = parse_https(f"https://{host.replace('origin', 'Origin')}/a".encode())
+                spelled = host.replace("origin", "Origin").replace(".test", ".test.")
+                source = parse_https(f"https://{spelled}/a".encode())
                 error = UpstreamUnavailable if host in admitted else NotFound
                 self.assert_refused(sources, source, error)
             self.assertEqual(admitted, {*opened}, entry)
