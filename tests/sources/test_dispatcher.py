@@ -20,6 +20,7 @@ from audioproxy.grammar.sources import (
     S3Source,
     Source,
     parse_https,
+    parse_source,
 )
 from audioproxy.sources.dispatcher import SourceDispatcher
 from tests.support.http import Log
@@ -110,6 +111,36 @@ class SourcesTests(SynchronousTestCase):
                 self.assert_refused(sources, source, error)
             self.assertEqual(admitted, {*opened}, entry)
         self.assert_refused(SourceDispatcher(("other",), {}), S3, NotFound)
+
+    def test_imitations(self) -> None:
+        """A URL that imitates one of an allowed host is no source, or is a 404, unopened."""
+        hosts = [
+            *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),
+            *"[::ffff:127.0.0.1] [::ffff:7f00:1] 0 0.0.0.0 localhost.test notlocalhost".split(),
+            *"localhost@127.0.0.1 a:b@localhost localhost%00.test localhost%2f@127.0.0.1".split(),
+            *"localhost\\@127.0.0.1 127.0.0.1\\.localhost *.localhost x.localhost".split(),
+            *("localhost\t", " localhost", "local host", "localhost\0", "l\u00f6calhost", "", "."),
+            *("127.0.0.1#@localhost", "127.0.0.1?@localhost", "127.0.0.1/@localhost"),
+        ]
+        schemes = "http tcp HTTP ftp tls rtmps httpproxy wss".split()
+        opened: list[str] = []
+        for url in (
+            *(f"https://{host}:444/secret.wav" for host in hosts),
+            *(f"{scheme}://localhost:444/" for scheme in schemes),
+            *(f"https:{slashes}localhost:444/" for slashes in ("", "/", "\\\\", "///")),
+            *(f"{it}https://localhost:444/" for it in ("concat:", "subfile,,:", "async:")),
+            *(f"https://localhost:444/{end}" for end in ("a\r\nX-Injected: 1", "a HTTP/1.1")),
+            *(f"https://localhost:{port}/" for port in ("0", "65536", "-1", "+443", "4 3", "x")),
+            "https://localhost:444/",
+        ):
+            try:
+                source = parse_source(url.encode())
+            except ValueError:
+                continue
+            opening = Deferred.fromCoroutine(SourceDispatcher(("localhost",), {}).open(source))
+            if not isinstance(self.failureResultOf(opening).value, NotFound):
+                opened.append(url)
+        self.assertEqual(["https://localhost:444/"], opened)
 
     def test_every_scheme(self) -> None:
         """Each scheme that a URL can have is opened or refused, whatever is set."""
