@@ -302,6 +302,11 @@ class RefusedTests(LocalCase):
             # Links out of the root. After a link, ``..`` is the parent of the link's target.
             *b"file.mp3 relative.mp3 folder/secret.mp3 alike/secret.mp3 chain.mp3".split(),
             *(b"top/etc/passwd", b"folder/../out/secret.mp3"),
+            # Names that are paths, protocols or filters for ffmpeg, and names that are URLs.
+            *(scheme + inside for scheme in (b"file:", b"file://", b"concat:", b"amovie=")),
+            *(b"subfile,,start,0,end,0,,:" + inside, b"https://localhost/a.mp3", b"-i"),
+            *(b"a.mp3?x", b"a.mp3#x", b"a.mp3\n", b"a.mp3 ", b"..\\out\\secret.mp3"),
+            *(b"\xc0\xae\xc0\xae/out/secret.mp3", b"tcp://127.0.0.1:80"),
             # Dangling links, and loops of links.
             *(b"dangling.mp3", b"self.mp3", b"one.mp3", b"loop/a.mp3"),
             # Directories, and files used as directories.

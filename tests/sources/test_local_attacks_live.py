@@ -6,7 +6,6 @@ outside AP_LOCAL_ROOT, and must not connect to a host that a file names.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterable
 from functools import cache
@@ -244,37 +243,6 @@ class NameTests(AttackCase):
                 self.assertEqual((200, good.body), (response.status, response.body), name)
                 self.assertEqual(header_names(good), header_names(response), name)
         self.assertEqual(set(), await self.watch.opened())
-
-    async def test_outside_or_missing_names(self) -> None:
-        """A name that leads out of the root or to no file gives 404 (Local source confinement)."""
-        above = os.path.relpath(self.outside, self.root)
-        origin = open_origin(self)
-        url = origin.put("/secret.wav", secret("wav"))
-        # tests.sources.test_local.RefusedTests has more paths.
-        names: list[str | bytes] = [
-            *(f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "/dev/zero", "-i"),
-            *(f"{scheme}{self.outside}/secret.wav" for scheme in ("file:", "file://", "concat:")),
-            f"subfile,,start,0,end,0,,:{self.outside}/secret.wav",
-            f"amovie={self.outside}/secret.wav",
-            *(url, url.replace("http:", "https:"), f"tcp://127.0.0.1:{origin.port}"),
-            *("inside.wav\0", "inside.wav\n", "inside.wav?x", "inside.wav#x", "..\\outside\\x"),
-            *("%2e%2e/outside/secret.wav", b"\xc0\xae\xc0\xae/outside/secret.wav"),
-        ]
-        targets = [local_path(name, kind) for name in names for kind in SOURCE_OPTIONS]
-        # The service decodes these source names once, never twice.
-        for source in ("%2e%2e/outside/secret.wav", "..%2Foutside%2Fsecret.wav", "%252e%252e/x"):
-            targets.append(signed(f"/f:wav/plain/local://{source}"))
-        for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
-            encoded = base64.urlsafe_b64encode(f"local://{name}".encode()).decode()
-            targets.append(signed(f"/f:wav/enc/{encoded}"))
-        missing, *responses = await fetch_limited(
-            self.start().port, [local_path("missing.wav"), *targets]
-        )
-        self.assertEqual((404, "not_found"), (missing.status, missing.error))
-        for target, response in zip(targets, responses, strict=True):
-            self.assertEqual((404, missing.body), (response.status, response.body), target)
-        self.assertEqual(set(), await self.watch.opened())
-        self.assertEqual([], origin.connections)
 
 
 #: Segments that try to inject filters, options or headers. Only the options dl and cb decode
