@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from audioproxy.errors import (
@@ -14,18 +13,10 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.grammar.request import VariantRequest
-from audioproxy.grammar.sources import Source
 from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws
-from tests.support.http import (
-    MEDIA_CACHE_CONTROL,
-    FakeRender,
-    FakeSource,
-    FakeStored,
-    FakeSubscription,
-    ResourceHarness,
-)
+from tests.support.http import MEDIA_CACHE_CONTROL, ResourceHarness
+from tests.support.stores import FakeStored
 
 #: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
 SETUP_BYTES = 10
@@ -34,12 +25,13 @@ ORIGINS = (None, "*", "https://app.example")
 STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
 DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
-SOURCES: tuple[Callable[[], FakeSource | Refusal], ...] = (
-    lambda: FakeSource(1000),
-    lambda: FakeSource(1000, validator=b""),
-    lambda: FakeSource(10**9),
-    lambda: NotFound("no such file"),
-    UpstreamUnavailable,
+#: The size and the validator of every source, and the refusal of its `open`.
+SOURCES: tuple[tuple[int, bytes, Refusal | None], ...] = (
+    (1000, b"material", None),
+    (1000, b"", None),
+    (10**9, b"material", None),
+    (0, b"", NotFound("no such file")),
+    (0, b"", UpstreamUnavailable()),
 )
 #: Outputs of renders, and the refusals that end them.
 RENDERS: tuple[tuple[bytes, Refusal | None], ...] = (
@@ -71,21 +63,21 @@ class FuzzFixture(ResourceHarness):
 
     def __init__(self, draws: Draws) -> None:
         super().__init__(
-            origin=draws.one_of(ORIGINS), insecure=True, with_store=draws.one_of((True, False))
+            origin=draws.one_of(ORIGINS), insecure=True, has_store=draws.one_of((True, False))
         )
         self.origin = self.instrumentation.cors
         self._stored = draws.one_of(STORED)
         self._disposition = draws.one_of(DISPOSITIONS)
-        self._source = draws.one_of(SOURCES)
+        source = draws.one_of(SOURCES)
+        self.sources.default_size, self.sources.validator, self.sources.crash = source
         self._output, self._failure = draws.one_of(RENDERS)
         self._answer, self._status = draws.one_of(PROBES)
         self.disconnects = draws.one_of((False, True, False))
         self.piece = draws.one_of((0, 1, 7, 100))
         self.window = draws.one_of((None, 1, 300))
         self.received_methods: list[bytes] = []
-        self._renders: list[FakeRender] = []
-        self._opened: list[FakeSource] = []
         self._found: list[FakeStored] = []
+        self.store.lookup = self._lookup  # type: ignore[method-assign]
         render = self.resource.render
 
         def spy(request: Any) -> int:
@@ -94,35 +86,23 @@ class FuzzFixture(ResourceHarness):
 
         self.resource.render = spy  # type: ignore[method-assign]
 
-    async def lookup(self, key: str) -> FakeStored | None:
+    async def _lookup(self, key: str) -> FakeStored | None:
         if key[-1] not in self._stored:
             return None
         headers = VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, self._disposition)
         self._found.append(FakeStored(VARIANT, headers))
-        return self._found[-1].open()
-
-    async def open(self, source: Source) -> FakeSource:
-        opened = self._source()
-        if isinstance(opened, Refusal):
-            raise opened
-        self._opened.append(opened)
-        return opened
-
-    def join(self, request: VariantRequest, admitted: bool) -> FakeSubscription:
-        subscription = super().join(request, admitted)
-        if subscription.started:
-            self._renders.append(subscription.render)
-        return subscription
+        self._found[-1].opened = 1
+        return self._found[-1]
 
     def work(self) -> bool:
         """End all running child processes and renders; return whether there were any."""
-        children, renders = self.spawner.alive, list(self.rendering.items())
+        children, renders = self.spawner.alive, list(self.renders.running.items())
         for child in children:
             child.write_stdout(self._answer)
             child.write_stderr(_FFMPEG_ERROR if self._status else b"")
             child.exit_and_end(self._status)
         for key, render in renders:
-            del self.rendering[key]
+            del self.renders.running[key]
             if self._output:
                 render.write_output(self._output)
             render.end(self._failure)
@@ -136,7 +116,7 @@ class FuzzFixture(ResourceHarness):
         )
         assert not self.clock.getDelayedCalls(), self.clock.getDelayedCalls()
         assert (self.slots.held, self.slots.depth, self.probe_slots.held) == (0, 0, 0)
-        for render in self._renders:
+        for render in self.renders.started:
             assert render.subscribers == render.left, (
                 f"{render.subscribers} subscribed, {render.left} left"
             )
@@ -144,7 +124,6 @@ class FuzzFixture(ResourceHarness):
             render.output.end()
             render.output.release()
             assert render.output._holders == 0, "an output still has a reader"
-        for source in self._opened:
-            assert source.closed == 1, f"a source was closed {source.closed} times"
+        assert not self.sources.held, f"{self.sources.held} sources were not closed"
         for stored in self._found:
             assert stored.closed == 1, f"a stored variant was closed {stored.closed} times"

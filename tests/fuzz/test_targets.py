@@ -107,43 +107,55 @@ class ServerTargetTests(SynchronousTestCase):
     def test_subscription_left_open(self) -> None:
         """`check_server` detects a subscription that is never ended."""
 
-        class Sticky(FuzzFixture):
-            def join(self, order: Any, admitted: bool) -> Any:
-                subscription = super().join(order, admitted)
-                subscription.render.subscribe()
-                return subscription
+        def sticky(draws: Draws) -> FuzzFixture:
+            fixture = FuzzFixture(draws)
+            join = fixture.renders.join
 
-        self.refused(Sticky)
+            def join_twice(order: Any, admitted: bool) -> Any:
+                join(order, admitted)
+                return join(order, admitted)
+
+            fixture.renders.join = join_twice  # type: ignore[method-assign]
+            return fixture
+
+        self.refused(sticky)
 
     def test_open_source(self) -> None:
         """`check_server` detects a source that stays open."""
 
-        class Open(FuzzFixture):
-            async def open(self, source: Source) -> Any:
-                await super().open(source)
-                return await super().open(source)
+        def open_twice(draws: Draws) -> FuzzFixture:
+            fixture = FuzzFixture(draws)
+            opener = fixture.sources.open
 
-        self.refused(Open, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+            async def opened(source: Source) -> Any:
+                await opener(source)
+                return await opener(source)
+
+            fixture.sources.open = opened  # type: ignore[method-assign]
+            return fixture
+
+        self.refused(open_twice, corpus.request(b"GET", b"insecure/info/plain/local://a"))
 
     def test_crash(self) -> None:
         """`check_server` detects a crash in the resource, although the client gets a valid 500."""
 
-        class Crashing(FuzzFixture):
-            async def open(self, source: Source) -> Any:
-                raise KeyError(source)
+        def crashing(draws: Draws) -> FuzzFixture:
+            fixture = FuzzFixture(draws)
+            fixture.sources.crash = KeyError("a")
+            return fixture
 
-        self.refused(Crashing, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+        self.refused(crashing, corpus.request(b"GET", b"insecure/info/plain/local://a"))
         self.flushLoggedErrors(KeyError)
 
     def test_delayed_call(self) -> None:
         """`check_server` detects a timer that outlives the connection."""
 
-        class Late(FuzzFixture):
-            def join(self, order: Any, admitted: bool) -> Any:
-                self.clock.callLater(5, int)
-                return super().join(order, admitted)
+        def late(draws: Draws) -> FuzzFixture:
+            fixture = FuzzFixture(draws)
+            fixture.clock.callLater(5, int)
+            return fixture
 
-        self.refused(Late)
+        self.refused(late)
 
     def test_responses(self) -> None:
         """`check_response` detects wrong headers, statuses and error codes."""

@@ -285,7 +285,7 @@ class LevelTests(SynchronousTestCase):
             if output:
                 harness.render(renders[number]).write_output(output)
             harness.render(renders[number]).end(error)
-        harness.stored = ZeroDivisionError()
+        harness.store.lookup_error = ZeroDivisionError()
         harness.fetch(paths[0], x_request_id=b"crash")
 
     def render(self) -> None:

@@ -1,33 +1,22 @@
-"""Render registry with fake child processes, clock, threads, sources and stores."""
+"""Render registry around a `FakeEngine`, and its clients."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from audioproxy.errors import Refusal
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
-from audioproxy.observe.metrics import Metrics
-from audioproxy.process.decoder import Decoder
-from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.prober import Prober
-from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import Launcher
-from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry, Subscription
-from audioproxy.render.render import RenderContext
-from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
-from tests.support.processes import FakeChild, FakeSpawner, find_soxr
-from tests.support.stores import FakeSources, FakeStore
-from tests.support.threads import FakeThreads
+from tests.support.engine import FakeEngine
+from tests.support.processes import FakeChild
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 
@@ -72,44 +61,13 @@ class Client:
         self.outcome = failure.value
 
 
-class RenderHarness:
+class RenderHarness(FakeEngine):
     """A node, by default with one render slot and a variant store."""
 
-    def __init__(
-        self,
-        *,
-        stored: bool = True,
-        capacity: int = 1,
-        queue: int = 4,
-        max_variant: int = 10_000,
-        timeout: float = 100,
-    ) -> None:
-        self.clock = Clock()
-        self.metrics = Metrics()
-        self.spawner = FakeSpawner()
-        self.store = FakeStore()
-        self.fallback_scratch_space = FakeStore()
-        self.sources = FakeSources({b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000})
-        self.slots = Slots(self.clock, capacity, queue, timeout)
-        self.probe_slots = Slots(self.clock, 4, 0, 1)
-        launcher = Launcher(self.spawner, self.clock, {})
-        self.threads = FakeThreads()
-        ffmpeg = Ffmpeg(launcher)
+    def __init__(self, *, stored: bool = True, **settings: Any) -> None:
+        sizes = {b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000}
+        super().__init__(sizes=sizes, has_store=stored, **settings)
         self.clients: list[Client] = []
-        prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
-        self.preparer = Preparer(self.sources, prober, ffmpeg, "ffmpeg", find_soxr, 100_000)
-        in_thread = self.threads.in_thread
-        self.context = RenderContext(
-            self.clock,
-            self.preparer,
-            self.slots,
-            ffmpeg,
-            Waveforms(Decoder(ffmpeg, in_thread), in_thread),
-            RenderStorage(self.store if stored else None, self.fallback_scratch_space, self.clock),
-            self.metrics,
-            timeout,
-            max_variant,
-        )
         self.renders = RenderRegistry(self.context)
 
     def request(self, options: str = "", path: bytes = b"a.wav") -> VariantRequest:

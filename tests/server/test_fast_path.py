@@ -222,7 +222,7 @@ class OrdinaryPathTests(FastPathCase):
 
     def test_stores(self) -> None:
         """Without a store or its variant, and during shutdown, requests take the ordinary path."""
-        harness = ResourceHarness(fast=True, with_store=False)
+        harness = ResourceHarness(fast=True, has_store=False)
         connection = harness.connect()
         connection.send(harness.path(PATH))
         harness.render(PATH).write_output(DATA)
@@ -236,8 +236,7 @@ class OrdinaryPathTests(FastPathCase):
         self.assertEqual(open_connection.response["connection"], b"close")
         fast.site.stopping = False
         fast.calls.clear()
-        assert isinstance(fast.stored, dict)
-        fast.stored.clear()
+        fast.store.stored.clear()
         fast.connect().send(fast.path(PATH))
         self.assertEqual(fast.called_methods(), ["read_small", "lookup", "join"])
 

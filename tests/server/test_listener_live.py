@@ -75,7 +75,7 @@ class ListenerTests(TestCase):
         self.addCleanup(self.listener.close_now)
         port = self.listener.open(0)
         first = await send(port, self.harness.path(MISS), connection=b"close")
-        await until(lambda: self.harness.rendering, "the request")
+        await until(lambda: self.harness.renders.running, "the request")
         second = await send(port, b"/health")
         await until(lambda: not self.is_accepting(port), "the port to pause")
         return port, first, second
@@ -115,7 +115,7 @@ class ListenerTests(TestCase):
         """Closing refuses new clients and closes idle ones; responses in progress complete."""
         port = self.listener.open(0)
         answering = await send(port, self.harness.path(MISS))
-        await until(lambda: self.harness.rendering, "the request")
+        await until(lambda: self.harness.renders.running, "the request")
         with socket.create_connection(("127.0.0.1", port), timeout=5) as idle:
             await until(lambda: len(self.harness.site.connections) == 2, "the other connection")
             await self.listener.close()

@@ -2,8 +2,7 @@
 
 `Connection` is a client of a real ``twisted.web`` site. `read_response` parses HTTP/1 (RFC 9112)
 with h11, and nothing specific to the service. `ResourceHarness` is the root resource with doubles
-of the store, the sources and the renders. All doubles add to one list of calls, so that a test can
-assert which of them were not called.
+of the store, the sources and the renders.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import h11
 from twisted.internet.address import IPv4Address
@@ -29,23 +28,15 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from audioproxy.errors import Refusal
-from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.request import SigningKeys, VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
-from audioproxy.grammar.sources import Source, read_source
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import log_request
-from audioproxy.observe.metrics import Metrics
-from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.prober import Prober
-from audioproxy.process.readiness import Readiness
-from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import Launcher
-from audioproxy.render.job import Preparer
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.fast_path import FastPath
 from audioproxy.variants.headers import VariantHeaders
@@ -54,7 +45,8 @@ from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.resource import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
-from tests.support.processes import FakeSpawner, find_soxr
+from tests.support.engine import FakeEngine
+from tests.support.stores import Calls, FakeStored
 
 KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
@@ -399,44 +391,6 @@ class Log:
         ]
 
 
-class FakeStored:
-    """In-memory stored variant that counts how often it is opened and closed.
-
-    :ivar error: raised by every read from the offset ``error_at`` on, if set.
-    :ivar refusal: raised by `open_range`, if set.
-    """
-
-    def __init__(self, data: bytes, headers: VariantHeaders) -> None:
-        self.data, self.headers, self.size = data, headers, len(data)
-        self.error: Exception | None = None
-        self.error_at = 0
-        self.refusal: Exception | None = None
-        self.opened = self.closed = 0
-
-    def open(self) -> FakeStored:
-        """Count a lookup and return the variant."""
-        self.opened += 1
-        return self
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset; raise ValueError if the variant is closed."""
-        if self.error is not None and offset >= self.error_at:
-            raise self.error
-        if self.closed >= self.opened:
-            raise ValueError("read after close")
-        return self.data[offset : offset + limit]
-
-    async def open_range(self, start: int, stop: int) -> FileProducer:
-        """Return a producer of a byte range."""
-        if self.refusal is not None:
-            raise self.refusal
-        return FileProducer(self, start, stop)
-
-    def close(self) -> None:
-        """Count a close."""
-        self.closed += 1
-
-
 class FakeOutput(RenderOutput):
     """In-memory output of a render: a test that does not close it leaks no descriptor."""
 
@@ -466,7 +420,11 @@ _NO_FILE = _NoFile()
 
 
 class FakeRender:
-    """Render that a test controls; every caller may subscribe."""
+    """Render that a test controls; every caller may subscribe.
+
+    :ivar subscribers: the number of subscriptions; ``left`` is the number of those that ended.
+    :ivar waiting: the subscribers that wait for the first bytes.
+    """
 
     def __init__(self, request: VariantRequest) -> None:
         self.request = request
@@ -493,10 +451,9 @@ class FakeRender:
         """Count a subscriber and return a Deferred of the output."""
         self.subscribers += 1
         waiter: Deferred[RenderOutput] = Deferred(self.waiting.remove)
+        self.waiting.append(waiter)
         if self.output.size:
-            waiter.callback(self.output)
-        else:
-            self.waiting.append(waiter)
+            self._notify_subscribers()
         return waiter
 
     def unsubscribe(self) -> None:
@@ -509,64 +466,47 @@ class FakeRender:
             waiter.callback(self.output)
 
 
-@dataclass(frozen=True)
-class FakeSubscription:
-    """Subscription to a fake render."""
+class FakeRenders:
+    """Render registry that admits every request.
 
-    render: FakeRender
-    started: bool
-    output: Deferred[RenderOutput]
-
-    def leave(self) -> None:
-        """Leave the render."""
-        self.render.unsubscribe()
-
-
-T = TypeVar("T")
-
-
-@dataclass
-class FakeSource:
-    """Open source that passes no descriptors to child processes.
-
-    :ivar written_to: whether the source was written to after it was opened.
-    :ivar identity: that of the source which was opened last.
+    :ivar running: the renders by cache key.
+    :ivar started: all renders in order.
+    :ivar refusal: the failure with which every render ends at once, if set.
     """
 
-    size: int | None
-    validator: bytes = b"material"
-    written_to: bool = False
-    closed: int = 0
-    descriptors: dict[int, int] = field(default_factory=dict)
-    identity: bytes = b""
+    def __init__(self, calls: Calls) -> None:
+        self.running: dict[str, FakeRender] = {}
+        self.started: list[FakeRender] = []
+        self.refusal: Refusal | None = None
+        self._calls = calls
 
-    async def inspect(self, seconds: float, look: Callable[[Input], Coroutine[Any, Any, T]]) -> T:
-        """Let a child look at the input of a local source."""
-        return await look(local_input())
+    def admission(self) -> AbstractContextManager[bool]:
+        """Admit every request."""
+        return nullcontext(True)
 
-    def has_certain_identity(self) -> bool:
-        """Return False, so that probe results are not cached."""
-        return False
+    def join(self, request: VariantRequest, admitted: bool) -> Subscription:
+        """Join the render of the requested variant, or start one."""
+        assert admitted
+        self._calls.append(("join", request.key))
+        started = request.key not in self.running
+        if started:
+            self.running[request.key] = FakeRender(request)
+            self.started.append(self.running[request.key])
+        render: Any = self.running[request.key]
+        subscription = Subscription(render, started, render.subscribe())
+        if self.refusal is not None:
+            render.end(self.refusal)
+        return subscription
 
-    async def unchanged(self) -> bool:
-        """Return whether the source was not written to."""
-        return not self.written_to
 
-    def close(self) -> None:
-        """Count the close."""
-        self.closed += 1
+class ResourceHarness(FakeEngine):
+    """Root resource around a `FakeEngine`, with renders that a test controls.
 
+    Every source exists. All doubles add to ``calls``, so that a test can assert which of them were
+    not called.
 
-class ResourceHarness:
-    """Root resource with doubles of the store, the sources and the renders.
-
-    :ivar calls: all calls of doubles, in order, each with its argument.
-    :ivar stored: variants by cache key, or a refusal that every lookup raises.
-    :ivar source: the source that every `open` returns, or the exception that it raises.
-    :ivar render_error: the failure with which every render ends at once, if set.
     :ivar connection_clock: the clock of the connections; everything else uses ``clock``.
     :ivar fast_path: the fast path, which the site uses only if ``fast`` is true.
-    :ivar spawner: starts the probes for info documents; 2 may run at a time.
     """
 
     def __init__(
@@ -575,44 +515,35 @@ class ResourceHarness:
         origin: str | None = None,
         insecure: bool = False,
         key: bytes | None = KEY,
-        with_store: bool = True,
+        has_store: bool = True,
         presign_ttl: int | None = None,
         now: float = NOW,
         fast: bool = False,
     ) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.clock = Clock()
+        super().__init__(probes=2, max_source=1_000_000)
+        self.sources.default_size = 1000
         self.now = now
-        self.metrics = Metrics()
-        self.stored: dict[str, FakeStored] | Exception = {}
-        self.source: FakeSource | Exception = FakeSource(1000)
-        self.render_error: Exception | None = None
-        self.rendering: dict[str, FakeRender] = {}
-        self.readiness = Readiness(2)
-        self.slots = Slots(self.clock, 1, 4, 300, self.readiness.depth_changed)
-        self.spawner = FakeSpawner()
-        self.probe_slots = Slots(self.clock, 2, 0, 1)
-        launcher = Launcher(self.spawner, self.clock, {})
-        prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
+        self.renders = FakeRenders(self.calls)
         self.instrumentation = Instrumentation(
             self.clock.seconds, self.metrics, Cors(origin), log_request
         )
         self.metrics_instrumentation = replace(self.instrumentation, cors=Cors(None))
+        store: Any = self.store if has_store else None
         variants = VariantHandler(
             self.metrics,
-            self,
-            Preparer(self, prober, Ffmpeg(launcher), "ffmpeg", find_soxr, 1_000_000),
-            self if with_store else None,
+            cast(RenderRegistry, self.renders),
+            self.preparer,
+            store,
             lambda: self.now,
             presign_ttl,
-            None if presign_ttl is None else self.presign,
-            self if with_store and presign_ttl is None else None,
+            None if presign_ttl is None else presign,
+            store if presign_ttl is None else None,
         )
         self.resource = AudioProxyResource(
             self.instrumentation,
             SigningKeys(key, None if key is None else SALT, insecure),
             variants,
-            InfoHandler(self, prober),
+            InfoHandler(self.sources, self.prober),
             self.slots,
             self.readiness,
         )
@@ -621,51 +552,6 @@ class ResourceHarness:
         self.site = ProxySite(
             self.resource, self.connection_clock, fast_path=self.fast_path if fast else None
         )
-
-    # The store, the sources and the renders, as called by the resource.
-
-    def presign(self, key: str, seconds: int) -> str:
-        """Return a URL that states the key and the lifetime."""
-        return f"https://store.example/{key}?expires={seconds}"
-
-    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Look up a variant; all variants here are small."""
-        self.calls.append(("read_small", key))
-        stored = self.stored.get(key) if isinstance(self.stored, dict) else None
-        return None if stored is None else (stored.headers, stored.data)
-
-    async def lookup(self, key: str) -> FakeStored | None:
-        """Look up a variant."""
-        self.calls.append(("lookup", key))
-        if isinstance(self.stored, Exception):
-            raise self.stored
-        stored = self.stored.get(key)
-        return None if stored is None else stored.open()
-
-    async def open(self, source: Source) -> FakeSource:
-        """Open a source."""
-        self.calls.append(("open", source.canonical))
-        if isinstance(self.source, Exception):
-            raise self.source
-        self.source.identity = source.canonical + b"\n" + self.source.validator
-        return self.source
-
-    def admission(self) -> AbstractContextManager[bool]:
-        """Admit every request."""
-        return nullcontext(True)
-
-    def join(self, request: VariantRequest, admitted: bool) -> FakeSubscription:
-        """Join the render of the requested variant, or start one."""
-        assert admitted
-        self.calls.append(("join", request.key))
-        started = request.key not in self.rendering
-        render = self.rendering.setdefault(request.key, FakeRender(request))
-        subscription = FakeSubscription(render, started, render.subscribe())
-        if self.render_error is not None:
-            render.end(self.render_error)  # type: ignore[arg-type]
-        return subscription
-
-    # Called by tests.
 
     def called_methods(self) -> list[str]:
         """Return the names of all methods of doubles that were called, in order."""
@@ -700,14 +586,18 @@ class ResourceHarness:
         disposition: str | None = None,
     ) -> FakeStored:
         """Store bytes as the variant that an unsigned path names."""
-        assert isinstance(self.stored, dict)
         stored = FakeStored(data, VariantHeaders(content_type, MEDIA_CACHE_CONTROL, disposition))
-        self.stored[key_of(rest)] = stored
+        self.store.stored[key_of(rest)] = stored
         return stored
 
     def render(self, rest: bytes) -> FakeRender:
         """Return the running render of the variant that an unsigned path names."""
-        return self.rendering[key_of(rest)]
+        return self.renders.running[key_of(rest)]
+
+
+def presign(key: str, seconds: int) -> str:
+    """Return a URL that states the key and the lifetime."""
+    return f"https://store.example/{key}?expires={seconds}"
 
 
 def key_of(rest: bytes) -> str:

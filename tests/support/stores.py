@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -17,6 +17,9 @@ from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_inpu
 from audioproxy.variants.headers import VariantHeaders
 
 T = TypeVar("T")
+
+#: The calls of doubles in order, each with its argument.
+Calls: TypeAlias = list[tuple[str, Any]]
 
 
 class FakeSource:
@@ -88,25 +91,37 @@ class FakeSources:
     """`SourceStore` of local sources by path.
 
     :ivar sizes: the size of each existing source; None for an unknown size.
+    :ivar default_size: the size of every other source, of any scheme; None if there is no other.
+    :ivar validator: that of sources opened from now on; by default, it follows from their size.
     :ivar content: the content of sources opened from now on; an exception is raised by reads.
     :ivar opened: all opened sources.
     :ivar slow: whether sources opened from now on have to be fetched first.
     :ivar crash: raised by every `open`, if set.
+    :ivar calls: the calls of this double, and of others that share the list.
     """
 
-    def __init__(self, sizes: Mapping[bytes, int | None]) -> None:
+    def __init__(self, sizes: Mapping[bytes, int | None], calls: Calls | None = None) -> None:
         self.sizes = dict(sizes)
+        self.default_size: int | None = None
+        self.validator: bytes | None = None
         self.opened: list[FakeSource] = []
         self.crash: Exception | None = None
         self.slow = False
         self.content: bytes | Exception = b""
+        self.calls: Calls = [] if calls is None else calls
 
     async def open(self, source: Source) -> FakeSource:
+        self.calls.append(("open", source.canonical))
         if self.crash is not None:
             raise self.crash
-        if not isinstance(source, LocalSource) or source.path not in self.sizes:
+        size = self.default_size
+        if isinstance(source, LocalSource) and source.path in self.sizes:
+            size = self.sizes[source.path]
+        elif size is None:
             raise NotFound("no such source")
-        opened = FakeSource(self.sizes[source.path], self.content)
+        opened = FakeSource(size, self.content)
+        if self.validator is not None:
+            opened.validator = self.validator
         opened.identity = source.canonical + b"\n" + opened.validator
         opened.fetching = Deferred() if self.slow else None
         self.opened.append(opened)
@@ -119,42 +134,61 @@ class FakeSources:
 
 
 class FakeStored:
-    """Stored variant in memory."""
+    """Stored variant in memory, which any number of lookups return.
+
+    :ivar size: the stated size, which a test may change.
+    :ivar refusal: raised by `open_range`, if set.
+    :ivar error: raised by reads from the offset ``error_at`` on, if set.
+    :ivar opened: the number of lookups; ``closed`` is the number of closes.
+    """
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:
-        self.size = len(data)
-        self.headers = headers
-        self._data = data
-        self.closed = False
+        self.data, self.headers, self.size = data, headers, len(data)
+        self.refusal: Exception | None = None
+        self.error: Exception | None = None
+        self.error_at = self.opened = self.closed = 0
 
     def read(self, offset: int, limit: int) -> bytes:
-        assert not self.closed, "the variant is closed"
-        return self._data[offset : offset + limit]
+        assert self.closed < self.opened, "the variant is closed"
+        if self.error is not None and offset >= self.error_at:
+            raise self.error
+        return self.data[offset : offset + limit]
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
+        if self.refusal is not None:
+            raise self.refusal
         return FileProducer(self, start, stop)
 
     def close(self) -> None:
-        self.closed = True
+        self.closed += 1
 
 
 class FakeStore:
     """`VariantStore` whose commits can wait, fail or never end.
 
-    :ivar variants: the committed variants.
+    :ivar stored: the committed variants.
+    :ivar lookup_error: raised by `lookup`, if set.
     :ivar refusal: raised by `commit`, if set.
     :ivar create_error: raised by `create`, if set.
     :ivar commits: a Deferred for each slow commit, in order; a test fires it.
     :ivar slow: whether commits wait.
+    :ivar calls: the lookups, and the calls of other doubles that share the list.
     """
 
-    def __init__(self) -> None:
-        self.variants: dict[str, tuple[bytes, VariantHeaders]] = {}
+    def __init__(self, calls: Calls | None = None) -> None:
+        self.stored: dict[str, FakeStored] = {}
+        self.lookup_error: Exception | None = None
         self.refusal: Exception | None = None
         self.create_error: OSError | None = None
         self.commits: list[Deferred[None]] = []
         self.slow = False
         self.scratches: list[AnonymousFile] = []
+        self.calls: Calls = [] if calls is None else calls
+
+    @property
+    def variants(self) -> dict[str, tuple[bytes, VariantHeaders]]:
+        """The bytes and headers of the committed variants."""
+        return {key: (stored.data, stored.headers) for key, stored in self.stored.items()}
 
     async def create(self, seconds: float = 10) -> AnonymousFile:
         if self.create_error is not None:
@@ -163,8 +197,18 @@ class FakeStore:
         return self.scratches[-1]
 
     async def lookup(self, key: str) -> FakeStored | None:
-        found = self.variants.get(key)
-        return None if found is None else FakeStored(*found)
+        self.calls.append(("lookup", key))
+        if self.lookup_error is not None:
+            raise self.lookup_error
+        stored = self.stored.get(key)
+        if stored is not None:
+            stored.opened += 1
+        return stored
+
+    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+        self.calls.append(("read_small", key))
+        stored = self.stored.get(key)
+        return None if stored is None else (stored.headers, stored.data)
 
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
@@ -176,7 +220,7 @@ class FakeStore:
             raise self.refusal
         data = os.pread(scratch.descriptor, size, 0)
         assert len(data) == size, "the scratch file is shorter than its stated size"
-        self.variants[key] = (data, headers)
+        self.stored[key] = FakeStored(data, headers)
 
     async def open(self) -> None:
         pass

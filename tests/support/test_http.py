@@ -6,8 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from audioproxy.variants.headers import VariantHeaders
-from tests.support.http import Connection, FakeStored, Malformed, ResponseReader, read_response
+from tests.support.http import Connection, Malformed, ResponseReader, read_response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = OK + b"Content-Length: 3\r\n\r\n"
@@ -104,13 +103,6 @@ class ConnectionTests(SynchronousTestCase):
             self.assertEqual(bool(abort), connection.aborted)
             self.assertEqual(not abort, connection.response.complete)
             self.assertEqual(1, len(ending.heard))
-
-    def test_stored(self) -> None:
-        """A fake stored variant cannot be read after its close."""
-        stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", "")).open()
-        self.assertEqual(b"bc", stored.read(1, 9))
-        stored.close()
-        self.assertRaises(ValueError, stored.read, 0, 1)
 
 
 class _Ending(Resource):

@@ -69,6 +69,15 @@ class FakeSourcesTests(SynchronousTestCase):
         self.sources.crash = OSError()
         self.failureResultOf(self.open(LocalSource(b"a")), OSError)
 
+    def test_default(self) -> None:
+        """With a default size every source exists, with the validator that a test sets."""
+        self.sources.default_size = 5
+        self.sources.validator = b"v"
+        source = self.successResultOf(self.open(S3Source("a", b"b")))
+        source.close()
+        self.assertEqual((5, b"s3://a/b\nv"), (source.size, source.identity))
+        self.assertEqual([("open", b"s3://a/b")], self.sources.calls)
+
 
 class FakeStoreTests(SynchronousTestCase):
     """`FakeStore`"""
@@ -85,8 +94,13 @@ class FakeStoreTests(SynchronousTestCase):
     def lookup(self) -> object:
         return self.successResultOf(Deferred.fromCoroutine(self.store.lookup("k")))
 
+    def called(self) -> list[str]:
+        return [name for name, _ in self.store.calls]
+
     def test_round_trip(self) -> None:
         """A lookup returns a committed variant with its headers."""
+        self.assertIsNone(self.store.read_small("k"))
+        self.store.calls.clear()
         self.assertIsNone(self.lookup())
         self.successResultOf(self.commit())
         stored = self.lookup()
@@ -97,6 +111,18 @@ class FakeStoreTests(SynchronousTestCase):
         self.assertEqual(b"b", bytes(consumer.data))
         stored.close()
         self.assertRaises(AssertionError, stored.read, 0, 1)
+        self.assertEqual((1, 1, ["lookup"] * 2), (stored.opened, stored.closed, self.called()))
+
+    def test_errors(self) -> None:
+        """Lookups, ranges and reads raise the errors that a test sets."""
+        self.successResultOf(self.commit())
+        stored = self.lookup()
+        stored.error, stored.error_at = OSError(), 1
+        self.assertEqual(b"a", stored.read(0, 1))
+        self.assertRaises(OSError, stored.read, 1, 1)
+        stored.refusal = self.store.lookup_error = OSError()
+        for failing in (stored.open_range(0, 1), self.store.lookup("k")):
+            self.failureResultOf(Deferred.fromCoroutine(failing), OSError)
 
     def test_slow(self) -> None:
         """A lookup does not find a variant whose slow commit has not ended."""

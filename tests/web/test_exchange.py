@@ -100,7 +100,7 @@ class LineTests(ExchangeCase):
             self.assertEqual(f"render {words} {len(response.body)} bytes in 0ms", self.line())
         self.harness.fetch(b"/x" + PATH, b"HEAD")
         self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
-        self.harness.source = NotFound()
+        self.harness.sources.crash = NotFound()
         self.harness.fetch_signed(missing, b"HEAD")
         self.assertEqual(
             "render 404 not_found opts=f:wav src=local://a 0 bytes in 0ms", self.line()
@@ -149,7 +149,7 @@ class LineTests(ExchangeCase):
             *(RenderFailed(), UpstreamUnavailable(), RenderTimeout()),
         ):
             self.make()
-            self.harness.render_error = refusal
+            self.harness.renders.refusal = refusal
             sent = len(self.harness.fetch_signed(PATH).body)
             (record,) = self.log.requests
             self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)
@@ -259,7 +259,7 @@ class EndTests(ExchangeCase):
 
     def test_crash(self) -> None:
         """An unexpected exception is a 500 with the error document, and is logged."""
-        self.harness.stored = ZeroDivisionError("unforeseen")
+        self.harness.store.lookup_error = ZeroDivisionError("unforeseen")
         response = self.harness.fetch_signed(PATH)
         self.assertEqual((500, "render_failed"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])

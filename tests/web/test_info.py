@@ -22,12 +22,12 @@ from audioproxy.errors import (
     VideoSource,
 )
 from tests.observe.test_metrics import Counts
-from tests.support.http import NOW, Connection, FakeSource, Log, ResourceHarness, Response
+from tests.support.http import NOW, Connection, Log, ResourceHarness, Response
 from tests.support.processes import FakeChild
 
 PATH = b"/info/plain/local://a.mp3"
 #: The SHA-256 of the source, a newline and the validator of every source in these tests.
-TAG = b'"' + hashlib.sha256(b"local://a.mp3\nmaterial").hexdigest().encode() + b'"'
+TAG = b'"' + hashlib.sha256(b"local://a.mp3\n1000").hexdigest().encode() + b'"'
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -65,23 +65,16 @@ class InfoCase(SynchronousTestCase):
         self.addCleanup(self.log.start())
         self.harness = self.make_harness()
 
-    def make_harness(
-        self, source: FakeSource | Exception | None = None, **settings: Any
-    ) -> ResourceHarness:
-        """Return a service that has the same source at every path."""
-        harness = ResourceHarness(**settings)
-        if source is not None:
-            harness.source = source
+    def make_harness(self) -> ResourceHarness:
+        """Return a service that has a source at every path."""
+        harness = ResourceHarness()
         self.addCleanup(self.assert_settled, harness)
         self.addCleanup(harness.spawner.kill_all)
         return harness
 
     def assert_settled(self, harness: ResourceHarness) -> None:
         """Assert that sources are closed, slots free and timers stopped, without errors."""
-        opened = sum(name == "open" for name, _ in harness.calls)
-        if isinstance(harness.source, FakeSource):
-            self.assertEqual(opened, harness.source.closed)
-        self.assertEqual(0, harness.probe_slots.held)
+        self.assertEqual((0, 0), (harness.sources.held, harness.probe_slots.held))
         self.assertEqual([], harness.clock.getDelayedCalls())
         self.assertEqual([], self.log.errors)
 
@@ -161,7 +154,7 @@ class OrderTests(InfoCase):
     def test_stat_before_condition(self) -> None:
         """A missing source is a 404, even with If-None-Match (Request handling order, 6)."""
         for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
-            self.harness.source = refusal()
+            self.harness.sources.crash = refusal()
             self.assert_error(self.harness.fetch_signed(PATH, if_none_match=TAG), refusal)
         self.assertEqual(["open"] * 3, self.harness.called_methods())
         self.assertEqual([], self.harness.spawner.children)
@@ -191,7 +184,7 @@ class OrderTests(InfoCase):
     def test_neither_store_nor_slot(self) -> None:
         """An info request uses neither the variant store nor a render slot (Info endpoint, 5)."""
         self.harness.slots.capacity = 0
-        self.harness.stored = UpstreamUnavailable()
+        self.harness.store.lookup_error = UpstreamUnavailable()
         self.assertEqual(200, self.get().status)
         self.assertEqual(["open"], self.harness.called_methods())
 
@@ -222,7 +215,8 @@ class DocumentTests(InfoCase):
         """A source without a validator is cached for a minute, without ETag (Info endpoint, 2)."""
         tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
         for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
-            self.harness = self.make_harness(FakeSource(1000, validator=b""))
+            self.harness = self.make_harness()
+            self.harness.sources.validator = b""
             get = self.get(**headers)
             self.assert_document(get)
             head = self.harness.fetch_signed(PATH, b"HEAD", **headers)
@@ -235,7 +229,7 @@ class DocumentTests(InfoCase):
         """A source that has changed has another ETag (Info endpoint, 1)."""
         tags = {TAG}
         for validator in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
-            self.harness = self.make_harness(FakeSource(1000, validator=validator))
+            self.harness.sources.validator = validator
             response = self.harness.fetch_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
             self.assertEqual(200, response.status)
             tags.add(response["etag"] or b"")
@@ -267,7 +261,7 @@ class DocumentTests(InfoCase):
 
     def test_no_limit_of_size(self) -> None:
         """AP_MAX_SRC_BYTES does not apply; the size is that of the storage (Info endpoint, 4)."""
-        self.harness.source = FakeSource(10**12)
+        self.harness.sources.default_size = 10**12
         self.assertEqual(413, self.harness.fetch_signed(b"/plain/local://a.mp3", b"HEAD").status)
         self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
         self.assertEqual(10**12, self.get().document["size"])
@@ -288,17 +282,17 @@ class HeadTests(InfoCase):
 
     def test_refusals(self) -> None:
         """HEAD is refused like GET, without a body (HEAD on signed endpoints, 2)."""
-        for rest, source in (
-            (b"/info/q:2/plain/local://a.mp3", FakeSource(1)),
-            (b"/info/exp:1/plain/local://a.mp3", FakeSource(1)),
-            (b"/info//plain/local://a.mp3", FakeSource(1)),
-            (b"/info/plain/http://refused/", FakeSource(1)),
-            (b"/info/no-source", FakeSource(1)),
+        for rest, crash in (
+            (b"/info/q:2/plain/local://a.mp3", None),
+            (b"/info/exp:1/plain/local://a.mp3", None),
+            (b"/info//plain/local://a.mp3", None),
+            (b"/info/plain/http://refused/", None),
+            (b"/info/no-source", None),
             (PATH, NotFound()),
             (PATH, NotConfigured()),
             (PATH, UpstreamUnavailable()),
         ):
-            self.harness = self.make_harness(source)
+            self.harness.sources.crash = crash
             get = self.harness.fetch_signed(rest, x_request_id=b"same")
             head = self.harness.fetch_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(get.status, 400)
@@ -350,15 +344,14 @@ class RefusalTests(InfoCase):
         self.assertEqual((["TERM"], b""), (self.child.signals, connection.received))
         self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
-        assert isinstance(self.harness.source, FakeSource)
-        self.assertEqual((1, 0), (self.harness.probe_slots.held, self.harness.source.closed))
+        self.assertEqual((1, 1), (self.harness.probe_slots.held, self.harness.sources.held))
         self.child.exit_and_end(signal=9)
         self.assert_error(connection.response, ProbeTimeout)
 
     def test_written_to(self) -> None:
         """A source that changes during its probe is a 500, as no ETag fits the document."""
         connection = self.send()
-        self.harness.source.written_to = True  # type: ignore[union-attr]
+        self.harness.sources.opened[0].written_to = True
         self.end_probe()
         self.assert_error(connection.response, ProbeFailed)
         self.assertIn("changed", connection.response.document["message"])
@@ -432,9 +425,7 @@ class PoolTests(InfoCase):
     def test_two_states(self) -> None:
         """After a source has changed, a new request does not join the running probe."""
         first = self.send()
-        old = self.harness.source
-        assert isinstance(old, FakeSource)
-        self.harness.source = new = FakeSource(2000, validator=b"changed")
+        self.harness.sources.default_size = 2000
         second = self.send()
         one, two = self.harness.spawner.children
         self.end_probe(probe_output({**AUDIO, "channels": 1}), child=two)
@@ -443,8 +434,6 @@ class PoolTests(InfoCase):
         document = second.response.document
         self.assertEqual((1, 2000), (document["channels"], document["size"]))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
-        self.assertEqual((1, 1), (old.closed, new.closed))
-        self.harness.calls.pop(0)  # `assert_settled` compares opens with closes of the new source
 
     def test_all_clients_leave(self) -> None:
         """If all clients of a probe leave, it is ended; its exit frees the slot."""

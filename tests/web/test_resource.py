@@ -279,7 +279,7 @@ class AnyBytesTests(RootCase):
     def setUp(self) -> None:
         super().setUp()
         self.harness = self.make_harness(insecure=True)
-        self.harness.render_error = NotFound()
+        self.harness.renders.refusal = NotFound()
 
     def assert_answered(self, connection: Connection) -> None:
         """Assert that a response is complete, has an expected status, and logged no error."""

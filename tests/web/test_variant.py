@@ -39,13 +39,12 @@ from audioproxy.variants.interfaces import VariantChanged
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
     NOW,
-    FakeSource,
-    FakeStored,
     Log,
     ResourceHarness,
     Response,
     key_of,
 )
+from tests.support.stores import FakeStored
 from tests.support.strategies import DETERMINISTIC
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -168,7 +167,8 @@ class OrderTests(VariantCase):
                 self.assert_error(response, NotFound)
                 bodies.add(response.body)
         self.assertEqual([], self.harness.called_methods())
-        self.harness.source = self.harness.render_error = NotFound("a reason that no client sees")
+        refusal = NotFound("a reason that no client sees")
+        self.harness.sources.crash = self.harness.renders.refusal = refusal
         bodies |= {
             self.harness.fetch_signed(PATH).body,
             self.harness.fetch_signed(b"/info/plain/local://a.mp3").body,
@@ -180,7 +180,7 @@ class OrderTests(VariantCase):
 
     def test_lookup_before_source(self) -> None:
         """A stored variant is served without opening its source (Request handling order, 4)."""
-        self.harness.source = NotFound()
+        self.harness.sources.crash = NotFound()
         self.harness.store_variant(PATH, DATA)
         for method in (b"GET", b"HEAD"):
             self.harness.calls.clear()
@@ -199,11 +199,11 @@ class OrderTests(VariantCase):
         self.harness.calls.clear()
         self.harness.fetch_signed(PATH, b"HEAD")
         self.assertEqual([("lookup", key_of(PATH)), ("open", b"local://a.mp3")], self.harness.calls)
-        self.assertEqual(1, self.harness.source.closed)  # type: ignore[union-attr]
+        self.assertEqual((1, 0), (len(self.harness.sources.opened), self.harness.sources.held))
 
     def test_without_a_store(self) -> None:
         """Without a store there is no lookup; every GET starts or joins a render."""
-        self.harness = ResourceHarness(with_store=False)
+        self.harness = ResourceHarness(has_store=False)
         self.assertEqual(b"MISS", self.get_miss()["x-audio-proxy"])
         self.assertEqual(b"COALESCED", self.get_miss()["x-audio-proxy"])
         self.assertEqual(["join", "join"], self.harness.called_methods())
@@ -221,7 +221,7 @@ class ErrorTests(VariantCase):
             ProbeTimeout(),
         ):
             self.harness = ResourceHarness()
-            self.harness.render_error = refusal
+            self.harness.renders.refusal = refusal
             response = self.harness.fetch_signed(PATH)
             self.assert_error(response, type(refusal))
             self.assertEqual(1, self.harness.render(PATH).left)
@@ -230,7 +230,7 @@ class ErrorTests(VariantCase):
 
     def test_from_the_store(self) -> None:
         """A store that fails is a 502, not a miss (Errors, 8)."""
-        self.harness.stored = UpstreamUnavailable()
+        self.harness.store.lookup_error = UpstreamUnavailable()
         for method in (b"GET", b"HEAD"):
             response = self.harness.fetch_signed(PATH, method)
             self.assertEqual(502, response.status)
@@ -239,18 +239,21 @@ class ErrorTests(VariantCase):
     def test_head_is_refused_like_get(self) -> None:
         """HEAD is refused like GET, without body or render (HEAD on signed endpoints, 1 and 2)."""
         too_large = "The source has 1000001 bytes; this service accepts at most 1000000."
-        rows: tuple[tuple[bytes, FakeSource | Refusal, Refusal | None], ...] = (
-            (b"/f:mp3/q:99/plain/local://a.mp3", FakeSource(1), None),
-            (b"/exp:1/plain/local://a.mp3", FakeSource(1), None),
-            (b"/plain/http://refused/", FakeSource(1), None),
-            (b"/no-source", FakeSource(1), None),
-            *((PATH, refusal, refusal) for refusal in (NotFound(), NotConfigured())),
-            (PATH, UpstreamUnavailable(), UpstreamUnavailable()),
-            (PATH, FakeSource(1_000_001), SourceTooLarge(too_large)),
+        rows: tuple[tuple[bytes, Refusal | None], ...] = (
+            (b"/f:mp3/q:99/plain/local://a.mp3", None),
+            (b"/exp:1/plain/local://a.mp3", None),
+            (b"/plain/http://refused/", None),
+            (b"/no-source", None),
+            *((PATH, NotFound()), (PATH, NotConfigured()), (PATH, UpstreamUnavailable())),
+            (PATH, SourceTooLarge(too_large)),
         )
-        for rest, source, render_error in rows:
+        for rest, refusal in rows:
             head, get = ResourceHarness(), ResourceHarness()
-            head.source, get.render_error = source, render_error
+            get.renders.refusal = refusal
+            if isinstance(refusal, SourceTooLarge):
+                head.sources.default_size = 1_000_001
+            else:
+                head.sources.crash = refusal
             expected = get.fetch_signed(rest, x_request_id=b"same")
             response = head.fetch_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(response.status, 400)
@@ -486,8 +489,7 @@ class HitTests(VariantCase):
             (2, {}, None),
         ):
             self.harness.calls.clear()
-            stored = self.harness.stored
-            assert isinstance(stored, dict)
+            stored = self.harness.store.stored
             variant = FakeStored(b"x" * 20, self.stored.headers)
             for _ in range(times):
                 variant = ReplacedVariant(variant, stored)
@@ -627,7 +629,7 @@ class ConditionalTests(VariantCase):
         self.assertEqual(
             (200, DATA), _seen(self.harness.fetch_signed(PATH, if_none_match=b'"another"'))
         )
-        self.harness.stored = UpstreamUnavailable()
+        self.harness.store.lookup_error = UpstreamUnavailable()
         self.harness.calls.clear()
         values: tuple[Any, ...] = (TAG, [b'"another, with a comma"', b"W/" + TAG])
         for value in values:

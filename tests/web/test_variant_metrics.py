@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UpstreamUnavailable
 from tests.observe.test_metrics import FORMATS, Counts
-from tests.support.http import NOW, FakeSource, ResourceHarness
+from tests.support.http import NOW, ResourceHarness
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 
@@ -59,7 +59,7 @@ class LookupTests(SynchronousTestCase):
 
     def test_without_a_store(self) -> None:
         """Without a store, requests count as miss or coalesced."""
-        self.make(with_store=False)
+        self.make(has_store=False)
         self.send(PATH, PATH)
         self.assert_lookups({"mp3 miss": 1, "mp3 coalesced": 1})
 
@@ -101,14 +101,13 @@ class LookupTests(SynchronousTestCase):
             (404, harness.fetch_signed(b"/info/plain/http://refused")),
         ):
             self.assertEqual(status, response.status)
-        harness.stored = UpstreamUnavailable()
+        harness.store.lookup_error = UpstreamUnavailable()
         self.assertEqual(502, harness.fetch_signed(PATH).status)
         self.assert_lookups({})
 
     def test_busy_probes(self) -> None:
         """A 429 because no probe slot is free counts only as a 4xx request."""
         for name in (b"a", b"b", b"c"):
-            self.harness.source = FakeSource(1000, validator=name)
             connection = self.harness.connect()
             connection.send(self.harness.path(b"/info/plain/local://" + name))
         response = connection.response
