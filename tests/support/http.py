@@ -91,6 +91,12 @@ class Response:
         """The headers sorted, without Date, which changes with the clock."""
         return sorted(header for header in self.headers if header[0] != b"date")
 
+    @property
+    def fields(self) -> dict[str, bytes | None]:
+        """The headers, without those that every response has; none may occur twice."""
+        names = {key.decode() for key, _ in self.headers} - {"date", "server", "x-request-id"}
+        return {name: self[name] for name in names}
+
     def __getitem__(self, name: str) -> bytes | None:
         """Return the value of a header that must not occur twice; None if it is absent."""
         values = self.all(name)

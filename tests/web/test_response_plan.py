@@ -20,7 +20,7 @@ from audioproxy.web.response_plan import (
 )
 
 NOW = 1_800_000_000
-GET, HEAD = b"GET", b"HEAD"
+GET, HEAD, RANGE = b"GET", b"HEAD", b"bytes=0-1"
 HEADERS = VariantHeaders("audio/mpeg", CACHE_CONTROL, "attachment")
 STORED = Stored(100, HEADERS)
 URL = "https://store.example/"
@@ -119,22 +119,41 @@ class PlanTests(SynchronousTestCase):
             )
 
     def test_expiry(self) -> None:
-        """``exp`` limits max-age and the lifetime of a presigned URL (D14)."""
-        path = b"/exp:%d/plain/local://a" % (NOW + 60)
-        self.assertIn(
-            (b"location", b"https://store.example/60"), plan(IN_BUCKET, path=path).headers
-        )
-        not_modified = plan_not_modified(request(path), Conditions(GET, request().tag), NOW)
-        assert not_modified is not None
-        for planned in (plan(STORED, path=path), plan("MISS", path=path), not_modified):
-            self.assertEqual(
-                b"public, max-age=60, immutable, no-transform",
-                dict(planned.headers)[b"cache-control"],
-            )
+        """``exp`` limits max-age and the lifetime of a presigned URL, in whole seconds (D14).
 
-    def test_last_second(self) -> None:
-        """In the last second of ``exp``, redirect mode sends the variant itself (D14)."""
-        self.assertEqual(200, plan(IN_BUCKET, path=b"/exp:%d/plain/local://a" % NOW).status)
+        In the last second of ``exp``, redirect mode sends the variant itself.
+        """
+        for passed, left, age, lifetime in (
+            *((0, 1, 1, 1), (0, 60, 60, 60), (0, 299, 299, 299), (0, 300, 300, 300)),
+            *((0, 301, 301, 300), (0, 10**9, 31536000, 300), (0.9, 10, 10, 10)),
+            *((0, 0, 0, 0), (0.999, 0, 0, 0)),
+        ):
+            path, now = b"/exp:%d/plain/local://a" % (NOW + left), NOW + passed
+            states: tuple[Any, ...] = (STORED, "MISS", "COALESCED")
+            plans = [
+                plan_response(request(path), Conditions(method), now, found)
+                for found in states
+                for method in (GET, HEAD)
+            ]
+            plans.append(
+                plan_response(request(path), Conditions(GET, None, None, RANGE), now, STORED)
+            )
+            not_modified = plan_not_modified(request(path), Conditions(GET, request().tag), now)
+            assert not_modified is not None
+            self.assertEqual(
+                {b"public, max-age=%d, immutable, no-transform" % age},
+                {dict(each.headers)[b"cache-control"] for each in (*plans, not_modified)},
+            )
+            for method, value in ((GET, RANGE), (GET, None), (HEAD, None)):
+                asked = Conditions(method, None, None, value)
+                found = plan_response(request(path), asked, now, IN_BUCKET)
+                if lifetime:
+                    location = b"https://store.example/%d" % lifetime
+                    self.assertEqual(
+                        (302, location), (found.status, dict(found.headers)[b"location"])
+                    )
+                else:
+                    self.assertEqual(plan_response(request(path), asked, now, STORED), found)
 
     def test_refusals(self) -> None:
         """A refusal has the headers of its class, and then those of its document (Errors)."""
