@@ -1,8 +1,9 @@
-"""Conditional requests and ranges: If-None-Match, If-Range and Range."""
+"""Conditional requests and ranges: If-None-Match, If-Range and Range.
+
+`tests.fuzz.test_fuzz` sends any bytes in these headers.
+"""
 
 from __future__ import annotations
-
-import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,12 +102,6 @@ class IfNoneMatchTests(SynchronousTestCase):
         held = data.draw(st.permutations([*tags, b"W/" + TAG if weak else TAG]))
         self.assertTrue(matches(b", ".join(held), TAG))
 
-    @DETERMINISTIC
-    @given(value=st.binary(max_size=60))
-    def test_any_bytes(self, value: bytes) -> None:
-        """Arbitrary bytes do not match the variant's entity tag."""
-        self.assertFalse(matches(value, TAG))
-
 
 class IfRangeTests(SynchronousTestCase):
     """`range_applies`"""
@@ -152,23 +147,6 @@ class ReadRangeTests(SynchronousTestCase):
         """No range is satisfiable for an empty variant."""
         for header in (b"bytes=0-", b"bytes=0-0", b"bytes=-1", b"bytes=-0"):
             self.assertRaises(RangeNotSatisfiable, read_range, header, 0)
-
-    @DETERMINISTIC
-    @given(
-        st.binary(max_size=40)
-        | st.from_regex(rb"bytes=[0-9]{0,25}-[0-9]{0,25}(,[0-9]{0,3}-)?", fullmatch=True),
-        st.integers(0, 10**13),
-    )
-    def test_any_header(self, header: bytes, size: int) -> None:
-        """For any header, the returned range is not empty and is within the variant."""
-        try:
-            stretch = read_range(header, size)
-        except RangeNotSatisfiable:
-            self.assertIsNotNone(re.match(rb"(?i)bytes=", header))
-            return
-        if stretch is not None:
-            start, stop = stretch
-            self.assertTrue(0 <= start < stop <= size, (header, size, stretch))
 
     @DETERMINISTIC
     @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 1500))

@@ -43,45 +43,38 @@ class QueueTests(SynchronousTestCase):
         self.readiness = Readiness(2)
         self.readiness_after: list[bool] = []
         self.slots = Slots(self.clock, 1, 3, 10, self.record_readiness)
-        self.holders: list[Deferred[None]] = []
 
     def record_readiness(self, depth: int) -> None:
         """Record the readiness at each queue depth."""
         self.readiness.depth_changed(depth)
         self.readiness_after.append(self.readiness.ready)
 
-    def take_slot(self) -> None:
+    def take_slot(self) -> Deferred[None]:
         """Request a slot, and hold it until cancelled."""
 
         async def hold() -> None:
             async with self.slots.hold():
                 await Deferred()
 
-        self.holders.append(Deferred.fromCoroutine(hold()).addErrback(lambda failure: None))
+        return Deferred.fromCoroutine(hold()).addErrback(lambda failure: None)
 
-    def test_slots_alone(self) -> None:
-        """A node whose slots are all held, with an empty queue, is ready."""
-        self.take_slot()
-        self.assertEqual((self.slots.held, self.readiness.ready), (1, True))
+    def test_queue(self) -> None:
+        """By a free slot, a cancelled wait and timeouts, a queue shrinks in one period.
 
-    def test_queue_shrinks(self) -> None:
-        """By a free slot, a cancelled wait and timeouts, a queue shrinks in one period."""
+        A node whose slots are all held, with an empty queue, is ready. A request that finds the
+        queue full does not change the readiness.
+        """
         for cancelled, depths in (((0, 3), (2, 1)), ((), ())):
             self.setUp()
-            for _ in range(4):
-                self.take_slot()
-            self.assertFalse(self.readiness.ready)
+            holders = [self.take_slot()]
+            self.assertEqual((self.slots.held, self.readiness.ready), (1, True))
+            holders += [self.take_slot() for _ in range(3)]
+            before = list(self.readiness_after)
+            self.take_slot()
+            self.assertEqual((self.readiness_after, self.readiness.ready), (before, False))
             for number, depth in zip(cancelled, depths, strict=True):
-                self.holders[number].cancel()
+                holders[number].cancel()
                 self.assertEqual((self.slots.depth, self.readiness.ready), (depth, depth < 2))
             self.clock.advance(10)
             self.assertEqual((self.slots.depth, self.readiness.ready), (0, True))
             self.assertEqual(sum(a != b for a, b in pairwise(self.readiness_after)), 2)
-
-    def test_refused(self) -> None:
-        """A request that finds the queue full does not change the readiness."""
-        for _ in range(4):
-            self.take_slot()
-        before = list(self.readiness_after)
-        self.take_slot()
-        self.assertEqual(self.readiness_after, before)

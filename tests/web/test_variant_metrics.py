@@ -104,13 +104,3 @@ class LookupTests(SynchronousTestCase):
         harness.store.lookup_error = UpstreamUnavailable()
         self.assertEqual(502, harness.fetch_signed(PATH).status)
         self.assert_lookups({})
-
-    def test_busy_probes(self) -> None:
-        """A 429 because no probe slot is free counts only as a 4xx request."""
-        for name in (b"a", b"b", b"c"):
-            connection = self.harness.connect()
-            connection.send(self.harness.path(b"/info/plain/local://" + name))
-        response = connection.response
-        self.assertEqual((429, "queue_full"), (response.status, response.error))
-        self.assertEqual({"http_requests_total info 4xx": 1}, self.counts.changes)
-        self.harness.spawner.kill_all()
