@@ -16,8 +16,8 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from tests.observe.test_metrics import Counts
-from tests.support.http import Connection, Log, ResourceHarness
+from tests.observe.test_metrics import FORMATS, Counts
+from tests.support.http import NOW, Connection, Log, ResourceHarness
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 #: The options and the source of `PATH` in the log.
@@ -40,23 +40,29 @@ class ExchangeCase(SynchronousTestCase):
         self.harness = ResourceHarness(**settings)
         self.counts = Counts(self.harness.metrics)
 
-    def request(self, **more: Any) -> Connection:
+    def request(self, rest: bytes = PATH, **more: Any) -> Connection:
         """Send a request whose render has no output yet."""
         connection = self.harness.connect()
-        connection.send(self.harness.path(PATH), **more)
+        connection.send(self.harness.path(rest), **more)
         return connection
 
-    def line(self, errors: int = 0) -> str:
+    def line(self, errors: int = 0, lookup: str | None = None) -> str:
         """Return the only access log line since the last call.
 
         Assert that its request was counted with its endpoint and status family (Metrics, 2), and
         the number of logged errors.
+
+        :param lookup: the result that its cache lookup was counted with (Metrics, 1), or ``""`` if
+            there was none; by default, the cache state in the line.
         """
         gc.collect()
         self.assertEqual(errors, len(self.log.errors))
         (record,) = self.log.requests
         series = f"http_requests_total {record.endpoint} {record.status // 100}xx"
         self.assertEqual({series: 1}, self.counts.of("http_requests_total"))
+        result = (record.cache or "").lower() if lookup is None else lookup
+        expected = {f"cache_lookups_total mp3 {result}": 1} if result else {}
+        self.assertEqual(expected, self.counts.of("cache_lookups_total"), record)
         self.log.events.clear()
         self.counts = Counts(self.harness.metrics)
         return str(record)
@@ -78,26 +84,30 @@ class LineTests(ExchangeCase):
 
         On 401, 410 and 422 it has no options and no source (Request log, 2). A 304 has no cache
         state, as nothing is looked up. Options are never logged without a source (D28).
+
+        Only a GET counts a lookup, with Range as without, and if the lookup does not fail (Errors,
+        8; HEAD on signed endpoints, 7).
         """
         self.harness.store_variant(PATH, b"0123456789")
         tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
-        self.line()
+        self.line(lookup="")
         missing = b"/f:wav/plain/local://a"
-        rows: tuple[tuple[bytes, bytes, dict[str, Any], str], ...] = (
-            (b"GET", PATH, {}, f"200 {SUBJECT} cache=HIT"),
-            (b"GET", PATH, {"range": b"bytes=2-4"}, f"206 {SUBJECT} cache=HIT"),
-            (b"GET", PATH, {"range": b"bytes=99-"}, f"416 range_not_satisfiable {SUBJECT}"),
-            (b"HEAD", PATH, {}, f"200 {SUBJECT} cache=HIT"),
-            (b"HEAD", missing, {}, "200 opts=f:wav src=local://a cache=MISS"),
-            (b"GET", PATH, {"if_none_match": tag}, f"304 {SUBJECT}"),
-            (b"GET", b"/q:99" + PATH, {}, "422 invalid_options"),
-            (b"HEAD", b"/exp:1" + PATH, {}, "410 expired"),
-            (b"GET", b"/plain/http://refused", {}, "404 not_found"),
-            (b"GET", b"/x", {}, "404 not_found"),
+        rows: tuple[tuple[bytes, bytes, dict[str, Any], str, str], ...] = (
+            (b"GET", PATH, {}, f"200 {SUBJECT} cache=HIT", "hit"),
+            (b"GET", PATH, {"range": b"bytes=2-4"}, f"206 {SUBJECT} cache=HIT", "hit"),
+            (b"GET", PATH, {"range": b"bytes=99-"}, f"416 range_not_satisfiable {SUBJECT}", "hit"),
+            (b"HEAD", PATH, {}, f"200 {SUBJECT} cache=HIT", ""),
+            (b"HEAD", missing, {}, "200 opts=f:wav src=local://a cache=MISS", ""),
+            (b"GET", PATH, {"if_none_match": tag}, f"304 {SUBJECT}", ""),
+            (b"GET", b"/q:99" + PATH, {}, "422 invalid_options", ""),
+            (b"HEAD", b"/exp:1" + PATH, {}, "410 expired", ""),
+            (b"GET", b"/plain/http://refused", {}, "404 not_found", ""),
+            (b"GET", b"/x", {}, "404 not_found", ""),
         )
-        for method, rest, headers, words in rows:
-            response = self.harness.fetch_signed(rest, method, **headers)
-            self.assertEqual(f"render {words} {len(response.body)} bytes in 0ms", self.line())
+        for method, rest, headers, words, lookup in rows:
+            sent = len(self.harness.fetch_signed(rest, method, **headers).body)
+            line = self.line(lookup=lookup)
+            self.assertEqual(f"render {words} {sent} bytes in 0ms", line)
         self.harness.fetch(b"/x" + PATH, b"HEAD")
         self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
         self.harness.sources.crash = NotFound()
@@ -105,14 +115,18 @@ class LineTests(ExchangeCase):
         self.assertEqual(
             "render 404 not_found opts=f:wav src=local://a 0 bytes in 0ms", self.line()
         )
+        self.harness.store.lookup_error = UpstreamUnavailable()
+        self.harness.fetch_signed(PATH)
+        self.assertTrue(self.line().startswith(f"render 502 upstream_unavailable {SUBJECT} "))
 
     def test_redirect(self) -> None:
         """The line of a redirect is a HIT with 0 bytes, without the presigned URL."""
         self.make(presign_ttl=300)
         self.harness.store_variant(PATH, b"0123456789")
-        for method in (b"GET", b"HEAD"):
+        for method, lookup in ((b"GET", "hit"), (b"HEAD", "")):
             self.harness.fetch_signed(PATH, method)
-            self.assertEqual(f"render 302 {SUBJECT} cache=HIT 0 bytes in 0ms", self.line())
+            line = self.line(lookup=lookup)
+            self.assertEqual(f"render 302 {SUBJECT} cache=HIT 0 bytes in 0ms", line)
 
     def test_endpoints(self) -> None:
         """Each request has one endpoint class (Request log, 1)."""
@@ -154,7 +168,8 @@ class LineTests(ExchangeCase):
             (record,) = self.log.requests
             self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)
             words = f"{refusal.status} {refusal.code} {SUBJECT}"
-            self.assertEqual(f"render {words} {sent} bytes in 0ms", self.line())
+            line = self.line(lookup="miss")
+            self.assertEqual(f"render {words} {sent} bytes in 0ms", line)
 
     def test_several_on_a_connection(self) -> None:
         """Each request on a connection is counted separately."""
@@ -163,6 +178,38 @@ class LineTests(ExchangeCase):
             connection.send(target)
         series = ("health 2xx", "unknown 4xx", "ready 2xx")
         self.assertEqual({f"http_requests_total {name}": 1 for name in series}, self.counts.changes)
+
+
+class LookupTests(ExchangeCase):
+    """Cache lookups of each format (Metrics, 1); `line` asserts those of each request."""
+
+    def assert_lookups(self, expected: dict[str, int]) -> None:
+        """Assert the counts of cache lookups by format and result."""
+        self.assertEqual(
+            {f"cache_lookups_total {name}": count for name, count in expected.items()},
+            self.counts.of("cache_lookups_total"),
+        )
+
+    def test_each_state(self) -> None:
+        """A GET counts once as miss, coalesced or hit, with its format."""
+        expected: dict[str, int] = {}
+        for form in FORMATS:
+            rest = f"/f:{form}/plain/local://a.mp3".encode()
+            for state, count in (("miss", 1), ("coalesced", 2), ("hit", 1)):
+                if state == "hit":
+                    self.harness.store_variant(rest, b"abc")
+                for _ in range(count):
+                    self.request(rest)
+                expected[f"{form} {state}"] = count
+                self.assert_lookups(expected)
+
+    def test_default_format(self) -> None:
+        """A request without ``f`` counts as mp3, even without a store."""
+        self.make(has_store=False)
+        for rest in (b"/plain/local://a", b"/br:96/plain/local://a", b"/plain/s3://b/k"):
+            self.request(rest)
+        self.request(b"/exp:%d/plain/local://a" % NOW)
+        self.assert_lookups({"mp3 miss": 3, "mp3 coalesced": 1})
 
 
 class EndTests(ExchangeCase):
@@ -177,7 +224,7 @@ class EndTests(ExchangeCase):
             connection.leave()
             render = self.harness.render(PATH)
             self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
-            self.assertEqual(f"render 499 {SUBJECT} 0 bytes in 0ms", self.line())
+            self.assertEqual(f"render 499 {SUBJECT} 0 bytes in 0ms", self.line(lookup="miss"))
             if late:
                 render.write_output(late)
             render.end(failure)
