@@ -111,8 +111,8 @@ class VariantCase(SynchronousTestCase):
         message = response.document["message"]
         self.assertTrue(message.endswith(".") and "\n" not in message, message)
 
-    def send(self, rest: bytes = PATH, **more: Any) -> Connection:
-        """Send a request, and return its connection."""
+    def send(self, rest: bytes, **more: Any) -> Connection:
+        """Send a signed request, and return its connection."""
         connection = self.harness.connect()
         connection.send(self.harness.path(rest), **more)
         return connection
@@ -298,7 +298,7 @@ class MissTests(VariantCase):
 
         Headers are sent with the first byte, so that an earlier refusal can set the status.
         """
-        first = self.send()
+        first = self.send(PATH)
         self.assertEqual(b"", first.received)
         render = self.harness.render(PATH)
         render.write_output(b"one ")
@@ -316,7 +316,7 @@ class MissTests(VariantCase):
 
     def test_http_1_0(self) -> None:
         """A response to HTTP/1.0 is not chunked, and ends with the connection."""
-        connection = self.send(version=b"HTTP/1.0")
+        connection = self.send(PATH, version=b"HTTP/1.0")
         self.harness.render(PATH).write_output(DATA)
         self.harness.render(PATH).end()
         self.assertTrue(connection.closed and not connection.aborted)
@@ -325,7 +325,7 @@ class MissTests(VariantCase):
 
     def test_reader_that_pauses(self) -> None:
         """A client that pauses receives no more bytes, and the rest when it resumes (D38)."""
-        connection = self.send()
+        connection = self.send(PATH)
         render = self.harness.render(PATH)
         render.write_output(b"one")
         connection.pause()
@@ -407,7 +407,7 @@ class HitTests(VariantCase):
         self.stored.error, self.stored.error_at = UpstreamUnavailable(), 1
         self.stored.data = bytes(200_000)
         self.stored.size = len(self.stored.data)
-        connection = self.send()
+        connection = self.send(PATH)
         self.assertTrue(connection.aborted)
         self.assertEqual((200, False), (connection.response.status, connection.response.complete))
         self.assertEqual(2, self.stored.closed)
