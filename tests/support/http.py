@@ -11,13 +11,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import h11
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
@@ -27,16 +25,14 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 from zope.interface import implementer
 
-from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.option_parser import parse_options
-from audioproxy.grammar.request import SigningKeys, VariantRequest
+from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import log_request
-from audioproxy.render.output import RenderOutput
-from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.render.registry import RenderRegistry
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.fast_path import FastPath
 from audioproxy.variants.headers import VariantHeaders
@@ -46,7 +42,8 @@ from audioproxy.web.info import InfoHandler
 from audioproxy.web.resource import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
 from tests.support.engine import FakeEngine
-from tests.support.stores import Calls, FakeStored
+from tests.support.renders import FakeRender, FakeRenders
+from tests.support.stores import FakeStored
 
 KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
@@ -197,132 +194,30 @@ def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> 
 
 
 @implementer(ITCPTransport)
-class _ServerTransport(StringTransport):
-    """Server side of an in-memory connection."""
+class Connection(StringTransport):
+    """Client connection to a site, and the transport that the server has of it.
 
-    def __init__(self, site: Site, window: int | None) -> None:
-        StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
-        self.closed = self.aborted = self.half_closed = False
-        self._window = window
-        self._full = self._client_left = False
-        self._unread = b""
-        self.protocol: Any = site.buildProtocol(self.getPeer())
-        self.protocol.makeConnection(self)
-
-    # Called by the server.
-
-    @property
-    def dataBuffer(self) -> bytes:
-        return b"unsent" if self._full else b""
-
-    def write(self, data: bytes) -> None:
-        if not self.closed:
-            StringTransport.write(self, data)
-            # A real transport pauses its producer on every write over its limit.
-            if self._window is not None and len(self.value()) > self._window and self.producer:
-                self.fill()
-
-    def writeSequence(self, data: Iterable[bytes]) -> None:
-        self.write(b"".join(data))
-
-    def loseConnection(self) -> None:
-        self.disconnecting = True
-        if not self._full:
-            self.lost(ConnectionDone())
-
-    def abortConnection(self) -> None:
-        self.aborted = self.disconnecting = True
-        self.lost(ConnectionAborted())
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        pass
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        pass
-
-    def loseWriteConnection(self) -> None:
-        # A real transport with unsent data forgets the half-close: when its buffer is empty, it
-        # only resumes its producer (Twisted 26.10).
-        self.half_closed = self.half_closed or not self._full
-
-    # Called by the client.
-
-    def send(self, data: bytes) -> None:
-        """Send bytes; those that the server does not read yet are kept."""
-        self._unread += data
-        while self._unread and self._is_read():
-            data, self._unread = self._unread, b""
-            self.protocol.dataReceived(data)
-        if self._client_left and self._is_read():
-            self.lost(ConnectionDone())
-
-    def leave(self) -> None:
-        """Disconnect; a server that is not reading does not notice."""
-        self._client_left = True
-        self.send(b"")
-
-    def fill(self, notified: bool = True) -> None:
-        """Stop reading, so that everything sent from now on stays in the server's buffer."""
-        self._full = True
-        if notified and self.producer is not None:
-            self.producer.pauseProducing()
-
-    def drain(self) -> None:
-        """Read everything in the server's buffer."""
-        if not self.closed:
-            self._full = False
-            if self.producer is not None:
-                self.producer.resumeProducing()
-            if self.disconnecting and not self._full:
-                self.lost(ConnectionDone())
-            self.send(b"")
-
-    def resumeProducing(self) -> None:
-        # A closing transport reads no more. StringTransport would raise instead.
-        if not self.disconnecting:
-            StringTransport.resumeProducing(self)
-
-    def lost(self, reason: Exception) -> None:
-        """Close as a real transport does: notify the producer before the protocol."""
-        if not self.closed:
-            self.closed = True
-            if self.producer is not None:
-                self.producer.stopProducing()
-            self.protocol.connectionLost(Failure(reason))
-
-    def _is_read(self) -> bool:
-        return not self.closed and self.producerState == "producing"
-
-
-class Connection:
-    """Client connection to a site.
-
+    :ivar closed: whether the server has closed the connection; ``aborted``, at once.
+    :ivar half_closed: whether the server has closed its write side and still reads.
     :param window: number of bytes after which the client stops reading; None for no limit.
     """
 
     def __init__(self, site: Site, window: int | None = None) -> None:
+        StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
         self.method = b"GET"
-        self._wire = _ServerTransport(site, window)
+        self.closed = self.aborted = self.half_closed = False
+        self._window = window
+        self._full = self._client_left = False
+        self._unread = b""
+        self._server: Any = site.buildProtocol(self.getPeer())
+        self._server.makeConnection(self)
+
+    # Called by the client.
 
     @property
     def received(self) -> bytes:
         """All bytes received from the server."""
-        return bytes(self._wire.value())
-
-    @property
-    def closed(self) -> bool:
-        """Whether the server has closed the connection."""
-        return self._wire.closed
-
-    @property
-    def aborted(self) -> bool:
-        """Whether the server has aborted the connection."""
-        return self._wire.aborted
-
-    @property
-    def half_closed(self) -> bool:
-        """Whether the server has closed its write side and still reads."""
-        return self._wire.half_closed
+        return bytes(self.value())
 
     @property
     def response(self) -> Response:
@@ -350,27 +245,93 @@ class Connection:
         self.send_raw(b"\r\n".join([*lines, b"", b""]) + body)
 
     def send_raw(self, data: bytes) -> None:
-        """Send any bytes."""
-        self._wire.send(data)
+        """Send any bytes; those that the server does not read yet are kept."""
+        self._unread += data
+        while self._unread and self._is_read():
+            data, self._unread = self._unread, b""
+            self._server.dataReceived(data)
+        if self._client_left and self._is_read():
+            self._lose(ConnectionDone())
 
     def leave(self) -> None:
-        """Disconnect without sending anything."""
-        self._wire.leave()
+        """Disconnect; a server that is not reading does not notice."""
+        self._client_left = True
+        self.send_raw(b"")
 
     def half_close(self) -> None:
         """Close the sending side."""
-        self._wire.protocol.readConnectionLost()
+        self._server.readConnectionLost()
 
     def pause(self, notified: bool = True) -> None:
-        """Stop reading, so that the server's buffer fills.
+        """Stop reading, so that everything sent from now on stays in the server's buffer.
 
         :param notified: whether to pause the server's producer, as a transport does over its limit.
         """
-        self._wire.fill(notified)
+        self._full = True
+        if notified and self.producer is not None:
+            self.producer.pauseProducing()
 
     def resume(self) -> None:
         """Read everything in the server's buffer, and read on until it is full again."""
-        self._wire.drain()
+        if not self.closed:
+            self._full = False
+            if self.producer is not None:
+                self.producer.resumeProducing()
+            if self.disconnecting and not self._full:
+                self._lose(ConnectionDone())
+            self.send_raw(b"")
+
+    # Called by the server.
+
+    @property
+    def dataBuffer(self) -> bytes:
+        return b"unsent" if self._full else b""
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            StringTransport.write(self, data)
+            # A real transport pauses its producer on every write over its limit.
+            if self._window is not None and len(self.value()) > self._window and self.producer:
+                self.pause()
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
+
+    def loseConnection(self) -> None:
+        self.disconnecting = True
+        if not self._full:
+            self._lose(ConnectionDone())
+
+    def abortConnection(self) -> None:
+        self.aborted = self.disconnecting = True
+        self._lose(ConnectionAborted())
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        pass
+
+    def loseWriteConnection(self) -> None:
+        # A real transport with unsent data forgets the half-close: when its buffer is empty, it
+        # only resumes its producer (Twisted 26.10).
+        self.half_closed = self.half_closed or not self._full
+
+    def resumeProducing(self) -> None:
+        # A closing transport reads no more. StringTransport would raise instead.
+        if not self.disconnecting:
+            StringTransport.resumeProducing(self)
+
+    def _lose(self, reason: Exception) -> None:
+        """Close as a real transport does: notify the producer before the protocol."""
+        if not self.closed:
+            self.closed = True
+            if self.producer is not None:
+                self.producer.stopProducing()
+            self._server.connectionLost(Failure(reason))
+
+    def _is_read(self) -> bool:
+        return not self.closed and self.producerState == "producing"
 
 
 @dataclass
@@ -395,114 +356,6 @@ class Log:
         return [
             event for event in self.events if event.get("log_level", LogLevel.info) > LogLevel.warn
         ]
-
-
-class FakeOutput(RenderOutput):
-    """In-memory output of a render: a test that does not close it leaks no descriptor."""
-
-    def __init__(self) -> None:
-        super().__init__(_NO_FILE, 1 << 30)
-        self._data = bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append bytes and notify the followers."""
-        self._data += data
-        self.size = len(self._data)
-        self._notify()
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset."""
-        return bytes(self._data[offset : offset + limit])
-
-
-class _NoFile:
-    descriptor = -1
-
-    def close(self) -> None:
-        pass
-
-
-_NO_FILE = _NoFile()
-
-
-class FakeRender:
-    """Render that a test controls; every caller may subscribe.
-
-    :ivar subscribers: the number of subscriptions; ``left`` is the number of those that ended.
-    :ivar waiting: the subscribers that wait for the first bytes.
-    """
-
-    def __init__(self, request: VariantRequest) -> None:
-        self.request = request
-        self.subscribers = self.left = 0
-        self.waiting: list[Deferred[RenderOutput]] = []
-        self.output = FakeOutput()
-
-    def write_output(self, data: bytes) -> None:
-        """Append bytes to the output, as an encoder does."""
-        self.output.add(data)
-        self._notify_subscribers()
-
-    def end(self, failure: Refusal | None = None) -> None:
-        """End the render; waiting subscribers receive a failure if there was no output yet."""
-        if failure is not None and not self.output.size:
-            waiting, self.waiting = self.waiting, []
-            for waiter in waiting:
-                waiter.errback(failure)
-        else:
-            self.output.end(failure)
-            self._notify_subscribers()
-
-    def subscribe(self) -> Deferred[RenderOutput]:
-        """Count a subscriber and return a Deferred of the output."""
-        self.subscribers += 1
-        waiter: Deferred[RenderOutput] = Deferred(self.waiting.remove)
-        self.waiting.append(waiter)
-        if self.output.size:
-            self._notify_subscribers()
-        return waiter
-
-    def unsubscribe(self) -> None:
-        """Count a subscriber that left."""
-        self.left += 1
-
-    def _notify_subscribers(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for waiter in waiting:
-            waiter.callback(self.output)
-
-
-class FakeRenders:
-    """Render registry that admits every request.
-
-    :ivar running: the renders by cache key.
-    :ivar started: all renders in order.
-    :ivar refusal: the failure with which every render ends at once, if set.
-    """
-
-    def __init__(self, calls: Calls) -> None:
-        self.running: dict[str, FakeRender] = {}
-        self.started: list[FakeRender] = []
-        self.refusal: Refusal | None = None
-        self._calls = calls
-
-    def admission(self) -> AbstractContextManager[bool]:
-        """Admit every request."""
-        return nullcontext(True)
-
-    def join(self, request: VariantRequest, admitted: bool) -> Subscription:
-        """Join the render of the requested variant, or start one."""
-        assert admitted
-        self._calls.append(("join", request.key))
-        started = request.key not in self.running
-        if started:
-            self.running[request.key] = FakeRender(request)
-            self.started.append(self.running[request.key])
-        render: Any = self.running[request.key]
-        subscription = Subscription(render, started, render.subscribe())
-        if self.refusal is not None:
-            render.end(self.refusal)
-        return subscription
 
 
 class ResourceHarness(FakeEngine):
