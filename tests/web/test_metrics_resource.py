@@ -103,18 +103,6 @@ class RefusalTests(ScrapeCase):
             self.assert_not_found(self.fetch(path))
         self.assertEqual([], self.harness.called_methods())
 
-    def test_on_the_main_listener(self) -> None:
-        """On the main listener, ``/metrics`` is a 404 and not a scrape (Metrics endpoint, 1)."""
-        counts = Counts(self.metrics)
-        for method in (b"GET", b"POST"):
-            response = self.harness.fetch(b"/metrics", method)
-            self.assertEqual((404, "not_found"), (response.status, response.error))
-            self.assertEqual(self.harness.fetch(b"/nowhere").body, response.body)
-        self.assertEqual(404, self.harness.fetch(b"/metrics", b"HEAD").status)
-        self.assertEqual(404, self.harness.fetch(self.harness.path(b"/metrics")).status)
-        self.assertEqual({"unknown", "render"}, {name.split(" ")[1] for name in counts.changes})
-        self.assertEqual([], [r for r in self.log.requests if r.endpoint == "metrics"])
-
 
 class OwnMetricsTests(ScrapeCase):
     """Metrics and log lines of scrapes."""

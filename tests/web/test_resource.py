@@ -76,13 +76,17 @@ class RoutingTests(RootCase):
             self.assert_head(b"/ready", response)
 
     def test_unmatched(self) -> None:
-        """``/``, other paths of one segment and reserved paths are a 404 (D18)."""
+        """``/``, other paths of one segment and reserved paths are a 404 (D18).
+
+        ``/metrics`` is no scrape (Metrics endpoint, 1).
+        """
         for path in (
             *(b"/", b"/metrics", b"/favicon.ico", b"/health2", b"/Health", b"/%68ealth"),
             *(b"/hls/x/f:mp3/plain/local://a.mp3/index.m3u8", b"/hls/", b"/insecure"),
             *(b"/?/health", b"?", b"x", b"health", b"x/health"),
         ):
             self.assert_not_found(self.harness.fetch(path))
+        self.assertEqual({"unknown"}, {record.endpoint for record in self.log.requests})
 
     def test_two_segments_are_signed(self) -> None:
         """Any path of two segments is checked for its signature first (D18)."""
