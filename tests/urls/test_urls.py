@@ -11,21 +11,19 @@ from enum import Enum
 from fractions import Fraction
 from pathlib import Path, PureWindowsPath
 from typing import Any, get_args, get_type_hints
-from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors, urls
 from audioproxy.grammar import sources as grammar
-from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Variant, https, local, s3
-from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources
+from tests.support.strategies import DETERMINISTIC, encoded, junk, sources
 
 WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
 TEXTS = ("dl", "cb")
@@ -115,40 +113,6 @@ def climbs(source: bytes) -> bool:
     return path != source and grammar.leaves_root(path)
 
 
-@st.composite
-def numbers(draw: st.DrawFn, text: str) -> Any:
-    """Draw a number in one of the accepted types."""
-    value = Decimal(text)
-    kinds: list[Any] = [text, value, value.normalize()]
-    if value == int(value):
-        kinds.append(int(value))
-    if Decimal(str(float(value))) == value and "e" not in str(float(value)):
-        kinds.append(float(value))
-    return draw(st.sampled_from(kinds))
-
-
-@st.composite
-def arguments(draw: st.DrawFn, segments: list[bytes]) -> dict[str, Any]:
-    """Draw typed arguments that are equivalent to option segments."""
-    found: dict[str, Any] = {}
-    for segment in segments:
-        name, _, text = segment.decode("ascii").partition(":")
-        if name in WHOLE:
-            found[name] = int(text)
-        elif name == "dl":
-            found[name] = unquote(text)
-        elif name == "cb":
-            found[name] = unquote_to_bytes(text)
-        elif name in ("q", "gain"):
-            found[name] = draw(numbers(text))
-        elif name in ("t", "fade", "norm"):
-            parts = text.removeprefix("ebu").strip(":").split(":")
-            found[name] = tuple(draw(numbers(part)) for part in parts if part)
-        else:
-            found[name] = text
-    return found
-
-
 class VariantTests(SynchronousTestCase):
     """`Variant`"""
 
@@ -174,18 +138,6 @@ class VariantTests(SynchronousTestCase):
         for values in ({"f": "\ud800"}, {"dl": "\ud800"}, {"cb": "\ud800"}):
             self.assertRaises(InvalidOptions, variant_of, values)
         self.assertRaises(InvalidOptions, Variant.read, "cb:\ud800")
-
-    @settings(DETERMINISTIC, max_examples=25)
-    @given(data=st.data(), segments=option_segments(), source=sources())
-    def test_any_options(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
-        """Typed arguments and parsed segments give the variant that the service reads."""
-        options, _ = parse_options(segments)
-        typed = Variant(**data.draw(arguments(segments)))
-        for variant in (typed, Variant.read(b"/".join(segments).decode("latin-1"))):
-            self.assertEqual(options.canonical(), variant.canonical)
-            self.assertEqual(options.content_type, variant.content_type)
-            normalized = grammar.parse_source(source).canonical
-            self.assertEqual(cache_key(options, normalized), variant.key(source))
 
     @DETERMINISTIC
     @given(
