@@ -6,25 +6,31 @@ import gc
 from typing import Any
 
 from twisted.logger import LogLevel, formatEvent
-from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    InvalidOptions,
+    NotConfigured,
     NotFound,
+    ProbeFailed,
+    ProbeTimeout,
     QueueFull,
     RenderFailed,
     RenderTimeout,
+    SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
+    VideoSource,
 )
 from tests.observe.test_metrics import FORMATS, Counts
-from tests.support.http import NOW, Connection, Log, ResourceHarness
+from tests.support.http import NOW, Log, ResourceHarness
+from tests.web.test_variant import VariantCase
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 #: The options and the source of `PATH` in the log.
 SUBJECT = "opts=f:mp3 src=local://a%20b.mp3"
 
 
-class ExchangeCase(SynchronousTestCase):
+class ExchangeCase(VariantCase):
     """A service, its log and its metrics."""
 
     def setUp(self) -> None:
@@ -40,23 +46,17 @@ class ExchangeCase(SynchronousTestCase):
         self.harness = ResourceHarness(**settings)
         self.counts = Counts(self.harness.metrics)
 
-    def request(self, rest: bytes = PATH, **more: Any) -> Connection:
-        """Send a request whose render has no output yet."""
-        connection = self.harness.connect()
-        connection.send(self.harness.path(rest), **more)
-        return connection
-
     def line(self, errors: int = 0, lookup: str | None = None) -> str:
         """Return the only access log line since the last call.
 
-        Assert that its request was counted with its endpoint and status family (Metrics, 2), and
-        the number of logged errors.
+        Assert that its request was counted with its endpoint and status family (Metrics, 2), that
+        no request is active any more, and the number of logged errors.
 
         :param lookup: the result that its cache lookup was counted with (Metrics, 1), or ``""`` if
             there was none; by default, the cache state in the line.
         """
         gc.collect()
-        self.assertEqual(errors, len(self.log.errors))
+        self.assertEqual((errors, 0), (len(self.log.errors), self.harness.resource.active.count))
         (record,) = self.log.requests
         series = f"http_requests_total {record.endpoint} {record.status // 100}xx"
         self.assertEqual({series: 1}, self.counts.of("http_requests_total"))
@@ -73,7 +73,7 @@ class LineTests(ExchangeCase):
 
     def test_miss(self) -> None:
         """The line of a render has options, source, cache state, bytes and duration."""
-        self.request()
+        self.send(PATH)
         self.harness.render(PATH).write_output(b"abc")
         self.harness.clock.advance(1.2345)
         self.harness.render(PATH).end()
@@ -157,19 +157,28 @@ class LineTests(ExchangeCase):
         self.assertTrue(self.line().startswith("unknown 400 "))
 
     def test_refused_renders(self) -> None:
-        """A refused render has options and source, but no cache state; a 5xx is a warning."""
+        """If a render is refused before its first byte, the response has the refusal's status.
+
+        The line has options and source, but no cache state; a 5xx is a warning.
+        """
         for refusal in (
-            *(NotFound(), UndecodableSource(), QueueFull(1)),
-            *(RenderFailed(), UpstreamUnavailable(), RenderTimeout()),
+            *(NotFound("a reason for operators"), SourceTooLarge(), UndecodableSource()),
+            *(VideoSource(), InvalidOptions("Not this."), QueueFull(7), RenderFailed()),
+            *(NotConfigured(), ProbeFailed(), UpstreamUnavailable(), RenderTimeout()),
+            ProbeTimeout(),
         ):
             self.make()
             self.harness.renders.refusal = refusal
-            sent = len(self.harness.fetch_signed(PATH).body)
+            response = self.harness.fetch_signed(PATH)
+            self.assert_error(response, type(refusal))
+            self.assertEqual(1, self.harness.render(PATH).left)
+            retry_after = b"7" if isinstance(refusal, QueueFull) else None
+            self.assertEqual(retry_after, response["retry-after"])
             (record,) = self.log.requests
             self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)
-            words = f"{refusal.status} {refusal.code} {SUBJECT}"
+            words = f"render {refusal.status} {refusal.code} {SUBJECT}"
             line = self.line(lookup="miss")
-            self.assertEqual(f"render {words} {sent} bytes in 0ms", line)
+            self.assertEqual(f"{words} {len(response.body)} bytes in 0ms", line)
 
     def test_several_on_a_connection(self) -> None:
         """Each request on a connection is counted separately."""
@@ -199,7 +208,7 @@ class LookupTests(ExchangeCase):
                 if state == "hit":
                     self.harness.store_variant(rest, b"abc")
                 for _ in range(count):
-                    self.request(rest)
+                    self.send(rest)
                 expected[f"{form} {state}"] = count
                 self.assert_lookups(expected)
 
@@ -207,8 +216,8 @@ class LookupTests(ExchangeCase):
         """A request without ``f`` counts as mp3, even without a store."""
         self.make(has_store=False)
         for rest in (b"/plain/local://a", b"/br:96/plain/local://a", b"/plain/s3://b/k"):
-            self.request(rest)
-        self.request(b"/exp:%d/plain/local://a" % NOW)
+            self.send(rest)
+        self.send(b"/exp:%d/plain/local://a" % NOW)
         self.assert_lookups({"mp3 miss": 3, "mp3 coalesced": 1})
 
 
@@ -219,8 +228,9 @@ class EndTests(ExchangeCase):
         """A client that leaves before any response header is a 499; nothing is written later."""
         for late, failure in ((b"late", None), (b"", RenderFailed())):
             self.make()
-            connection = self.request()
+            connection = self.send(PATH)
             self.assertEqual({}, self.counts.of("http_requests_total"))
+            self.assertEqual(1, self.harness.resource.active.count)
             connection.leave()
             render = self.harness.render(PATH)
             self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
@@ -235,7 +245,7 @@ class EndTests(ExchangeCase):
         """A client that leaves midway, stalled or not, unsubscribes; the bytes sent are logged."""
         for stalled in (False, True):
             self.make()
-            connection = self.request()
+            connection = self.send(PATH)
             render = self.harness.render(PATH)
             render.write_output(b"half")
             if stalled:
@@ -260,7 +270,7 @@ class EndTests(ExchangeCase):
 
     def test_others_stay(self) -> None:
         """A client that leaves does not affect others that share the render."""
-        first, second = self.request(), self.request()
+        first, second = self.send(PATH), self.send(PATH)
         first.leave()
         self.harness.render(PATH).write_output(b"all")
         self.harness.render(PATH).end()
@@ -274,7 +284,7 @@ class EndTests(ExchangeCase):
         """
         for version in (b"HTTP/1.1", b"HTTP/1.0"):
             self.make()
-            connection = self.request(version=version)
+            connection = self.send(PATH, version=version)
             render = self.harness.render(PATH)
             render.write_output(b"some")
             self.assertEqual({}, self.counts.of("http_requests_total"))
@@ -290,7 +300,7 @@ class EndTests(ExchangeCase):
     def test_cut_short(self) -> None:
         """A stored variant that becomes shorter breaks the response, with one plain warning."""
         self.harness.store_variant(PATH, b"0123456789").size = 20
-        connection = self.request()
+        connection = self.send(PATH)
         response = connection.response
         self.assertTrue(connection.aborted)
         self.assertEqual((b"0123456789", False), (response.body, response.complete))
@@ -312,16 +322,3 @@ class EndTests(ExchangeCase):
         self.assertEqual(b"no-store", response["cache-control"])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.assertTrue(self.line(errors=1).startswith("render 500 render_failed "))
-
-    def test_active_requests_end(self) -> None:
-        """The number of active requests returns to zero, however the requests end."""
-        active = self.harness.resource.active
-        first, second, _ = (self.request() for _ in range(3))
-        self.assertEqual(3, active.count)
-        first.leave()
-        self.assertEqual(2, active.count)
-        self.harness.render(PATH).write_output(b"x")
-        second.leave()
-        self.harness.render(PATH).end()
-        self.harness.fetch(b"/health")
-        self.assertEqual(0, active.count)

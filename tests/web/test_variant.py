@@ -214,23 +214,7 @@ class OrderTests(VariantCase):
 
 
 class ErrorTests(VariantCase):
-    """Every row of the error table that applies to variant requests."""
-
-    def test_from_the_render(self) -> None:
-        """If a render is refused before its first byte, the response has the refusal's status."""
-        for refusal in (
-            *(NotFound("a reason for operators"), SourceTooLarge(), UndecodableSource()),
-            *(VideoSource(), InvalidOptions("Not this."), QueueFull(7), RenderFailed()),
-            *(NotConfigured(), ProbeFailed(), UpstreamUnavailable(), RenderTimeout()),
-            ProbeTimeout(),
-        ):
-            self.harness = ResourceHarness()
-            self.harness.renders.refusal = refusal
-            response = self.harness.fetch_signed(PATH)
-            self.assert_error(response, type(refusal))
-            self.assertEqual(1, self.harness.render(PATH).left)
-            retry_after = b"7" if isinstance(refusal, QueueFull) else None
-            self.assertEqual(retry_after, response["retry-after"])
+    """Requests that are refused; `tests.web.test_exchange` has every refusal of a render."""
 
     def test_from_the_store(self) -> None:
         """A store that fails is a 502, not a miss (Errors, 8)."""
@@ -389,7 +373,8 @@ class HitTests(VariantCase):
 
         HEAD does not request the bytes.
         """
-        for refusal, error in ((UpstreamUnavailable(), None), (None, OSError("the disk is gone"))):
+        gone, down = OSError("the disk is gone"), UpstreamUnavailable()
+        for refusal, error in ((down, None), (None, down), (None, gone)):
             stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
             stored.refusal, stored.error = refusal, error
             for headers in ({}, {"range": b"bytes=0-1"}):
@@ -399,18 +384,6 @@ class HitTests(VariantCase):
                 self.assertEqual(b"%d" % len(response.body), response["content-length"])
             self.assertEqual((2, 2), (stored.opened, stored.closed))
             self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
-
-    def test_store_breaks_off(self) -> None:
-        """A store failure is a 502 before the first byte, and breaks the response after it."""
-        self.stored.error = UpstreamUnavailable()
-        self.assert_error(self.harness.fetch_signed(PATH, range=b"bytes=0-1"), UpstreamUnavailable)
-        self.stored.error, self.stored.error_at = UpstreamUnavailable(), 1
-        self.stored.data = bytes(200_000)
-        self.stored.size = len(self.stored.data)
-        connection = self.send(PATH)
-        self.assertTrue(connection.aborted)
-        self.assertEqual((200, False), (connection.response.status, connection.response.complete))
-        self.assertEqual(2, self.stored.closed)
 
     def test_replaced(self) -> None:
         """A variant that was replaced after its lookup is looked up once more, and then is a 502.
