@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 from urllib.parse import unquote
 
 from hypothesis import given
@@ -395,25 +394,18 @@ class HitTests(VariantCase):
             (1, {"range": b"bytes=5-"}, b"x" * 15),
             (2, {}, None),
         ):
-            self.harness.calls.clear()
-            old, replaced = (self.harness.store_variant(PATH, DATA) for _ in range(2))
-            new = self.harness.store_variant(PATH, b"x" * 20)
-            old.refusal = VariantChanged("another ETag")
-            replaced.refusal = old.refusal if times == 2 else None
-            lookups = iter((old, replaced if times == 2 else new))
+            versions = [FakeStored(data, STORED) for data in (*[DATA] * times, b"x" * 20)]
+            for stored in versions:
+                stored.opened = 1
+            for stored in versions[:times]:
+                stored.refusal = VariantChanged("another ETag")
             log, counts = Log(), Counts(self.harness.metrics)
-
-            async def lookup(key: str, lookups: Iterator[FakeStored] = lookups) -> FakeStored:
-                found = next(lookups)
-                found.opened += 1
-                return found
-
-            with patch.object(self.harness.store, "lookup", lookup):
+            with patch.object(self.harness.store, "lookup", AsyncMock(side_effect=versions)):
                 stop = log.start()
                 response = self.harness.fetch_signed(PATH, **headers)
                 stop()
             self.assertEqual({"cache_lookups_total mp3 hit": 1}, counts.of("cache_lookups_total"))
-            self.assertIsNone(next(lookups, None))
+            self.assertEqual([1, 1], [stored.closed for stored in versions[:2]])
             lines = [str(formatEvent(event)) for event in log.events if "error" in event]
             if expected is None:
                 self.assert_error(response, UpstreamUnavailable)
@@ -428,9 +420,7 @@ class HitTests(VariantCase):
         late = Mock(FileProducer)
         opening: Deferred[FileProducer] = Deferred(lambda opening: opening.callback(late))
         with patch.object(self.stored, "open_range", lambda start, stop: opening):
-            connection = self.harness.connect()
-            connection.send(self.harness.path(PATH))
-            connection.leave()
+            self.send(PATH).leave()
         late.discard.assert_called_once_with()
         late.send.assert_not_called()
         self.assertEqual(1, self.stored.closed)
