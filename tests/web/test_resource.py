@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
 import audioproxy
 from audioproxy.grammar.signature import sign
+from audioproxy.web.cors import Cors
 from tests.support.http import KEY, SALT, Connection, Log, ResourceHarness, Response, key_of
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -166,22 +168,26 @@ class MethodTests(RootCase):
             self.assertEqual(200, self.harness.fetch(b"/health", **headers).status)
 
     def test_preflight(self) -> None:
-        """With AP_ALLOW_ORIGIN, OPTIONS on any path is a 204 without a signature (CORS, 3)."""
+        """With AP_ALLOW_ORIGIN, OPTIONS on any path is a 204 without a signature (CORS, 3).
+
+        It allows GET, HEAD and the requested headers, if any, for a day.
+        """
         harness = self.make_harness(origin="*")
+        expected = {
+            "access-control-allow-origin": b"*",
+            "access-control-expose-headers": EXPOSED,
+            "access-control-allow-methods": b"GET, HEAD",
+            "access-control-max-age": b"86400",
+            "cache-control": b"no-store",
+        }
         for target in (b"/health", b"/a/b" + PATH, b"/nowhere", b"*", b"http://h/x"):
-            response = harness.fetch(
-                target, b"OPTIONS", access_control_request_headers=b"range, x-request-id"
+            response = harness.fetch(target, b"OPTIONS")
+            self.assertEqual(
+                (204, b"", expected), (response.status, response.body, response.fields)
             )
-            self.assertEqual((204, b""), (response.status, response.body))
-            expected = {
-                "access-control-allow-origin": b"*",
-                "access-control-expose-headers": EXPOSED,
-                "access-control-allow-methods": b"GET, HEAD",
-                "access-control-allow-headers": b"range, x-request-id",
-                "access-control-max-age": b"86400",
-                "cache-control": b"no-store",
-            }
-            self.assertEqual(expected, response.fields)
+        names = b"range, x-request-id"
+        response = harness.fetch(b"/", b"OPTIONS", access_control_request_headers=names)
+        self.assertEqual(expected | {"access-control-allow-headers": names}, response.fields)
         self.assertEqual([], harness.calls)
         self.assertEqual({"preflight"}, {record.endpoint for record in self.log.requests})
 
@@ -189,61 +195,50 @@ class MethodTests(RootCase):
 class AllResponsesTests(RootCase):
     """Headers and bodies of every response."""
 
-    def all_responses(self, harness: ResourceHarness) -> list[Response]:
-        """Return responses of every kind."""
-        tag = b'"' + key_of(PATH).encode() + b'"'
-        responses = [
-            harness.fetch(b"/health"),
-            harness.fetch(b"/ready"),
-            harness.fetch(b"/metrics"),
-            harness.fetch(b"*"),
-            harness.fetch(b"/a/b"),
-            harness.fetch(b"/health", b"DELETE"),
-            harness.fetch_signed(PATH),
-            harness.fetch_signed(PATH, b"HEAD"),
-            harness.fetch_signed(PATH, range=b"bytes=0-1"),
-            harness.fetch_signed(PATH, range=b"bytes=999-"),
-            harness.fetch_signed(PATH, if_none_match=tag),
-            harness.fetch_signed(b"/exp:1" + PATH),
-            harness.fetch_signed(b"/q:-5" + PATH),
-            harness.fetch_signed(b"/plain/http://x/"),
-        ]
-        connection = harness.connect()
-        miss = b"/cb:miss" + PATH
-        connection.send(harness.path(miss))
-        harness.render(miss).write_output(DATA)
-        harness.render(miss).end()
-        return [*responses, connection.response]
-
     def test_headers(self) -> None:
         """Every response has a Cache-Control, a reason phrase, and a body of JSON or audio.
 
         Each has a unique request id, which is also in the log (Edge-cache discipline; Request log,
-        4).
+        4). With AP_ALLOW_ORIGIN every response has CORS headers, without it none has; with ``*``
+        they do not depend on the request, so that there is no Vary (CORS, 1 and 2).
         """
-        responses = self.all_responses(self.harness)
-        statuses = {response.status for response in responses}
-        self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
-        for response in responses:
-            self.assertIsNotNone(response["cache-control"], response)
-            self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
-            self.assertNotIn(b"Unknown", response.reason)
-            self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
-        ids = [response["x-request-id"] or b"" for response in responses]
-        self.assertEqual(len(ids), len(set(ids)))
-        logged = [record.request_id.encode() for record in self.log.requests]
-        self.assertEqual(sorted(ids), sorted(logged))
-
-    def test_cors(self) -> None:
-        """With AP_ALLOW_ORIGIN every response has CORS headers, without it none has (CORS, 2)."""
-        for origin in (None, "*", "https://player.example"):
-            for response in self.all_responses(self.make_harness(origin=origin)):
+        tag, miss = b'"' + key_of(PATH).encode() + b'"', b"/cb:miss" + PATH
+        for origin, vary in ((None, []), ("*", []), ("https://player.example", [b"Origin"])):
+            self.log.events.clear()
+            harness = self.make_harness(origin=origin)
+            targets = (b"/health", b"/ready", b"/metrics", b"*", b"/a/b")
+            signed = (b"/exp:1" + PATH, b"/q:-5" + PATH, b"/plain/http://x/", PATH)
+            ranges = ({"range": b"bytes=0-1"}, {"range": b"bytes=999-"}, {"if_none_match": tag})
+            responses = [harness.fetch(target) for target in targets]
+            responses += [harness.fetch_signed(rest) for rest in signed]
+            responses += [harness.fetch_signed(PATH, **headers) for headers in ranges]
+            responses += [harness.fetch_signed(PATH, b"HEAD"), harness.fetch(b"/x", b"DELETE")]
+            connection = harness.connect()
+            connection.send(harness.path(miss))
+            harness.render(miss).write_output(DATA)
+            harness.render(miss).end()
+            responses.append(connection.response)
+            statuses = {response.status for response in responses}
+            self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
+            for response in responses:
+                self.assertIsNotNone(response["cache-control"], response)
+                self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
+                self.assertNotIn(b"Unknown", response.reason)
+                self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
                 allowed = response["access-control-allow-origin"]
-                self.assertEqual(origin.encode() if origin else None, allowed)
                 exposed = response["access-control-expose-headers"]
-                self.assertEqual(EXPOSED if origin else None, exposed)
-                named = origin is not None and origin != "*"
-                self.assertEqual([b"Origin"] if named else [], response.all("vary"))
+                expected = (origin.encode(), EXPOSED, vary) if origin else (None, None, vary)
+                self.assertEqual(expected, (allowed, exposed, response.all("vary")))
+            ids = [response["x-request-id"] or b"" for response in responses]
+            self.assertEqual(len(ids), len(set(ids)))
+            logged = [record.request_id.encode() for record in self.log.requests]
+            self.assertEqual(sorted(ids), sorted(logged))
+
+    def test_vary(self) -> None:
+        """Values of Vary that an embedding application has set are kept."""
+        headers = Headers({b"vary": [b"Accept-Encoding"]})
+        Cors("https://player.example").add_to(headers)
+        self.assertEqual([b"Accept-Encoding", b"Origin"], headers.getRawHeaders(b"vary"))
 
     def test_client_request_id(self) -> None:
         """A valid request id of the client is used; otherwise one is generated (D27)."""
