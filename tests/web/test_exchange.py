@@ -9,21 +9,17 @@ from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.errors import (
     InvalidOptions,
-    NotConfigured,
     NotFound,
-    ProbeFailed,
-    ProbeTimeout,
     QueueFull,
+    RangeNotSatisfiable,
+    Refusal,
     RenderFailed,
     RenderTimeout,
-    SourceTooLarge,
-    UndecodableSource,
     UpstreamUnavailable,
-    VideoSource,
 )
 from tests.observe.test_metrics import FORMATS, Counts
 from tests.support.http import NOW, Log, ResourceHarness
-from tests.web.test_variant import VariantCase
+from tests.web.test_variant import ERRORS, VariantCase
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 #: The options and the source of `PATH` in the log.
@@ -161,18 +157,20 @@ class LineTests(ExchangeCase):
 
         The line has options and source, but no cache state; a 5xx is a warning.
         """
-        for refusal in (
-            *(NotFound("a reason for operators"), SourceTooLarge(), UndecodableSource()),
-            *(VideoSource(), InvalidOptions("Not this."), QueueFull(7), RenderFailed()),
-            *(NotConfigured(), ProbeFailed(), UpstreamUnavailable(), RenderTimeout()),
-            ProbeTimeout(),
-        ):
+        arguments: dict[type[Refusal], tuple[Any, ...]] = {
+            QueueFull: (7,),
+            RangeNotSatisfiable: (9,),
+            InvalidOptions: ("Not this.",),
+            NotFound: ("a reason for operators",),
+        }
+        for kind in ERRORS:
+            refusal = kind(*arguments.get(kind, ()))
             self.make()
             self.harness.renders.refusal = refusal
             response = self.harness.fetch_signed(PATH)
-            self.assert_error(response, type(refusal))
+            self.assert_error(response, kind)
             self.assertEqual(1, self.harness.render(PATH).left)
-            retry_after = b"7" if isinstance(refusal, QueueFull) else None
+            retry_after = b"7" if kind is QueueFull else None
             self.assertEqual(retry_after, response["retry-after"])
             (record,) = self.log.requests
             self.assertIs(LogLevel.warn if refusal.status >= 500 else LogLevel.info, record.level)

@@ -72,35 +72,32 @@ class AnswerTests(ScrapeCase):
 
 
 class RefusalTests(ScrapeCase):
-    """Other methods and paths, which are a 404."""
+    """Other methods and paths"""
 
-    def assert_not_found(self, response: Response) -> None:
-        """Assert that a response is the main listener's 404, without CORS headers."""
-        expected = self.harness.fetch(b"/nowhere")
-        self.assertEqual((404, "not_found"), (response.status, response.error))
-        self.assertEqual(expected.body, response.body)
-        self.assertEqual(b"max-age=10", response["cache-control"])
-        self.assertIsNone(response["access-control-allow-origin"])
-
-    def test_methods(self) -> None:
-        """Methods except GET and HEAD are a 404.
+    def test_not_found(self) -> None:
+        """Other methods and other paths are the main listener's 404, without CORS headers.
 
         A preflight is a 404 too, since no web page may read metrics.
         """
-        for method in (b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"BREW", b"get"):
-            self.assert_not_found(self.fetch(b"/metrics", method, origin=b"https://example.com"))
-        self.assert_not_found(self.fetch(b"/metrics", b"POST", body=b"x", content_length=b"1"))
-
-    def test_paths(self) -> None:
-        """Other spellings of ``/metrics`` and all paths of the main listener are a 404."""
         self.harness.store_variant(PATH, b"abc")
+        expected = self.harness.fetch(b"/nowhere").document
+        rows: list[tuple[bytes, bytes, dict[str, Any]]] = [
+            (method, b"/metrics", {"origin": b"https://example.com"})
+            for method in (b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"BREW", b"get")
+        ]
+        rows.append((b"POST", b"/metrics", {"body": b"x", "content_length": b"1"}))
         for path in (
             *(b"/", b"/metrics/", b"//metrics", b"/Metrics", b"/%6detrics", b"/metrics%20", b"*"),
             *(b"/metrics/metrics", b"/metric", b"/health", b"/ready", b"/favicon.ico"),
             self.harness.path(PATH),
             self.harness.path(b"/info/plain/local://a.mp3"),
         ):
-            self.assert_not_found(self.fetch(path))
+            rows.append((b"GET", path, {}))
+        for method, target, headers in rows:
+            response = self.fetch(target, method, **headers)
+            self.assertEqual((404, expected), (response.status, response.document), target)
+            self.assertEqual(b"max-age=10", response["cache-control"])
+            self.assertIsNone(response["access-control-allow-origin"])
         self.assertEqual([], self.harness.called_methods())
 
 
