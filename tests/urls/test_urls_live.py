@@ -13,7 +13,7 @@ from audioproxy import urls
 from audioproxy.urls import NotFound, Signer, Variant, local
 from tests.browser.node import program
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac
+from tests.support.service import PATIENCE, Process, ServiceCase, fetch, reactor, short_flac
 
 #: File names that clients, shells and servers tend to alter.
 HARD = (
@@ -81,7 +81,7 @@ class BuilderTests(ServiceCase):
         for name in NAMES:
             self.add(os.path.normpath(os.fsdecode(name)), short_flac())
         (self.root / "x").mkdir()
-        port = self.start().port
+        port = self.start(probe_timeout=PATIENCE).port
         signer = Signer(KEY, SALT, f"http://127.0.0.1:{port}")
         variant = Variant(f="wav", t=(0, 0.01), dl="Größe 1.wav", cb="100%")
         built = [signer.url(local(name), variant, expires_in=3600) for name in NAMES]

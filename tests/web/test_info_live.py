@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from audioproxy.config import Config
 from tests.support.audio import convert_all
 from tests.support.service import (
     PATIENCE,
@@ -138,7 +139,15 @@ def info(name: str) -> bytes:
     return signed(f"/info/plain/local://{name}")
 
 
-class FileTests(ServiceCase):
+class InfoCase(ServiceCase):
+    """A service whose probes may take as long as hangs are waited for."""
+
+    def config(self, **settings: Any) -> Config:
+        """Return a configuration."""
+        return super().config(**{"probe_timeout": PATIENCE, **settings})
+
+
+class FileTests(InfoCase):
     """Info documents and refusals by kind of file."""
 
     async def test_kinds(self) -> None:
@@ -425,7 +434,7 @@ def ogg_samples(wav: bytes) -> dict[str, tuple[bytes, dict[str, str]]]:
     }
 
 
-class TagTests(ServiceCase):
+class TagTests(InfoCase):
     """Tags (Info document; D24)"""
 
     async def test_tags(self) -> None:
@@ -455,7 +464,7 @@ class TagTests(ServiceCase):
         self.assertEqual(1, len(bodies))
 
 
-class SharedProbeTests(ServiceCase):
+class SharedProbeTests(InfoCase):
     """The ffprobe process behind an info document"""
 
     async def test_one_probe_for_all(self) -> None:
@@ -474,8 +483,7 @@ class SharedProbeTests(ServiceCase):
         script.write_text(WRAPPER.format(calls=calls, gate=gate, ffprobe=shutil.which("ffprobe")))
         script.chmod(0o755)
         self.patch(os, "environ", {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
-        limits = {"max_probe_concurrency": 1, "probe_timeout": PATIENCE}
-        service = self.start(variant_store=None, **limits)
+        service = self.start(variant_store=None, max_probe_concurrency=1)
         paths = [info("short.flac"), signed("/info/plain/local%3A%2F%2Fshort.flac")]
         paths += [signed(f"/f:{form}/plain/local://short.flac") for form in ("wav", "flac")]
         clients = [await send(service.port, path) for path in paths]
