@@ -61,6 +61,7 @@ class SignerTests(SynchronousTestCase):
         self.assertFalse(target.info)
         self.assertEqual((variant.canonical, exp), (options.canonical(), found))
         self.assertEqual(variant.key(source), cache_key(options, source_in(target)))
+        self.assertEqual(options.content_type, variant.content_type)
         self.assertTrue(target.form == b"enc" if whole else target.form in (b"plain", b"enc"))
         document = take_apart(signer.info_url(source))
         self.assertEqual((True, ()), (document.info, document.options))
