@@ -288,20 +288,10 @@ class InterfaceTests(SynchronousTestCase):
     def test_help(self) -> None:
         """`help` begins with an example, then has `Signer` with `url` first, `Variant`, sources."""
         text = pydoc.render_doc(urls, renderer=pydoc.plaintext)
-        places = [
-            text.index(words)
-            for words in (
-                # Since Python 3.13, pydoc may break a line after the parenthesis.
-                *("signer.url(", "class Signer(", " |  url(", " |  info_url("),
-                *(
-                    " |  __",
-                    "class Variant(",
-                    "\nFUNCTIONS\n    https(",
-                    "\n    local(",
-                    "\n    s3(",
-                ),
-            )
-        ]
+        # Since Python 3.13, pydoc may break a line after the parenthesis.
+        starts = ("signer.url(", "class Signer(", " |  url(", " |  info_url(", " |  __")
+        starts += ("class Variant(", "\nFUNCTIONS\n    https(", "\n    local(", "\n    s3(")
+        places = [text.index(words) for words in starts]
         self.assertEqual(sorted(places), places)
         for name in ("Expired", "InvalidOptions", "NotFound"):
             self.assertIn(f"`{name}`", text)
