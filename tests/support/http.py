@@ -437,15 +437,9 @@ class ResourceHarness(FakeEngine):
         """Sign a path, request it and return the response."""
         return self.fetch(self.path(rest), method, **headers)
 
-    def store_variant(
-        self,
-        rest: bytes,
-        data: bytes,
-        content_type: str = "audio/mpeg",
-        disposition: str | None = None,
-    ) -> FakeStored:
+    def store_variant(self, rest: bytes, data: bytes, disposition: str | None = None) -> FakeStored:
         """Store bytes as the variant that an unsigned path names."""
-        stored = FakeStored(data, VariantHeaders(content_type, MEDIA_CACHE_CONTROL, disposition))
+        stored = FakeStored(data, VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, disposition))
         self.store.stored[key_of(rest)] = stored
         return stored
 

@@ -374,7 +374,7 @@ class HitTests(VariantCase):
         """
         gone, down = OSError("the disk is gone"), UpstreamUnavailable()
         for refusal, error in ((down, None), (None, down), (None, gone)):
-            stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
+            stored = self.harness.store_variant(PATH, DATA, disposition="attachment")
             stored.refusal, stored.error = refusal, error
             for headers in ({}, {"range": b"bytes=0-1"}):
                 response = self.harness.fetch_signed(PATH, **headers)
