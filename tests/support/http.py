@@ -25,12 +25,8 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 from zope.interface import implementer
 
-from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.option_parser import parse_options
-from audioproxy.grammar.request import SigningKeys
-from audioproxy.grammar.segments import split_target
+from audioproxy.grammar.request import SigningKeys, VariantRequest, parse_request
 from audioproxy.grammar.signature import sign
-from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import log_request
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.server.channel import ProxySite
@@ -455,7 +451,6 @@ def presign(key: str, seconds: int) -> str:
 
 def key_of(rest: bytes) -> str:
     """Return the cache key of the variant that an unsigned path names."""
-    target = split_target(rest)
-    assert target is not None
-    options, _ = parse_options(target.options)
-    return cache_key(options, read_source(target.form, target.source).canonical)
+    request = parse_request(rest, None)
+    assert isinstance(request, VariantRequest)
+    return request.key
