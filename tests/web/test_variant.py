@@ -215,13 +215,6 @@ class OrderTests(VariantCase):
 class ErrorTests(VariantCase):
     """Requests that are refused; `tests.web.test_exchange` has every refusal of a render."""
 
-    def test_from_the_store(self) -> None:
-        """A store that fails is a 502, not a miss (Errors, 8)."""
-        self.harness.store.lookup_error = UpstreamUnavailable()
-        for method in (b"GET", b"HEAD"):
-            self.assertEqual(502, self.harness.fetch_signed(PATH, method).status)
-        self.assertEqual(["lookup", "lookup"], self.harness.called_methods())
-
     def test_head_is_refused_like_get(self) -> None:
         """HEAD is refused like GET, without body or render (HEAD on signed endpoints, 1 and 2)."""
         too_large = "The source has 1000001 bytes; this service accepts at most 1000000."
