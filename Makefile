@@ -102,9 +102,12 @@ format: dev ## fix what ruff can fix: lint and format
 types: dev ## run mypy --strict
 	$(BIN)/mypy
 
-docs: dev ## build the documentation as a site: build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
+docs: dev build/site/index.html ## build the documentation as a site: build/site/index.html
 	$(BIN)/pydoctor
+
+# The test of the site builds it too, unless it is newer than its parts.
+build/site/index.html: $(shell find docs tools/site tools/mkdocs.yml tools/site_hooks.py -type f) | dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
 coverage: dev ## run the tests of grammar and media, and require full branch coverage of both
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media

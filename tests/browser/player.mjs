@@ -1,29 +1,8 @@
-// Usage: node player.mjs CHROMIUM URL SCENARIOS
-//
-// SCENARIOS is a JSON object of scenario names and their arguments.
-//
 // Use the player's controls as a person would, and report what the page shows.
 
-import { chromium } from "playwright-core";
-
-import { printReport } from "./parent.mjs";
-
-const [executablePath, url, scenarioArguments] = process.argv.slice(2);
-
-const browser = await chromium.launch({
-  executablePath,
-  // No GPU, and no requests to servers other than the page's.
-  args: ["--disable-gpu", "--disable-quic", "--disable-sync"],
-});
-const context = await browser.newContext({ viewport: { width: 640, height: 640 } });
-await context.grantPermissions(["clipboard-read", "clipboard-write"]);
-
-const consoleMessages = [];
-const foreignRequests = [];
-
-async function open(state = "") {
+// Open the player in a state, and collect messages of its console and requests to other hosts.
+async function open(context, { url, consoleMessages, foreignRequests }, state = "") {
   const page = await context.newPage();
-  page.setDefaultTimeout(120_000);
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
       consoleMessages.push(`${message.text()} ${message.location().url}`);
@@ -32,9 +11,7 @@ async function open(state = "") {
   page.on("pageerror", (error) => consoleMessages.push(String(error)));
   page.on("dialog", (dialog) => consoleMessages.push(dialog.message()) && dialog.dismiss());
   page.on("request", (request) => {
-    if (!["data:", new URL(url).protocol].includes(new URL(request.url()).protocol)) {
-      foreignRequests.push(request.url());
-    } else if (!request.url().startsWith(url) && !request.url().startsWith("data:")) {
+    if (!request.url().startsWith(url) && !request.url().startsWith("data:")) {
       foreignRequests.push(request.url());
     }
   });
@@ -64,7 +41,7 @@ const columnHeights = (page, id) =>
   }, id);
 
 // Play a format while it is rendered, and once more from the store.
-async function playFormat(seconds, format) {
+async function playFormat(open, seconds, format) {
   const page = await open();
   const responses = [];
   page.on("response", (response) => {
@@ -168,7 +145,8 @@ async function changeQuickly(page) {
   await requested;
   releaseGets();
   await passes(page, 0);
-  seen.startPosition = await page.evaluate(() => audio.currentTime);
+  // Where playback began, however far it is.
+  seen.startPosition = await page.evaluate(() => audio.played.start(0));
   await page.unroute(/\/audio\//);
 
   await page.locator("#waveform.seekable").waitFor();
@@ -176,8 +154,9 @@ async function changeQuickly(page) {
   await page.waitForFunction(() => audio.readyState > 1 && !audio.seeking);
   seen.dragged = await page.evaluate(() => audio.currentTime);
 
-  // Seek with the arrow keys, which move the position by 5 seconds.
-  await page.locator("#play").click();
+  // Seek with the arrow keys, which move the position by 5 seconds. Nothing plays meanwhile.
+  await page.evaluate(() => audio.pause());
+  await drag(page, 4);
   await page.locator("#seek").focus();
   seen.steps = [];
   for (const key of ["ArrowLeft", "ArrowRight"]) {
@@ -222,7 +201,7 @@ async function pressSpace(page, selector) {
   const before = await page.evaluate(() => audio.paused);
   await page.keyboard.press("Space");
   // A field keeps the key, so nothing happens there.
-  const timeout = selector === "#own" ? 1000 : 30000;
+  const timeout = selector === "#own" ? 1000 : 120_000;
   await page.waitForFunction((it) => audio.paused !== it, before, { timeout }).catch(() => {});
   return page.evaluate(() => !audio.paused);
 }
@@ -242,7 +221,7 @@ const findUnexplained = (page) =>
 
 const scenarios = {
   // Load states from the address, and sources that are typed.
-  async keepState(remote, refused) {
+  async keepState({ open, url, consoleMessages }, remote, refused) {
     const page = await open("#source=rising.wav&f=opus&br=96&t=1:2");
     const seen = { consoleMessages: [] };
     const state = async () => [await text(page, "title"), await text(page, "canonical"), new URL(page.url()).hash];
@@ -314,11 +293,11 @@ const scenarios = {
     return seen;
   },
 
-  async playFormats(seconds, ...formats) {
-    return Object.fromEntries(await Promise.all(formats.map((it) => playFormat(seconds, it))));
+  async playFormats({ open }, seconds, ...formats) {
+    return Object.fromEntries(await Promise.all(formats.map((it) => playFormat(open, seconds, it))));
   },
 
-  async useControls(first, second, hostile, broken) {
+  async useControls({ open, consoleMessages }, first, second, hostile, broken) {
     const page = await open();
     const option = (name) => page.locator(`[data-option=${name}]`);
     const choose = async (name) => {
@@ -406,14 +385,14 @@ const scenarios = {
   },
 };
 
-try {
+// Run each of these scenarios, which are given by name with their arguments.
+export async function usePlayer(context, consoleMessages, url, scenarioArguments) {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const player = { url, consoleMessages, foreignRequests: [] };
+  player.open = (state) => open(context, player, state);
   const seen = {};
-  for (const [scenario, words] of Object.entries(JSON.parse(scenarioArguments))) {
-    seen[scenario] = await scenarios[scenario](...words);
+  for (const [scenario, words] of Object.entries(scenarioArguments)) {
+    seen[scenario] = await scenarios[scenario](player, ...words);
   }
-  await browser.close();
-  printReport({ ...seen, consoleMessages, foreignRequests });
-} catch (error) {
-  await browser.close();
-  throw new Error(`Messages on the console: ${consoleMessages.join("; ") || "nothing"}`, { cause: error });
+  return { ...seen, consoleMessages, foreignRequests: player.foreignRequests };
 }

@@ -1,14 +1,3 @@
-// Usage: node site.mjs CHROMIUM SITE PAGE...
-//
-// Open each page of the documentation's site, wide and narrow, and search for a word.
-
-import { chromium } from "playwright-core";
-
-import { printReport } from "./parent.mjs";
-
-const [executablePath, site, ...names] = process.argv.slice(2);
-const report = { problems: [], requests: [], linked: [], found: "" };
-
 // Return what is wider than the screen, or cut.
 function findProblems() {
   const width = document.documentElement.clientWidth;
@@ -29,27 +18,29 @@ function findProblems() {
   return problems;
 }
 
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
-const page = await browser.newPage();
-page.on("request", (request) => /^(file|data|blob|about):/.test(request.url()) || report.requests.push(request.url()));
-for (const width of [1280, 390]) {
-  await page.setViewportSize({ width, height: 900 });
-  for (const name of names) {
-    await page.goto(`file://${site}/${name}.html`);
-    for (const problem of await page.evaluate(findProblems)) {
-      report.problems.push(`${name}, ${width} pixels: ${problem}`);
+// Open each page of the documentation's site, wide and narrow, and search for a word.
+export async function readSite(context, consoleMessages, site, ...names) {
+  const report = { problems: [], requests: [], linked: [], found: "" };
+  const page = await context.newPage();
+  page.on("request", (request) => /^(file|data|blob|about):/.test(request.url()) || report.requests.push(request.url()));
+  for (const width of [1280, 390]) {
+    await page.setViewportSize({ width, height: 900 });
+    for (const name of names) {
+      await page.goto(`file://${site}/${name}.html`);
+      for (const problem of await page.evaluate(findProblems)) {
+        report.problems.push(`${name}, ${width} pixels: ${problem}`);
+      }
     }
   }
+  await page.setViewportSize({ width: 1280, height: 900 });
+  await page.goto(`file://${site}/index.html`);
+  report.linked = await page.evaluate(() =>
+    [...document.querySelectorAll(".md-nav a")].map((link) => link.pathname.split("/").at(-1).replace(".html", "")),
+  );
+  // The theme listens for keys.
+  await page.locator(".md-search__input").pressSequentially("VBRI");
+  const result = page.locator(".md-search-result__link").first();
+  await result.waitFor();
+  report.found = await result.getAttribute("href");
+  return report;
 }
-await page.setViewportSize({ width: 1280, height: 900 });
-await page.goto(`file://${site}/index.html`);
-report.linked = await page.evaluate(() =>
-  [...document.querySelectorAll(".md-nav a")].map((link) => link.pathname.split("/").at(-1).replace(".html", "")),
-);
-// The theme listens for keys.
-await page.locator(".md-search__input").pressSequentially("VBRI");
-const result = page.locator(".md-search-result__link").first();
-await result.waitFor();
-report.found = await result.getAttribute("href");
-await browser.close();
-printReport(report);

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from examples.player.site import LIBRARY
-from tests.browser.node import NodeCase, missing, program
+from tests.browser.node import NodeCase, missing
 from tests.examples.test_player import HOSTILE
 from tests.support.authority import Authority
 from tests.support.origins import open_origin
@@ -50,8 +50,8 @@ def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
         file.writeframes((samples * 32767).astype("<i2").tobytes())
 
 
-class PlayerTests(NodeCase):
-    """The player in a process of its own, on the command line and as its user sees and hears it."""
+class PlayerCase(NodeCase):
+    """The player in a process of its own."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -82,20 +82,15 @@ class PlayerTests(NodeCase):
 
         return await until(printed, "the player to listen")
 
-    async def test_page(self) -> None:
-        """Each format plays while it is rendered, and supports seeking once it is stored.
-
-        The URL matches the controls, the waveform and the loudness match the source, and each
-        refusal is shown with its reason. The address keeps the state. Sources are chosen or typed.
-        One browser runs all scenarios, since a browser starts slowly.
-        """
+    async def visit_player(self) -> list[Any]:
+        """Return a visit of the player in which all scenarios are played."""
         for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
             write_tone(self.root / name, np.array(loudness))
         write_tone(self.root / HOSTILE, np.array([0.5, 0.5]))
         (self.root / "text.wav").write_text("No sound.")
         authority = Authority(self.root.parent / "authority")
         origin = open_origin(self, authority.issue("localhost"))
-        remote = origin.put("/a/remote.wav", (self.root / "rising.wav").read_bytes())
+        self.remote = origin.put("/a/remote.wav", (self.root / "rising.wav").read_bytes())
         player = self.start_player(
             AP_LOCAL_ROOT=str(self.root),
             AP_SOURCE_ALLOWLIST="localhost",
@@ -104,15 +99,17 @@ class PlayerTests(NodeCase):
         url = await self.address(player)
         scenarios = {
             "playFormats": [SECONDS, *AUDIO_FORMATS],
-            "keepState": [f"{remote}?x=1&y#z", [row[:2] for row in UNREADABLE]],
+            "keepState": [f"{self.remote}?x=1&y#z", [row[:2] for row in UNREADABLE]],
             "useControls": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
         }
-        chromium = program("chromium")
-        report = await self.run_script("player.mjs", chromium, url, json.dumps(scenarios))
+        return ["usePlayer", url, scenarios]
+
+    def assert_player(self, report: dict[str, Any]) -> None:
+        """Require that all scenarios have succeeded, and that no other host was used."""
         self.assertEqual([], report["consoleMessages"])
         self.assertEqual([], report["foreignRequests"])
         self.assert_formats_played(report["playFormats"])
-        self.assert_state_kept(report["keepState"], remote)
+        self.assert_state_kept(report["keepState"], self.remote)
         self.assert_controls_worked(report["useControls"])
 
     def assert_formats_played(self, report: dict[str, Any]) -> None:
@@ -226,10 +223,15 @@ class PlayerTests(NodeCase):
         self.assertEqual(play, chosen)
         self.assertNotEqual(chosen, other)
 
-    async def test_samples(self) -> None:
+
+class PlayerTests(PlayerCase):
+    """The player on the command line."""
+
+    async def test_command_line(self) -> None:
         """The player makes samples in an empty folder, and Ctrl-C ends the player with status 0.
 
-        The Server-Timing header of a variant has the cache state and the time to the first byte.
+        The Server-Timing header of a variant has the cache state and the time to the first byte. A
+        port in use or a missing folder is reported in one line.
         """
         process = self.start_player()
         port = urlsplit(await self.address(process)).port
@@ -244,16 +246,12 @@ class PlayerTests(NodeCase):
             self.assertEqual((200, state), (response.status, response["x-audio-proxy"]))
             timing = rb"\Acache;desc=%s, first;dur=[\d.]+\Z" % state
             self.assertRegex(response["server-timing"], timing)
-        process.signal(signal.SIGINT)
-        self.assertEqual(0, await process.end(), process.stderr)
-
-    async def test_cannot_start(self) -> None:
-        """A port in use or a missing folder is reported in one line."""
-        port = urlsplit(await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))).port
         for variables, words in (
             ({"AP_PORT": str(port)}, "AP_PORT: cannot listen on 127.0.0.1"),
             ({"AP_LOCAL_ROOT": "/nowhere"}, "AP_LOCAL_ROOT: '/nowhere' is not a directory"),
         ):
-            process = self.start_player(**{"AP_LOCAL_ROOT": str(self.root), **variables})
-            self.assertEqual(1, await process.end())
-            self.assertRegex(process.stderr, rf"\Aplayer: {re.escape(words)}[^\n]*\n\Z")
+            failing = self.start_player(**{"AP_LOCAL_ROOT": str(self.root), **variables})
+            self.assertEqual(1, await failing.end())
+            self.assertRegex(failing.stderr, rf"\Aplayer: {re.escape(words)}[^\n]*\n\Z")
+        process.signal(signal.SIGINT)
+        self.assertEqual(0, await process.end(), process.stderr)

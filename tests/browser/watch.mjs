@@ -1,14 +1,3 @@
-// Usage: node watch.mjs CHROMIUM URL BANDS SEEK SCREENSHOT
-//
-// Open a page of page/ and play its audio. During playback, measure the waveform on the page, which
-// consists of BANDS bands, one above the other. Then seek to SEEK seconds, play on, and play the end.
-
-import { chromium } from "playwright-core";
-
-import { printReport } from "./parent.mjs";
-
-const [executablePath, url, bands, target, screenshot] = process.argv.slice(2);
-
 // Return the first drawn row, the last drawn row and the number of drawn rows, for each column of each
 // band.
 function measure(bands) {
@@ -29,25 +18,15 @@ function measure(bands) {
 }
 
 const state = () => {
-  const { currentTime, duration, ended, error, paused, readyState } = window.audio;
+  const { currentTime, duration, ended, error, paused, readyState } = audio;
   return { currentTime, duration, ended, error: error && error.message, paused, readyState };
 };
 
-const browser = await chromium.launch({
-  executablePath,
-  args: [
-    "--autoplay-policy=no-user-gesture-required",
-    // No GPU, and no requests to servers other than the page's.
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-  ],
-});
-
-const consoleMessages = [];
-const responses = [];
-
-function listen(page) {
+// Open a page of page/ and play its audio. During playback, measure the waveform on the page, which
+// consists of a number of bands, one above the other. Then seek to a time, play on, and play the end.
+export async function watch(context, consoleMessages, url, bands, target, screenshot) {
+  const page = await context.newPage();
+  const responses = [];
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) {
       consoleMessages.push(`${message.text()} ${message.location().url}`);
@@ -57,45 +36,46 @@ function listen(page) {
     const { pathname } = new URL(response.url());
     responses.push([pathname, response.status(), response.headers()["x-audio-proxy"] ?? null]);
   });
+  const broken = new Promise((_, reject) => page.on("pageerror", reject));
+  return { ...(await Promise.race([play(page, url, bands, target, screenshot), broken])), consoleMessages, responses };
 }
 
-async function watch(page) {
-  // Wait until playback passes a position. Without a seek, this proves that the audio plays.
-  const passes = (time) => page.waitForFunction((it) => window.audio.currentTime > it, time);
-  const seek = (time) => page.evaluate((it) => void (window.audio.currentTime = it), time);
+async function play(page, url, bands, target, screenshot) {
+  // Wait until playback has moved on from a position. Without a seek, this proves that the audio plays.
+  const moved = (time) =>
+    page.waitForFunction((it) => (audio.currentTime - it + audio.duration) % audio.duration > 0.2, time);
 
   await page.goto(url);
   await page.waitForFunction(() => window.waveformCanvas);
   await page.evaluate(() => {
     window.audio = document.querySelector("audio");
-    return window.audio.play();
+    // However slow the machine is, the audio plays until the page is measured.
+    audio.loop = true;
+    return audio.play();
   });
-  await passes(0.2);
+  await moved(0);
   const before = await page.evaluate(state);
-  const columns = await page.evaluate(measure, Number(bands));
+  const columns = await page.evaluate(measure, bands);
   await page.screenshot({ path: screenshot });
   const after = await page.evaluate(state);
-  await passes(after.currentTime + 0.2);
-  const later = await page.evaluate(state);
+  await moved(after.currentTime);
 
-  await seek(Number(target));
-  await passes(Number(target) + 0.2);
+  const sought = await page.evaluate(async (it) => {
+    audio.pause();
+    const seeked = new Promise((resolve) => audio.addEventListener("seeked", resolve, { once: true }));
+    audio.currentTime = it;
+    await seeked;
+    const { currentTime } = audio;
+    await audio.play();
+    return currentTime;
+  }, target);
+  await moved(target);
   const afterSeek = await page.evaluate(state);
-  await seek(afterSeek.duration - 0.3);
-  await page.waitForFunction(() => window.audio.ended);
+  await page.evaluate(() => {
+    audio.loop = false;
+    audio.currentTime = audio.duration - 0.3;
+  });
+  await page.waitForFunction(() => audio.ended);
   const atEnd = await page.evaluate(state);
-  return { columns, before, after, later, afterSeek, atEnd };
-}
-
-try {
-  const page = await browser.newPage({ viewport: { width: 640, height: 640 } });
-  page.setDefaultTimeout(120_000);
-  listen(page);
-  const broken = new Promise((_, reject) => page.on("pageerror", reject));
-  const seen = await Promise.race([watch(page), broken]);
-  await browser.close();
-  printReport({ ...seen, consoleMessages, responses });
-} catch (error) {
-  await browser.close();
-  throw new Error(`Messages on the console: ${consoleMessages.join("; ") || "nothing"}`, { cause: error });
+  return { columns, before, after, sought, afterSeek, atEnd };
 }

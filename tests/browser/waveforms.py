@@ -1,4 +1,4 @@
-"""Page in a real browser that shows the waveform of a variant while the variant plays."""
+"""Pages that show the waveform of a variant while the variant plays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from twisted.web.server import Site
 from twisted.web.static import File
 
 from audioproxy.service import make_resource
-from tests.browser.node import HERE, LIBRARIES, NodeCase, program
+from tests.browser.node import HERE, LIBRARIES, NodeCase
 from tests.support.service import fetch, reactor, signed, until, until_hit
 
 RATE = 48_000
-#: Position in seconds to which the test seeks after it has measured the waveform. The measurement
-#: must end before playback reaches this position; the seconds after it are played after the seek.
+#: Position in seconds to which the test seeks after it has measured the waveform.
 TARGET = 9
 
 #: Seconds that the variant and its waveform trim off the source's start.
@@ -88,12 +87,11 @@ def variant_path(options: str) -> str:
 VARIANT_PATH = variant_path("f:opus")
 
 
-class PageTests(NodeCase):
-    """Chromium with pages that load audio and waveforms from the proxy."""
+class WaveformCase(NodeCase):
+    """Pages that load audio and waveforms from the proxy."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.chromium = program("chromium")
         write_source(self.root / "source.wav")
 
     def serve(self, proxy: Resource | None = None) -> int:
@@ -114,36 +112,23 @@ class PageTests(NodeCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(stop()))
         return int(port.getHost().port)
 
-    async def render(self, port: int, path: str) -> None:
-        """Render a variant, and wait until it is stored."""
-        miss = await fetch(port, path.encode())
-        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
-        await until_hit(port, path.encode())
-
-    async def watch(self, page: str, bands: int) -> dict[str, Any]:
-        """Run ``watch.mjs`` with a page and return its report."""
+    def visit(self, page: str, bands: int, **urls: str) -> list[Any]:
+        """Return the visit of a page with its URLs, whose waveform consists of bands."""
         screenshot = Path(self.mktemp()).resolve()
         screenshot.mkdir(parents=True)
-        words = (self.chromium, page, str(bands), str(TARGET), str(screenshot / "page.png"))
-        report: dict[str, Any] = await self.run_script("watch.mjs", *words)
-        return report
+        return ["watch", f"{page}?{urlencode(urls)}", bands, TARGET, str(screenshot / "page.png")]
 
     def assert_played(self, report: dict[str, Any]) -> None:
         """Require that audio played before, during and after the measurement of the waveform."""
         self.assertEqual([], report["consoleMessages"])
-        states = {moment: report[moment] for moment in ("before", "after", "later", "afterSeek")}
-        for moment, state in states.items():
+        for moment in ("before", "after", "afterSeek"):
+            state = report[moment]
             self.assertIsNone(state["error"], moment)
             self.assertFalse(state["paused"] or state["ended"], moment)
             # HAVE_CURRENT_DATA: audio for the current position is available.
             self.assertGreaterEqual(state["readyState"], 2, moment)
             self.assertApproximates(len(EXPECTED) / 50, state["duration"], 0.05)
-        times = {moment: state["currentTime"] for moment, state in states.items()}
-        self.assertLess(0.2, times["before"])
-        self.assertLessEqual(times["before"], times["after"])
-        self.assertLess(times["after"] + 0.2, times["later"])
-        self.assertLess(times["later"], TARGET, "the measurement of the page took too long")
-        self.assertLess(TARGET + 0.2, times["afterSeek"])
+        self.assertEqual(TARGET, report["sought"])
         self.assertTrue(report["atEnd"]["ended"])
         self.assertIsNone(report["atEnd"]["error"])
         heard = [tuple(rest) for path, *rest in report["responses"] if path.endswith(VARIANT_PATH)]
@@ -174,16 +159,21 @@ class PageTests(NodeCase):
                 wrong.append((column, (first, last, drawn), rows(EXPECTED[column])))
         self.assertEqual([], wrong)
 
-    async def test_peaks_js(self) -> None:
-        """peaks.js shows both channels of a dat waveform, on a page of the same origin."""
+    async def visit_peaks_js(self) -> list[Any]:
+        """Return a visit of peaks.js with a dat waveform, on a page of the same origin."""
         proxy = make_resource(self.config(), reactor)
         await proxy.startService()
         self.addCleanup(proxy.stopService)
         port = self.serve(proxy.resource)
-        await self.render(port, "/audio" + VARIANT_PATH)
+        # Afterwards the variant is in the store, which both pages use.
+        await fetch(port, b"/audio" + VARIANT_PATH.encode())
+        await until_hit(port, b"/audio" + VARIANT_PATH.encode())
         waveform = "/audio" + variant_path(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:8/pk_fmt:dat")
-        query = urlencode({"sound": "/audio" + VARIANT_PATH, "waveform": waveform})
-        report = await self.watch(f"http://127.0.0.1:{port}/page/peaks.html?{query}", 2)
+        page = f"http://127.0.0.1:{port}/page/peaks.html"
+        return self.visit(page, 2, sound="/audio" + VARIANT_PATH, waveform=waveform)
+
+    def assert_peaks_js(self, report: dict[str, Any]) -> None:
+        """Require that peaks.js shows both channels."""
         self.assert_played(report)
         for channel, columns in enumerate(report["columns"]):
 
@@ -194,15 +184,17 @@ class PageTests(NodeCase):
 
             self.assert_drawn(columns, rows)
 
-    async def test_wavesurfer_js(self) -> None:
-        """wavesurfer.js shows the maxima of a JSON waveform, on a page of another origin."""
+    async def visit_wavesurfer_js(self) -> list[Any]:
+        """Return a visit of wavesurfer.js with a JSON waveform, on a page of another origin."""
         pages = f"http://127.0.0.1:{self.serve()}"
         port = self.start(allow_origin=pages).port
-        await self.render(port, VARIANT_PATH)
         waveform = variant_path(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:16/pk_fmt:json")
         origin = f"http://127.0.0.1:{port}"
-        query = urlencode({"sound": origin + VARIANT_PATH, "waveform": origin + waveform})
-        report = await self.watch(f"{pages}/page/wavesurfer.html?{query}", 1)
+        page, sound = f"{pages}/page/wavesurfer.html", origin + VARIANT_PATH
+        return self.visit(page, 1, sound=sound, waveform=origin + waveform)
+
+    def assert_wavesurfer_js(self, report: dict[str, Any]) -> None:
+        """Require that wavesurfer.js shows the maxima of both channels."""
         self.assert_played(report)
 
         def rows(expected: tuple[Range, Range]) -> Range:
