@@ -13,7 +13,7 @@ from audioproxy.server.channel import ProxySite
 from audioproxy.server.listener import Listener
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
-from tests.support.service import Client, fetch, reactor, send, until
+from tests.support.service import PATIENCE, TEST_PATIENCE, Client, fetch, reactor, send, until
 
 
 def has_ipv6() -> bool:
@@ -27,6 +27,8 @@ def has_ipv6() -> bool:
 
 class ListenerTests(TestCase):
     """One listening port with its site."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         """Build a listener without opening its port."""
@@ -44,7 +46,7 @@ class ListenerTests(TestCase):
             self.assertEqual(200, (await fetch(port, b"/health")).status)
             if bind:
                 with self.assertRaises(OSError):
-                    socket.create_connection(("127.0.0.2", port), timeout=5)
+                    socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
                 self.listener.close_now()
 
     @skipUnless(has_ipv6(), "This machine has no IPv6.")
@@ -53,7 +55,7 @@ class ListenerTests(TestCase):
         for bind in ("::1", ""):
             listener = Listener(reactor, self.harness.site)
             port = listener.open(0, bind)
-            with socket.create_connection(("::1", port), timeout=5):
+            with socket.create_connection(("::1", port), timeout=PATIENCE):
                 await until(lambda: len(self.harness.site.connections), "the connection")
             await until(lambda: not len(self.harness.site.connections), "the connection to close")
             listener.close_now()
@@ -116,7 +118,7 @@ class ListenerTests(TestCase):
         port = self.listener.open(0)
         answering = await send(port, self.harness.path(MISS))
         await until(lambda: self.harness.renders.running, "the request")
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as idle:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as idle:
             await until(lambda: len(self.harness.site.connections) == 2, "the other connection")
             await self.listener.close()
             with self.assertRaises(ConnectError):

@@ -24,7 +24,7 @@ from audioproxy.web.exchange import Exchange, Instrumentation
 from audioproxy.web.resource import BaseResource
 from audioproxy.web.response_plan import ResponsePlan
 from tests.support.http import Log
-from tests.support.service import Client, fetch, reactor, send, until
+from tests.support.service import TEST_PATIENCE, Client, fetch, reactor, send, until
 
 LARGE_DATA = os.urandom(1 << 20) * 4
 
@@ -52,6 +52,7 @@ class Files(BaseResource):
 class SendfileTests(TestCase):
     """Bodies that are sent with sendfile."""
 
+    timeout = TEST_PATIENCE
     #: Whether sendfile is used at all.
     uses_sendfile = True
 

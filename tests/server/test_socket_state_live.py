@@ -16,13 +16,15 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import TestCase
 
 from audioproxy.server.socket_state import has_unread, seconds_stalled
-from tests.support.service import PATIENCE, until
+from tests.support.service import PATIENCE, TEST_PATIENCE, until
 
 reactor: Any = _reactor
 
 
 class SocketStateTests(TestCase):
     """A TCP connection on the loopback interface."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
