@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+
+from twisted.trial.unittest import SynchronousTestCase
+
 from audioproxy.server.channel import ProxySite
+from audioproxy.server.listener import max_clients
 from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
 
 MALFORMED = b"SSH-2.0-OpenSSH_9.6\r\n"
@@ -222,3 +227,21 @@ class ConnectionLimitTests(ConnectionCase):
         self.assertTrue(first.closed)
         (response,) = responses_of(first)
         self.assertEqual((DATA, True), (response.body, response.complete))
+
+
+class MaxClientsTests(SynchronousTestCase):
+    """Maximum number of clients, which leaves file descriptors for child processes."""
+
+    def test_limits(self) -> None:
+        """Each client may use two descriptors; 256, and 8 for each child process, stay free.
+
+        Under a limit that is too low for the service itself, 16 clients are allowed; without a
+        limit, thousands.
+        """
+        for limit, children, most in (
+            *((1024, 8, 352), (4096, 20, 1840), (16_384, 4, 8048), (65_536, 100, 32_240)),
+            *((501, 8, 90), (354, 8, 17), (352, 8, 16), (0, 1, 16), (64, 1, 16), (256, 100, 16)),
+            (resource.RLIM_INFINITY, 8, 8032),
+        ):
+            self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
+            self.assertEqual(most, max_clients(children), (limit, children))

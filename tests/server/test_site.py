@@ -186,13 +186,6 @@ class BadRequestTests(ConnectionCase):
         self.assertEqual([200, 400], [response.status for response in responses_of(connection)])
         self.assertEqual(DATA, connection.response.body)
 
-    def test_old_versions(self) -> None:
-        """An HTTP/1.0 request gets a full response, and the connection is closed."""
-        connection = self.connect()
-        connection.send(self.harness.path(HIT), version=b"HTTP/1.0", connection=b"keep-alive")
-        self.assertEqual((200, DATA), (connection.response.status, connection.response.body))
-        self.assertEqual((True, False), (connection.closed, connection.aborted))
-
 
 class BodyTests(ConnectionCase):
     """Request bodies, which the service never uses."""
