@@ -197,8 +197,7 @@ class EmbeddingTests(ServiceCase):
         proxy = self.make()
         await proxy.startService()
         client = await send(self.mount(proxy), PATH)
-        while not proxy.resource.active.count:
-            await fetch(self.mount(proxy), b"/text")
+        await until(lambda: proxy.resource.active.count, "the request")
         await proxy.stopService()
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))

@@ -160,7 +160,8 @@ class StreamTests(ServiceCase):
         log = Log()
         self.addCleanup(log.start())
         port = self.start().port
-        target = signed("/f:wav/plain/local://long.flac")
+        # Ten minutes, of which the encoder cannot make much before it is killed.
+        target = signed("/f:flac/sr:384000/plain/local://long.flac")
         first = await send(port, target, x_request_id=b"first")
         await until(lambda: first.response, "the headers")
         second = await send(port, target, x_request_id=b"second")

@@ -20,15 +20,15 @@ from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.process import programs as programs_module
 from audioproxy.process.readiness import Readiness
 from tests.support.audio import render_all
-from tests.support.http import KEY, SALT
+from tests.support.http import KEY, SALT, Response
 from tests.support.programs import write_ffmpeg_without_soxr
-from tests.support.servers import free_port
 from tests.support.service import (
     PATIENCE,
     TWISTD,
     ServiceCase,
     fetch,
     is_running,
+    reactor,
     short_flac,
     signed,
     until,
@@ -261,22 +261,21 @@ class RunTests(TapCase):
 
     async def test_closed_stdout(self) -> None:
         """A service whose stdout is closed runs."""
-        port = free_port()
+        # The service gets an open socket, as from systemd, because it cannot say its port.
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listening.close)
         command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
+        script = f'LISTEN_PID=$$ exec "$@" 3<&{listening.fileno()} >&-'
         process = subprocess.Popen(
-            ["sh", "-c", 'exec "$@" >&-', "sh", *command],
-            env=self.environment(AP_PORT=str(port)),
+            ["sh", "-c", script, "sh", *command],
+            env=self.environment(LISTEN_FDS="1"),
             cwd=self.root,
+            pass_fds=[listening.fileno()],
         )
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-
-        def is_open() -> bool:
-            assert process.poll() is None, "the service has ended"
-            with socket.socket() as client:
-                return client.connect_ex(("127.0.0.1", port)) == 0
-
-        await until(is_open, "the port to be open")
+        port = listening.getsockname()[1]
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
 
     async def test_log_file(self) -> None:
         """With --logfile, the log goes to the file, and stdout stays empty.
@@ -340,11 +339,16 @@ class RunTests(TapCase):
 
     async def assert_not_ready(self, port: int) -> None:
         """Assert that a node soon becomes not ready, and that the response has the right form."""
-        while (response := await fetch(port, b"/ready")).status == 200:
-            pass
-        self.assertEqual(503, response.status)
+        response = await self.until_ready(port, 503)
         self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, response.document)
         self.assertEqual((b"no-store", None), (response["cache-control"], response["retry-after"]))
+
+    async def until_ready(self, port: int, status: int) -> Response:
+        """Request /ready until its status is ``status``, and return the response."""
+        deadline = reactor.seconds() + PATIENCE
+        while (response := await fetch(port, b"/ready")).status != status:
+            self.assertLess(reactor.seconds(), deadline, response.status)
+        return response
 
     async def test_ffmpeg_without_libsoxr(self) -> None:
         """An ffmpeg without libsoxr causes one warning at boot, and renders still work (D60)."""
@@ -382,8 +386,7 @@ class RunTests(TapCase):
             self.assertEqual(500, response.status)
             await self.assert_not_ready(port)
             os.symlink(target, programs / name)
-            while (await fetch(port, b"/ready")).status == 503:
-                pass
+            await self.until_ready(port, 200)
             response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
             self.assertEqual(200, response.status)
 

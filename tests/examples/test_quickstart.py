@@ -14,13 +14,11 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.support.service import PROJECT, TEST_PATIENCE
+
 QUICKSTART = PROJECT / "examples" / "quickstart.py"
 README = PROJECT / "README.md"
 USUAL = "http://127.0.0.1:4000"
-
-# Maximum seconds for the whole test: samples, start, six renders, an info document, stop.
-PATIENCE = 60
 
 
 def run_readme(folder: Path, origin: str) -> str:
@@ -51,7 +49,7 @@ class QuickstartTests(SynchronousTestCase):
             # group does not include the test.
             start_new_session=True,
         )
-        watchdog = threading.Timer(PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
+        watchdog = threading.Timer(TEST_PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
         watchdog.start()
         self.addCleanup(watchdog.cancel)
         # The service must not outlive a test that fails below.
