@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy import __version__
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS
 from tests.support.programs import FFMPEG
-from tests.support.service import PROJECT
+from tests.support.service import PROJECT, TWISTD
 
 #: What a wheel is built from.
 CONTENTS = ("LICENSE", "README.md", "audioproxy", "pyproject.toml", "setup.cfg", "twisted")
@@ -50,18 +52,53 @@ def pip(*words: object) -> None:
     if ended.returncode and UNREACHABLE.search(ended.stderr):
         raise SkipTest("pip cannot reach the package index")
     if ended.returncode:
-        raise AssertionError(ended.stderr)
+        raise AssertionError(ended.stdout + ended.stderr)
+
+
+def requirements(of: Distribution, extra: str = "") -> dict[tuple[str, str], Distribution]:
+    """Return what a distribution with an extra requires directly and indirectly.
+
+    The keys are names and extras.
+    """
+    found: dict[tuple[str, str], Distribution] = {}
+    for line in of.requires or ():
+        required = Requirement(line)
+        if required.marker is None or required.marker.evaluate({"extra": extra}):
+            for each in ("", *required.extras):
+                found[required.name, each] = distribution(required.name)
+    for (_, each), one in list(found.items()):
+        found |= requirements(one, each)
+    return found
+
+
+def link(entry: Path, folder: Path) -> None:
+    """Link a file or folder into a folder, or its entries if the folder has one of this name."""
+    target = folder / entry.name
+    if not target.exists():
+        target.symlink_to(entry)
+    elif not target.is_symlink():
+        for each in entry.iterdir():
+            link(each, target)
 
 
 class Environment:
-    """A fresh virtual environment with a package."""
+    """A fresh virtual environment with the package and, if asked for, its dependencies.
 
-    def __init__(self, folder: str, wheel: Path, *options: str) -> None:
+    The dependencies are those of this test's environment, since their installation takes minutes.
+    """
+
+    def __init__(self, folder: str, wheel: Path, dependencies: bool = False) -> None:
         venv.create(folder)
         self.programs = Path(folder).resolve() / "bin"
-        # Compiling 170 MB of modules takes longer than importing a few of them.
         place = ("--python", self.programs / "python")
-        pip(*place, "install", "--no-compile", *options, wheel)
+        pip(*place, "install", "--no-compile", "--no-deps", wheel)
+        if dependencies:
+            (packages,) = Path(folder).glob("lib/python*/site-packages")
+            (package,) = distributions(path=[str(packages)])
+            for one in requirements(package).values():
+                for name in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
+                    link(Path(str(one.locate_file(name))), packages)
+            pip(*place, "check")
 
     def run(self, program: str, *words: str, **settings: str) -> tuple[int, str]:
         """Return the exit status and the output of a program of the environment."""
@@ -96,11 +133,8 @@ class InstallTests(SynchronousTestCase):
                 shutil.copy(path, source)
         pip("wheel", "--no-deps", "--wheel-dir", wheels, source)
         (wheel,) = wheels.iterdir()
-        self.check_signer(Environment(self.mktemp(), wheel, "--no-deps"))
-        folder = self.mktemp()
-        # The dependencies have 170 MB.
-        self.addCleanup(shutil.rmtree, folder)
-        self.check_service(Environment(folder, wheel))
+        self.check_signer(Environment(self.mktemp(), wheel))
+        self.check_service(Environment(self.mktemp(), wheel, dependencies=True))
 
     def check_signer(self, alone: Environment) -> None:
         """Check an environment that has only the standard library and the package."""
@@ -143,7 +177,7 @@ class InstallTests(SynchronousTestCase):
         )
         self.assertEqual(0, status, text)
         self.assertRegex(text, rf"(?m)^ok +audioproxy +{re.escape(__version__)}, Python")
-        status, text = whole.run("twistd", "--help")
+        status, text = whole.run("python", "-c", TWISTD, "--help")
         self.assertEqual(0, status, text)
         self.assertRegex(text, r"(?m)^ +audioproxy +Serve audio")
         status, text = whole.run("audioproxy", "completion", "bash")
