@@ -6,7 +6,6 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -64,17 +63,14 @@ def prose(path: Path) -> str:
     )
 
 
-@cache
-def documents() -> list[tuple[str, str]]:
-    """Return the path and the prose of each source file and document."""
+def documents() -> Iterator[tuple[str, str]]:
+    """Yield the path and the prose of each source file and document."""
     places = [ROOT / name for name in ("Makefile", "README.md", "CONTRIBUTING.md", "setup.cfg")]
     for folder in FOLDERS:
         places += (place for place in (ROOT / folder).rglob("*") if place.suffix in TEXT)
-    return [
-        (str(place.relative_to(ROOT)), prose(place))
-        for place in places
-        if "node_modules" not in place.parts and place != Path(__file__).resolve()
-    ]
+    for place in places:
+        if "node_modules" not in place.parts and place != Path(__file__).resolve():
+            yield str(place.relative_to(ROOT)), prose(place)
 
 
 def dead_references(text: str, decisions: set[str], rules: dict[str, str]) -> Iterator[str]:
@@ -97,26 +93,19 @@ def dead_references(text: str, decisions: set[str], rules: dict[str, str]) -> It
 class ReferenceTests(SynchronousTestCase):
     """References lead to what they name."""
 
-    def test_decisions_and_rules(self) -> None:
-        """Every decision and every rule of the contract that is cited is in docs/decisions.md."""
+    def test_references(self) -> None:
+        """Every decision and rule of the contract that is cited is in docs/decisions.md.
+
+        Every file of the project that a comment, docstring or document names exists.
+        """
         text = (ROOT / "docs/decisions.md").read_text()
         decisions, rules = set(DECISION_ROW.findall(text)), sections()
-        dead = [
-            f"{path}: {reference}"
-            for path, document in documents()
-            for reference in dead_references(document, decisions, rules)
-        ]
+        dead = []
+        for path, document in documents():
+            found = [*dead_references(document, decisions, rules)]
+            found += [name for name in PLACE.findall(document) if not (ROOT / name).exists()]
+            dead += [f"{path}: {reference}" for reference in found]
         self.assertEqual([], dead, "\n".join(dead))
-
-    def test_files(self) -> None:
-        """Every file of the project that a comment, docstring or document names exists."""
-        dead = [
-            f"{path}: {name}"
-            for path, document in documents()
-            for name in PLACE.findall(document)
-            if not (ROOT / name).exists()
-        ]
-        self.assertEqual([], dead)
 
     def test_finds_dead_references(self) -> None:
         """Unknown decisions, sections and rules are found, and rules without a section."""

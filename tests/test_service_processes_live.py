@@ -42,11 +42,9 @@ class TwoNodeTests(ServiceCase):
         store.mkdir()
         # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
-        nodes = [
-            self.twistd(),
-            self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}"),
-        ]
-        ports = [await node.port() for node in nodes]
+        node = self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}")
+        here = self.start()
+        ports = (here.port, await node.port())
         formats = [token for token in FORMATS if token != "peaks"]
         options = [*(f"f:{token}" for token in formats), "f:opus/norm:ebu/enhance:voice/t:0.25:0.5"]
         for option in options:
@@ -57,11 +55,11 @@ class TwoNodeTests(ServiceCase):
             self.assertTrue(one.complete and two.complete)
             self.assertTrue(one.body == two.body, f"different bytes for {option}")
             self.assertEqual(one["etag"], two["etag"])
-        for node in nodes:
-            # No child process remains, not even a zombie.
-            await until(lambda node=node: not children(node.pid), "the children to be reaped")
-            node.signal(signal.SIGTERM)
-        self.assertEqual([0, 0], [await node.end() for node in nodes])
+        # No child process remains, not even a zombie.
+        await until(lambda: not children(node.pid), "the children to be reaped")
+        node.signal(signal.SIGTERM)
+        await here.stopService()
+        self.assertEqual(0, await node.end())
         # The stored files are identical too, and have the same names.
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))

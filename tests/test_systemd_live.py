@@ -9,10 +9,11 @@ import sys
 
 from twisted.internet.defer import Deferred
 
+from tests.support import service
 from tests.support.service import (
+    WITHOUT_FFMPEG_CHECK,
     Process,
     ServiceCase,
-    children,
     fetch,
     reactor,
     send,
@@ -26,11 +27,7 @@ PATH = signed("/f:opus/plain/local://short.flac")
 #: Program that imports twisted.internet.endpoints and then runs twistd. The import reads and
 #: removes systemd's variables. twistd itself imports the module first if it cannot write its plugin
 #: cache.
-TWISTD = """\
-import sys, twisted.internet.endpoints
-from twisted.scripts.twistd import run
-sys.exit(run())
-"""
+TWISTD = f"import twisted.internet.endpoints\n{WITHOUT_FFMPEG_CHECK}{service.TWISTD}"
 
 #: Shell command that sets LISTEN_PID to the id of its own process, unless LISTEN_PID is set. `exec`
 #: then replaces the shell with the service, which keeps this id.
@@ -77,7 +74,6 @@ class SocketTests(SystemdCase):
         self.assertEqual(port, await node.port())
         response = await early.end()
         self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
-        await until(lambda: not children(node.pid), "the ffmpeg check to end")
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)

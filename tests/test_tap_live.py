@@ -19,8 +19,9 @@ from audioproxy.grammar.signature import sign
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.process import programs as programs_module
 from audioproxy.process.readiness import Readiness
+from audioproxy.service import BootError
 from tests.support.audio import render_all
-from tests.support.http import KEY, SALT, Response
+from tests.support.http import KEY, SALT
 from tests.support.programs import write_ffmpeg_without_soxr
 from tests.support.service import (
     PATIENCE,
@@ -28,6 +29,7 @@ from tests.support.service import (
     ServiceCase,
     fetch,
     is_running,
+    make_service,
     reactor,
     short_flac,
     signed,
@@ -134,31 +136,24 @@ class RefusedStartTests(TapCase):
         self.assertEqual(1, ended.returncode)
         self.assertIn(b"AP_PORT", ended.stdout + ended.stderr)
 
-    async def test_no_temporary_files(self) -> None:
+    def test_no_temporary_files(self) -> None:
         """A TMPDIR that is missing or no directory is refused: no other folder is used (D46)."""
         for folder, reason in (("/nowhere", "No such file"), (__file__, "Not a directory")):
-            process = self.twistd(TMPDIR=folder)
-            self.assertEqual(1, await process.end())
-            self.assertRegex(process.stdout, rf"audioproxy: TMPDIR: .*{folder} \({reason}.*; set")
-            self.assertNotIn("listening on", process.stdout)
+            self.patch(os, "environ", {**os.environ, "TMPDIR": folder})
+            service = make_service(self.config(), reactor)
+            error = self.failureResultOf(service.startService(), BootError).value
+            self.assertRegex(str(error), rf"\ATMPDIR: .*{folder} \({reason}.*; set")
+            self.assertEqual(0, service.port)
 
     async def test_bucket_store(self) -> None:
-        """A bucket that does not respond fails the start in one line, before a port opens.
-
-        So does a CA bundle without certificates.
-        """
-        bundle = self.root / "bundle.pem"
-        bundle.write_text("nothing")
+        """A bucket that does not respond fails the start in one line, before a port opens."""
         with socket.socket() as nobody:
             # A bound port that does not listen: no other program can respond there.
             nobody.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{nobody.getsockname()[1]}"
-            variables = {**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"}
-            (line,) = await self.refusal(**variables)
-            (other,) = await self.refusal(**variables, AP_S3_CA_BUNDLE=str(bundle))
+            (line,) = await self.refusal(**{**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"})
         self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
         self.assertIn(address, line)
-        self.assertTrue(other.startswith("AP_S3_CA_BUNDLE: "), other)
 
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
@@ -240,22 +235,22 @@ class RunTests(TapCase):
 
         It finds all lines in order when it is back, and only whole lines after the stop.
         """
+        process = self.twistd()
+        port = await process.port()
+        missing = signed("/plain/local://" + "x/" * 900)
         for stops in (False, True):
-            process = self.twistd()
-            port = await process.port()
             process.transport.pauseProducing()  # type: ignore[union-attr]
-            # More than a pipe holds.
-            for _ in range(600):
-                await fetch(port, b"/" + b"x" * 200)
-            self.assertEqual(200, (await fetch(port, b"/health")).status)
+            # More lines than a pipe holds.
+            for _ in range(60):
+                self.assertEqual(404, (await fetch(port, missing, b"HEAD")).status)
             if stops:
                 process.signal(signal.SIGTERM)
-                await until(lambda process=process: not is_running(process.pid), "the end")
+                await until(lambda: not is_running(process.pid), "the end")
             process.transport.resumeProducing()  # type: ignore[union-attr]
             if stops:
                 self.assertEqual(0, await process.end())
             else:
-                await until(lambda process=process: process.stdout.count(" 404 ") == 600)
+                await until(lambda: process.stdout.count(" 404 ") == 60, "all lines")
             self.assertTrue(process.stdout.endswith("\n"))
             self.lines(process.stdout)
 
@@ -339,16 +334,12 @@ class RunTests(TapCase):
 
     async def assert_not_ready(self, port: int) -> None:
         """Assert that a node soon becomes not ready, and that the response has the right form."""
-        response = await self.until_ready(port, 503)
+        deadline = reactor.seconds() + PATIENCE
+        while (response := await fetch(port, b"/ready")).status == 200:
+            self.assertLess(reactor.seconds(), deadline)
+        self.assertEqual(503, response.status)
         self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, response.document)
         self.assertEqual((b"no-store", None), (response["cache-control"], response["retry-after"]))
-
-    async def until_ready(self, port: int, status: int) -> Response:
-        """Request /ready until its status is ``status``, and return the response."""
-        deadline = reactor.seconds() + PATIENCE
-        while (response := await fetch(port, b"/ready")).status != status:
-            self.assertLess(reactor.seconds(), deadline, response.status)
-        return response
 
     async def test_ffmpeg_without_libsoxr(self) -> None:
         """An ffmpeg without libsoxr causes one warning at boot, and renders still work (D60)."""
@@ -374,7 +365,8 @@ class RunTests(TapCase):
         for name in ("ffmpeg", "ffprobe", "setpriv"):
             os.symlink(shutil.which(name) or name, programs / name)
         self.patch(os, "environ", {**os.environ, "PATH": str(programs)})
-        port = self.start(queue_size=32).port
+        service = self.start(queue_size=32)
+        port, readiness = service.port, service.engine.readiness
         self.assertEqual(200, (await fetch(port, b"/ready")).status)
         for name, options in (("ffmpeg", "f:wav/cb:1"), ("ffprobe", "info")):
             target = (programs / name).readlink()
@@ -384,9 +376,10 @@ class RunTests(TapCase):
             os.utime(self.root / "short.flac")
             response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
             self.assertEqual(500, response.status)
+            await until(lambda: not readiness.ready, "the node to be not ready")
             await self.assert_not_ready(port)
             os.symlink(target, programs / name)
-            await self.until_ready(port, 200)
+            await until(lambda: readiness.ready, "the node to be ready")
             response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
             self.assertEqual(200, response.status)
 
