@@ -30,6 +30,7 @@ from audioproxy._twisted import (
     send_now,
     set_send_buffer,
 )
+from tests.support.service import PATIENCE
 
 reactor: Any = _reactor
 
@@ -150,7 +151,7 @@ class PortTests(SynchronousTestCase):
             address = listening.getsockname()
             port = reactor.adoptStreamPort(listening.fileno(), socket.AF_INET, factory)
         self.addCleanup(port.stopListening)
-        clients = [socket.create_connection(address, timeout=30) for _ in range(9)]
+        clients = [socket.create_connection(address, timeout=PATIENCE) for _ in range(9)]
         for client in clients:
             self.addCleanup(client.close)
         counts = iter((2, 0, 1, 2))

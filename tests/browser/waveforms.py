@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import wave
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -135,28 +134,25 @@ class WaveformCase(NodeCase):
         # Chromium sends ranges from the first request on.
         self.assertEqual({(206, "HIT")}, set(heard))
 
-    def assert_drawn(
-        self, columns: list[list[int]], rows: Callable[[tuple[Range, Range]], Range]
-    ) -> None:
+    def assert_drawn(self, columns: list[list[int]], rows: list[Range]) -> None:
         """Require that each column of the waveform covers the expected rows.
 
         :param columns: first row, last row and number of the rows drawn, for each column.
-        :param rows: returns the expected first and last row for the two channels of a column.
+        :param rows: the expected first and last row of each column.
         """
         self.assertEqual(PIXELS, len(columns))
-        padding = [(SILENT, SILENT)] * COLUMNS
-        padded = padding + EXPECTED + padding
+        # The first column is silent, like the space beside the waveform.
+        padded = rows[:1] * COLUMNS + rows + rows[:1] * COLUMNS
         wrong = []
         for column, (first, last, drawn) in enumerate(columns):
-            near = padded[column : column + 2 * COLUMNS + 1]
-            firsts, lasts = zip(*map(rows, near), strict=True)
+            firsts, lasts = zip(*padded[column : column + 2 * COLUMNS + 1], strict=True)
             if (
                 not drawn
                 or drawn != last - first + 1
                 or not min(firsts) - ROWS <= first <= max(firsts) + ROWS
                 or not min(lasts) - ROWS <= last <= max(lasts) + ROWS
             ):
-                wrong.append((column, (first, last, drawn), rows(EXPECTED[column])))
+                wrong.append((column, (first, last, drawn), rows[column]))
         self.assertEqual([], wrong)
 
     async def visit_peaks_js(self) -> list[Any]:
@@ -176,12 +172,9 @@ class WaveformCase(NodeCase):
         """Require that peaks.js shows both channels."""
         self.assert_played(report)
         for channel, columns in enumerate(report["columns"]):
-
-            def rows(expected: tuple[Range, Range], channel: int = channel) -> Range:
-                # 256 rows show the 256 values of 8 bits, with the highest value at the top.
-                low, high = expected[channel]
-                return 127.5 - 128 * high, 127.5 - 128 * low
-
+            # 256 rows show the 256 values of 8 bits, with the highest value at the top.
+            ranges = [both[channel] for both in EXPECTED]
+            rows = [(127.5 - 128 * high, 127.5 - 128 * low) for low, high in ranges]
             self.assert_drawn(columns, rows)
 
     async def visit_wavesurfer_js(self) -> list[Any]:
@@ -196,11 +189,7 @@ class WaveformCase(NodeCase):
     def assert_wavesurfer_js(self, report: dict[str, Any]) -> None:
         """Require that wavesurfer.js shows the maxima of both channels."""
         self.assert_played(report)
-
-        def rows(expected: tuple[Range, Range]) -> Range:
-            # The left channel extends upward from the middle of 512 rows, the right one downward.
-            (_, left), (_, right) = expected
-            return 256 - 256 * left, 255 + 256 * right
-
         (columns,) = report["columns"]
+        # The left channel extends upward from the middle of 512 rows, the right one downward.
+        rows = [(256 - 256 * left, 255 + 256 * right) for (_, left), (_, right) in EXPECTED]
         self.assert_drawn(columns, rows)
