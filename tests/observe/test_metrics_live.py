@@ -13,7 +13,6 @@ from typing import Any
 from twisted.trial.unittest import SkipTest
 
 from audioproxy.service import AudioProxy, BootError
-from audioproxy.web.metrics_resource import exposition
 from tests.observe.test_metrics import read
 from tests.support.service import (
     PROJECT,
@@ -34,7 +33,7 @@ from tests.support.service import (
 )
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
-LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"
+LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
 #: Set by ``make test``, which installs promtool: a missing promtool is then a failure.
 REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
@@ -81,22 +80,6 @@ class MetricsCase(ServiceCase):
         self.assertEqual((200, True), (response.status, response.complete))
         series = read(response.body)
         return {name: n for name, n in series.items() if n and "_bucket " not in name}
-
-    async def until_series(self, service: AudioProxy, expected: dict[str, float]) -> None:
-        """Wait until these series have these values."""
-
-        def shown() -> bool:
-            series = read(exposition(service.engine.metrics.registry))
-            return {name: series[name] for name in expected} == expected
-
-        await until(shown, str(expected))
-
-    async def start_stopped_render(self, service: AudioProxy) -> tuple[Any, int]:
-        """Start a render, and stop its encoder with SIGSTOP; return its client and encoder."""
-        client = await send(service.port, signed(LONG.format(0)))
-        (encoder,) = await until(encoders, "an encoder")
-        os.kill(encoder, signal.SIGSTOP)
-        return client, encoder
 
 
 class TrafficTests(MetricsCase):
@@ -161,53 +144,6 @@ class TrafficTests(MetricsCase):
             self.assertNotEqual((0, ""), (status, output))
             self.assertTrue(output)
 
-    async def test_running_and_queued_renders(self) -> None:
-        """A render with two clients counts as one; a waiting render counts as queue depth.
-
-        A request that finds the queue full counts as a rejection, not as a render. A client can
-        join a running render even then.
-        """
-        service = self.start(
-            max_concurrency=1, queue_size=1, render_timeout=120, variant_store=None
-        )
-        port = service.port
-        first, encoder = await self.start_stopped_render(service)
-        waiting = await send(port, SHORT)
-        await self.until_series(service, {"render_queue_depth": 1})
-        refused = await fetch(port, signed(LONG.format(1)))
-        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-        self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
-        second = await send(port, signed(LONG.format(0)))
-        await self.until_series(
-            service,
-            {
-                "renders_running": 1,
-                "render_slots_held": 1,
-                "render_queue_depth": 1,
-                "render_queue_rejections_total": 1,
-                "cache_lookups_total mp3 coalesced": 1,
-            },
-        )
-        # Without a store, the render is cancelled when all of its clients have left (D36).
-        for client in (first, second):
-            await client.leave()
-        os.kill(encoder, signal.SIGCONT)
-        self.assertEqual(200, (await waiting.end()).status)
-        await self.until_series(
-            service,
-            {
-                "renders_total mp3 cancelled": 1,
-                "renders_total mp3 success": 1,
-                "renders_running": 0,
-                "render_slots_held": 0,
-                "render_queue_depth": 0,
-                "render_queue_rejections_total": 1,
-                "variant_store_write_failures_total": 0,
-            },
-        )
-        shown = await self.scrape(service.metrics_port)
-        self.assertEqual(2, sum(n for name, n in shown.items() if name.startswith("renders_total")))
-
     async def test_probes_busy(self) -> None:
         """A 429 because all probe slots are taken does not count as a render queue rejection."""
         folder = self.root / "bin"
@@ -221,8 +157,8 @@ class TrafficTests(MetricsCase):
         first = await send(service.port, SHORT)
 
         (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
-        for target in (LONG.format(0), "/info/plain/local://long.flac"):
-            response = await fetch(service.port, signed(target))
+        for target in (LONG, signed("/info/plain/local://long.flac")):
+            response = await fetch(service.port, target)
             self.assertEqual((429, "queue_full"), (response.status, response.error))
         os.kill(probe, signal.SIGCONT)
         self.assertEqual(200, (await first.end()).status)
@@ -230,19 +166,6 @@ class TrafficTests(MetricsCase):
         self.assertNotIn("render_queue_rejections_total", shown)
         self.assertEqual(1, shown["http_requests_total info 4xx"])
         self.assertEqual(1, shown["http_requests_total render 4xx"])
-
-    async def test_deleted_store(self) -> None:
-        """If the store is deleted, requests succeed and write failures are counted (Metrics, 5)."""
-        service = self.start()
-        shutil.rmtree(self.store)
-        for count, form in enumerate(("mp3", "flac"), 1):
-            target = signed(f"/f:{form}/plain/local://short.flac")
-            response = await fetch(service.port, target)
-            self.assertEqual((200, True), (response.status, response.complete))
-            await self.until_series(
-                service,
-                {"variant_store_write_failures_total": count, f"renders_total {form} success": 1},
-            )
 
 
 class ListenerTests(MetricsCase):
@@ -256,7 +179,9 @@ class ListenerTests(MetricsCase):
         service = self.start()
         for port, listens in ((service.metrics_port, False), (service.port, True)):
             self.assertEqual(listens, _listens(port, "127.0.0.2"))
-        client, encoder = await self.start_stopped_render(service)
+        client = await send(service.port, LONG)
+        (encoder,) = await until(encoders, "an encoder")
+        os.kill(encoder, signal.SIGSTOP)
         stopping = service.stopService()
         await until(lambda: not _listens(service.port), "the main listener to close")
         self.assertEqual(1, (await self.scrape(service.metrics_port))["renders_running"])
