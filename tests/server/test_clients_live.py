@@ -190,22 +190,6 @@ class ManyConnectionsTests(ClientCase):
         await until(lambda: all(map(has_response, stalled)), "responses to begin")
         self.assertEqual(200, (await fetch(port, b"/health")).status)
 
-    async def test_thousands_of_requests_at_once(self) -> None:
-        """A client that pipelines thousands of requests is served, and does not block others."""
-        port = self.start().port
-        pipelining = self.connect_and_send(port, b"GET /health HTTP/1.1\r\nHost:\r\n\r\n" * 2000)
-        await fetch(port, b"/health")
-        received = bytearray()
-        pipelining.setblocking(False)
-
-        def count() -> int:
-            with contextlib.suppress(BlockingIOError):
-                received.extend(pipelining.recv(1 << 20))
-            return received.count(b"HTTP/1.1 200")
-
-        self.assertLess(count(), 2000)
-        await until(lambda: count() == 2000, "all responses")
-
 
 class DisconnectTests(ClientCase):
     """Connections that end in unusual ways."""

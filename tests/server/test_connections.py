@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.listener import max_clients
-from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
+from tests.server.test_channel import HEALTH, HIT, MISS, ConnectionCase, responses_of
 
 MALFORMED = b"SSH-2.0-OpenSSH_9.6\r\n"
 
@@ -93,16 +93,6 @@ class ConnectionLimitTests(ConnectionCase):
         self.connect()
         self.assertEqual((True, False), (first.closed, second.closed))
         self.assert_room(0)
-
-    def test_slow_request(self) -> None:
-        """Bytes that a client sends each second do not keep its place."""
-        self.limit(1)
-        slow = self.connect()
-        for _ in range(2):
-            slow.send_raw(b"G")
-            self.harness.connection_clock.advance(0.9)
-        self.connect()
-        self.assertTrue(slow.closed)
 
     def test_pipelined(self) -> None:
         """A pipelined request that waits for its turn is not lost, however long the turns take."""
@@ -193,18 +183,6 @@ class ConnectionLimitTests(ConnectionCase):
             third.leave()
             self.assertEqual(1, len(self.logged("limit")))
 
-    def test_refused(self) -> None:
-        """A client that was refused for a malformed request is evicted after a second."""
-        self.limit(2)
-        connections = [self.connect() for _ in range(2)]
-        for connection in connections:
-            connection.send_raw(MALFORMED)
-        self.assert_room(0)
-        self.elapse(1)
-        third, fourth = self.get(MISS), self.get(HIT, window=1)
-        self.assertTrue(all(connection.aborted for connection in connections))
-        self.assertFalse(third.closed or fourth.closed)
-
     def test_lingering(self) -> None:
         """A client with unread bytes of a response is evicted after one whose bytes are sent."""
         self.limit(3)
@@ -217,16 +195,6 @@ class ConnectionLimitTests(ConnectionCase):
             self.connect()
             self.assertTrue(connections[2].closed)
             self.assertEqual(aborted, [each.aborted for each in connections[:2]])
-
-    def test_response_is_complete(self) -> None:
-        """A client that is evicted while it is idle has its whole response."""
-        self.limit(1)
-        first = self.get(HIT)
-        self.elapse(1)
-        self.connect()
-        self.assertTrue(first.closed)
-        (response,) = responses_of(first)
-        self.assertEqual((DATA, True), (response.body, response.complete))
 
 
 class MaxClientsTests(SynchronousTestCase):
