@@ -152,13 +152,6 @@ class CarefulPoolTests(AgentCase):
         self.assertTrue(self.network.peers[0].aborted)
         self.assertEqual(200, self.response(reply(200)).code)
 
-    def test_clean(self) -> None:
-        """A connection without such a byte is used again."""
-        self.use(CarefulPool)
-        self.response(reply(200))
-        self.response(reply(404))
-        self.assertEqual(1, len(self.network.peers))
-
 
 class AbortResponseTests(AgentCase):
     """`abort_response`"""

@@ -20,7 +20,9 @@ const browser = await chromium.launch({
 });
 
 async function visit(visitor, words) {
-  const context = await browser.newContext({ viewport: { width: 640, height: 640 } });
+  // No animations, in the midst of which a page could be measured.
+  const options = { viewport: { width: 640, height: 640 }, reducedMotion: "reduce" };
+  const context = await browser.newContext(options);
   context.setDefaultTimeout(120_000);
   const consoleMessages = [];
   try {

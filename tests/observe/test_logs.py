@@ -1,28 +1,34 @@
-"""Log lines on the output stream: one line per event, in one format."""
+"""Log lines on the output stream: one line per event, in one format, with its request's id."""
 
 from __future__ import annotations
 
 import io
 import re
 import sys
+from contextvars import copy_context
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import Logger, LogLevel, LogPublisher, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
+from audioproxy.observe import log_context
 from audioproxy.observe.access_log import AccessLogEntry, log_request
 from audioproxy.observe.logs import LEVELS, LineObserver
 from audioproxy.server.channel import ProxySite
 from audioproxy.web.metrics_resource import MetricsResource
 from tests.render.harness import RenderHarness
-from tests.support.http import Connection, ResourceHarness
+from tests.support.http import Connection, Log, ResourceHarness
 
 # 2001-09-09 01:46:40 UTC and 123 milliseconds.
 TIME = 1_000_000_000.1234
 STAMP = "2001-09-09T01:46:40.123Z"
+
+
+CONTEXT_LOG = log_context.Logger()
 
 
 class LineObserverTests(SynchronousTestCase):
@@ -324,3 +330,59 @@ class LevelTests(SynchronousTestCase):
                 # Three renders get a slot.
                 self.assertEqual(3 if "slot" in pattern else 1, len(found), (least, pattern))
             self.assertEqual(len(expected) + 2 * (least == "debug"), len(lines), lines)
+
+
+class RequestIdTests(SynchronousTestCase):
+    """`set_request_id` and `Logger` (D54)"""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.addCleanup(self.log.start())
+
+    def ids(self) -> list[object]:
+        """Return the request id of each event, in order."""
+        return [event.get("request_id") for event in self.log.events]
+
+    def test_coroutines(self) -> None:
+        """Everything that a request starts logs the request's id; other events have none."""
+        waiting: Deferred[None] = Deferred()
+
+        async def child() -> None:
+            await waiting
+            CONTEXT_LOG.warn("child")
+
+        async def request(name: str) -> None:
+            log_context.set_request_id(name)
+            Deferred.fromCoroutine(child())
+            CONTEXT_LOG.info("request")
+
+        async def end() -> None:
+            log_context.set_request_id("other")
+            waiting.callback(None)
+            CONTEXT_LOG.info("end")
+
+        Deferred.fromCoroutine(request("one"))
+        CONTEXT_LOG.info("outside")
+        Deferred.fromCoroutine(end())
+        self.assertEqual(["one", None, "one", "other"], self.ids())
+
+    def test_event(self) -> None:
+        """Apart from the id, an event is Twisted's own: level, namespace, fields and traceback.
+
+        An event keeps a request id that it already has.
+        """
+
+        def work() -> None:
+            log_context.set_request_id("one")
+            CONTEXT_LOG.info("a", request_id="two")
+            try:
+                raise ZeroDivisionError
+            except ZeroDivisionError:
+                CONTEXT_LOG.failure("it failed: {why}", why="zero")
+
+        copy_context().run(work)
+        self.assertEqual(["two", "one"], self.ids())
+        event = self.log.events[-1]
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertEqual((LogLevel.critical, "zero"), (event["log_level"], event["why"]))
+        self.assertEqual(__name__, event["log_namespace"])
