@@ -9,6 +9,8 @@ import signal
 import socket
 import struct
 
+from twisted.internet.threads import deferToThread
+
 from audioproxy.server import channel, connections
 from tests.support.http import Log
 from tests.support.service import (
@@ -54,6 +56,11 @@ def has_response(client: socket.socket) -> bool:
     with contextlib.suppress(BlockingIOError):
         return bool(client.recv(1, socket.MSG_PEEK))
     return False
+
+
+def receive(client: socket.socket) -> bytes:
+    """Return all bytes that arrive until the server closes a connection."""
+    return b"".join(iter(lambda: client.recv(65_536), b""))
 
 
 def has_ended(client: socket.socket) -> bool:
@@ -226,17 +233,7 @@ class DisconnectTests(ClientCase):
         ):
             client = self.connect_and_send(service.port, sent)
             half_close(client)
-            received = bytearray()
-
-            def has_all(client: socket.socket = client, received: bytearray = received) -> bool:
-                client.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    while data := client.recv(65_536):
-                        received.extend(data)
-                    return True
-                return False
-
-            await until(has_all, "the connection to be closed")
+            received = await deferToThread(receive, client)
             self.assertEqual(count, received.count(b"HTTP/1.1 200 OK"), sent)
             if b"chunked" in received:
                 self.assertTrue(received.endswith(b"0\r\n\r\n"))
@@ -252,12 +249,13 @@ class DisconnectTests(ClientCase):
         service = self.start(variant_store=None, max_concurrency=1, queue_size=1)
         running, encoder = await self.start_stopped_render(service.port)
         client = self.connect_and_send(service.port, get(SHORT))
+        await until(lambda: service.engine.slots.depth, "the render to be queued")
         half_close(client)
         await until(lambda: has_ended(client), "the connection to be closed")
         self.assertEqual([499], [each.status for each in self.log.requests])
         await running.leave()
         os.kill(encoder, signal.SIGCONT)
-        await until(lambda: not encoders(), "the encoder to end")
+        await until(lambda: not service.engine.slots.held, "the encoder to end")
 
     async def test_reset(self) -> None:
         """A connection reset at any moment leaks nothing and does not affect other connections."""
