@@ -204,10 +204,7 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([], children())
 
     async def test_stop_has_a_limit(self) -> None:
-        """A stop ends a hanging render after AP_RENDER_TIMEOUT or 30 s, whichever is shorter (D39).
-
-        The response breaks, and nothing is stored.
-        """
+        """A stop breaks a hanging render off after AP_RENDER_TIMEOUT, at most 30 s (D39)."""
         for seconds, limit in ((7, 7), (300, 30)):
             proxy = self.make(render_timeout=seconds)
             self.assertEqual(limit, proxy.drain_timeout)

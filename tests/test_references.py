@@ -94,10 +94,7 @@ class ReferenceTests(SynchronousTestCase):
     """References lead to what they name."""
 
     def test_references(self) -> None:
-        """Every decision and rule of the contract that is cited is in docs/decisions.md.
-
-        Every file of the project that a comment, docstring or document names exists.
-        """
+        """Every decision, every rule of the contract and every file that is named exists."""
         text = (ROOT / "docs/decisions.md").read_text()
         decisions, rules = set(DECISION_ROW.findall(text)), sections()
         dead = []

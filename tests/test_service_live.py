@@ -126,10 +126,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
 
     async def test_variant_size_limit(self) -> None:
-        """Output above AP_MAX_VARIANT_BYTES breaks the stream and is not stored (Errors, 10).
-
-        Clients get at most AP_MAX_VARIANT_BYTES bytes (D52).
-        """
+        """Output above AP_MAX_VARIANT_BYTES is cut off and not stored (Errors, 10; D52)."""
         port = self.start(max_variant_bytes=50_000).port
         target = signed("/f:wav/plain/local://short.flac")
         response = await fetch(port, target)

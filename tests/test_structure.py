@@ -41,10 +41,7 @@ class StructureTests(SynchronousTestCase):
     """The pure packages, and the plugin of twistd"""
 
     def test_pure(self) -> None:
-        """The pure packages call no built-in function that reads or writes.
-
-        import-linter checks their imports.
-        """
+        """The pure packages call no built-in function that reads or writes."""
         parts = ("audioproxy.errors", "audioproxy.grammar.", "audioproxy.media.")
         pure = {name: source for name, source in _modules().items() if name.startswith(parts)}
         self.assertIn("audioproxy.media.command.filters", pure)

@@ -46,10 +46,7 @@ class SocketTests(SynchronousTestCase):
                 self.assertFalse(found.get_inheritable())
 
     def test_nothing(self) -> None:
-        """Without the variables, or with a count of 0, there is no socket.
-
-        A socket for another process is ignored, although this process inherits its variables.
-        """
+        """There is no socket without the variables, with a count of 0, or for another process."""
         self.assertIsNone(tap.find_socket({}, 7))
         for count in ("0", ""):
             self.assertIsNone(self.find(LISTEN_FDS=count))

@@ -120,10 +120,7 @@ class NotifierTests(SystemdCase):
         self.assertEqual(0, await node.end())
 
     async def test_failed_start(self) -> None:
-        """A service that fails to start sends no notification.
-
-        An unusable socket fails the boot with one line that names the remedy.
-        """
+        """A start that fails notifies nobody; for an unusable socket it names the remedy."""
         taken = self.open()
         port = str(taken.getsockname()[1])
         variables = {"NOTIFY_SOCKET": self.name, "AP_PORT": port}

@@ -82,10 +82,7 @@ class RefusedStartTests(TapCase):
     """Refused starts, with messages that name the variable."""
 
     async def test_all_problems_at_once(self) -> None:
-        """A start with several wrong settings reports each in its own line, before a port opens.
-
-        A misspelled variable is reported with the required variable that is missing (D33).
-        """
+        """Each wrong setting is reported in a line of its own, before a port opens (D33)."""
         lines = await self.refusal(
             AP_KEY="abc",
             AP_SALT="",
@@ -110,10 +107,7 @@ class RefusedStartTests(TapCase):
         self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
 
     async def test_port_taken(self) -> None:
-        """A start on a port in use logs one error line with AP_PORT and the port.
-
-        A daemon names the variable on its terminal. Both exit with status 1.
-        """
+        """A port in use is one error line with AP_PORT, also of a daemon, and exit status 1."""
         taken = socket.create_server(("", 0))
         self.addCleanup(taken.close)
         port = str(taken.getsockname()[1])
@@ -221,10 +215,7 @@ class RunTests(TapCase):
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
 
     async def test_stalled_log(self) -> None:
-        """A reader of the log that stalls delays no request and no stop (D68).
-
-        It finds all lines in order when it is back, and only whole lines after the stop.
-        """
+        """A log reader that stalls delays nothing, and finds all and only whole lines (D68)."""
         process = self.twistd()
         port = await process.port()
         missing = signed("/plain/local://" + "x/" * 900)

@@ -145,10 +145,7 @@ class SignatureTests(SynchronousTestCase):
                 self.assertEqual(f"/{row['signature']}{row['path']}", url)
 
     def test_refused(self) -> None:
-        """Each mistake makes the listed signature, which is refused (Authentication, 3).
-
-        Each mistake is explained and occurs in a row.
-        """
+        """Each mistake is explained, and makes a signature that is refused (Authentication, 3)."""
         found = set()
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
@@ -162,10 +159,7 @@ class SignatureTests(SynchronousTestCase):
         self.assertEqual(SIGNATURES["mistakes"].keys(), found)
 
     def test_lengths(self) -> None:
-        """Keys have fewer, exactly and more bytes than the 64 of a SHA-256 block.
-
-        Salts range from one byte to more than a block, and there are long paths.
-        """
+        """Keys and salts are shorter and longer than a block of SHA-256, and paths are long."""
         pairs = SIGNATURES["pairs"]
         keys, salts = ({len(pair[name]) // 2 for pair in pairs} for name in ("key", "salt"))
         self.assertTrue({32, 64} < keys and max(keys) > 64, keys)

@@ -88,10 +88,7 @@ class BlockTests(SynchronousTestCase):
         self.assertEqual(1, contents["hits"].count(row.rstrip("|") + "| at most 1 |"))
 
     def test_documents(self) -> None:
-        """The page on performance has a block for each series of the benchmark, in its order.
-
-        No block lacks its contents, in the README neither.
-        """
+        """Each block of the page and of the README has contents, in the benchmark's order."""
         run = Run("2026-11-21", 3, {}, {}, {name: [figure(in_readme=True)] for name in SERIES})
         page = (PROJECT / "docs" / "performance.md").read_text()
         for text, contents in (

@@ -62,10 +62,7 @@ class WaveformDataTests(NodeCase):
     """waveform-data.js under node, which fetches waveforms from a service."""
 
     async def test_reads_every_form(self) -> None:
-        """waveform-data.js reads every header field and value of every form correctly.
-
-        It resamples waveforms to a given scale and to a given width.
-        """
+        """waveform-data.js reads each field and value of every form, and resamples waveforms."""
         samples = make_samples()
         write(self.root / "noise.wav", samples)
         origin = f"http://127.0.0.1:{self.start().port}"

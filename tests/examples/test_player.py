@@ -109,10 +109,7 @@ class ListingTests(PlayerCase):
         return json.loads(response.body)
 
     def test_audio_in_order(self) -> None:
-        """Visible files with an audio extension are listed by path, in order; others are not.
-
-        Folders, symlinks and FIFOs are not listed, even with an audio extension.
-        """
+        """Visible files with an audio extension are listed by path in order; nothing else is."""
         self.add("b.WAV", "A.flac", "c/d.mp3", "notes.txt", "noext", "c/.hidden.wav", ".git/x.wav")
         (self.root / "folder.wav").mkdir()
         (self.root / "link.wav").symlink_to("b.WAV")
@@ -188,20 +185,14 @@ class SigningTests(PlayerCase):
         )
 
     def test_expiry(self) -> None:
-        """exp is in seconds from now and applies to variant and waveform.
-
-        The cache key does not depend on it.
-        """
+        """exp is in seconds from now, for variant and waveform; the cache key is the same."""
         lasting, ending = self.document(f="wav"), self.document(f="wav", exp="60")
         for name in ("url", "waveform"):
             self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))
         self.assertEqual(lasting["key"], ending["key"])
 
     def test_typed_sources(self) -> None:
-        """A source is a path, absolute or below the folder, or an s3 or https URL.
-
-        The query of an https URL is kept, with its encoding.
-        """
+        """A source is a path, absolute or below the folder, or an s3 or https URL as it is."""
         self.allowed = ("*",)
         for source, canonical in (
             ("a b.wav", b"local://a b.wav"),
@@ -255,10 +246,7 @@ class SigningTests(PlayerCase):
         self.assertEqual(422, self.fetch("/sign?source=a.wav&br=96&br=128").status)
 
     def test_formats(self) -> None:
-        """/formats lists the options of each format, and why the service refuses the others.
-
-        Every sample rate that it offers is accepted.
-        """
+        """/formats lists each format's options, why others are refused, and rates that work."""
         formats = {row["token"]: row for row in json.loads(self.fetch("/formats").body)["formats"]}
         self.assertEqual(set(FORMATS), set(formats))
         self.assertEqual([8, 320], formats["mp3"]["br"])
@@ -363,10 +351,7 @@ class SiteTests(PlayerCase):
     """Hosts, methods and headers of the player's pages."""
 
     def test_page(self) -> None:
-        """The Content-Security-Policy allows own resources only, and scripts by a fresh nonce.
-
-        The page contains neither the key nor the salt.
-        """
+        """The Content-Security-Policy allows own resources and fresh nonces; no key is shown."""
         response = self.fetch("/")
         policy = response["content-security-policy"].decode()
         self.assertIn("default-src 'self';", policy)
@@ -385,10 +370,7 @@ class SiteTests(PlayerCase):
                 self.assertEqual(421, self.fetch(target, host=host).status, (host, target))
 
     def test_methods(self) -> None:
-        """HEAD returns the headers of GET without a body, and logs nothing.
-
-        Only GET and HEAD are supported; other methods return 405 or 501.
-        """
+        """HEAD has the headers of GET, and logs nothing; other methods return 405 or 501."""
         log = Log()
         self.addCleanup(log.start())
         # The page's nonce changes with each request, but not its length.

@@ -58,10 +58,7 @@ class AccessLogEntryTests(SynchronousTestCase):
         self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
 
     def test_sources_distinct(self) -> None:
-        """Different sources have different log text, because ``%`` is percent-encoded too (D28).
-
-        So are spaces, control and non-ASCII characters.
-        """
+        """Spaces, controls, ``%`` and non-ASCII are encoded, so sources stay distinct (D28)."""
         for source, shown in (
             (b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3", "local://a%20b%0A%0D%09%00%7F%C3%A9.mp3"),
             (b"local://a b.wav", "local://a%20b.wav"),

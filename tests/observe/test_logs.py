@@ -312,10 +312,7 @@ class LevelTests(SynchronousTestCase):
         harness.close()
 
     def test_each_level(self) -> None:
-        """Each level shows the contract's lines for itself and the levels above (Request log).
-
-        Every request has exactly one access log line, whatever its outcome.
-        """
+        """Each level shows its lines and those above; each request has one (Request log)."""
         order = ["debug", "info", "warning", "error"]
         self.assertEqual(order, list(LEVELS))
         for least in order:
@@ -367,10 +364,7 @@ class RequestIdTests(SynchronousTestCase):
         self.assertEqual(["one", None, "one", "other"], self.ids())
 
     def test_event(self) -> None:
-        """Apart from the id, an event is Twisted's own: level, namespace, fields and traceback.
-
-        An event keeps a request id that it already has.
-        """
+        """Apart from the id, an event is Twisted's own; an id that it already has is kept."""
 
         def work() -> None:
             log_context.set_request_id("one")

@@ -172,10 +172,7 @@ class ListenerTests(MetricsCase):
     """Address and lifetime of the metrics listener"""
 
     async def test_until_the_last_render(self) -> None:
-        """A stopping service serves its metrics until the last render has ended.
-
-        By default, the metrics are served on 127.0.0.1 only.
-        """
+        """A stopping service serves metrics, on 127.0.0.1 only, until its last render has ended."""
         service = self.start()
         for port, listens in ((service.metrics_port, False), (service.port, True)):
             self.assertEqual(listens, _listens(port, "127.0.0.2"))
@@ -191,10 +188,7 @@ class ListenerTests(MetricsCase):
         self.assertFalse(_listens(service.metrics_port))
 
     async def test_metrics_listener_refused(self) -> None:
-        """If the metrics listener cannot open, the start fails before the main port opens.
-
-        The error names AP_METRICS_PORT, or AP_METRICS_BIND if the address is not local.
-        """
+        """If the metrics port cannot open, the start fails and names AP_METRICS_PORT or _BIND."""
         taken = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(taken.close)
         port = taken.getsockname()[1]

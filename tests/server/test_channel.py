@@ -92,10 +92,7 @@ class TimeTests(ConnectionCase):
     """Time limits of each phase of a connection; received bytes do not extend them."""
 
     def test_slow_requests(self) -> None:
-        """A request must be complete one minute after its first byte, with its body if it has one.
-
-        Later bytes add no time.
-        """
+        """A request with its body must end a minute after its first byte; no byte adds time."""
         start = b"GET /health HTTP/1.1\r\nHost: h\r\n"
         for head, part in (
             (b"G", b"E"),
@@ -115,10 +112,7 @@ class TimeTests(ConnectionCase):
         self.assertEqual([], self.log.requests)
 
     def test_keep_alive(self) -> None:
-        """A connection without a request is closed after one minute, also after a response.
-
-        A client may wait almost a minute before a request, and almost another to send it.
-        """
+        """A connection closes after a minute without a request; a request has its own minute."""
         connection = self.connect()
         for number in range(20):
             self.elapse(55)
@@ -129,10 +123,7 @@ class TimeTests(ConnectionCase):
         self.assert_ends(connection, 60)
 
     def test_waiting_for_a_render(self) -> None:
-        """A response has no time limit while its render makes the client wait.
-
-        A request that begins during the response has one minute from the response's end.
-        """
+        """A response has no time limit while it waits for a render; the next request has one."""
         for ahead in (b"", HEALTH[:10]):
             rest = b"/cb:%d" % len(ahead) + MISS
             connection = self.get(rest)
@@ -175,10 +166,7 @@ class StallTests(ConnectionCase):
         self.assertRegex(str(record), r"\Arender 200 \S+ \S+ cache=HIT \d+ bytes in 0ms\Z")
 
     def test_stalled_on_a_render(self) -> None:
-        """A client that reads nothing of a running render for ten minutes leaves the render.
-
-        A client that waits for a slow render does not count as stalled.
-        """
+        """A client leaves a render whose bytes it does not read for ten minutes, not a slow one."""
         connection = self.get(MISS, window=1)
         render = self.harness.render(MISS)
         render.write_output(b"sound")
@@ -284,10 +272,7 @@ class PipelineTests(ConnectionCase):
         self.assertFalse(connection.closed)
 
     def test_pipelined_requests(self) -> None:
-        """64 KiB of requests that arrive during a response are kept, and all get a response.
-
-        As many may arrive during a later response.
-        """
+        """During each response, 64 KiB of requests are kept, and all get a response."""
         connection = self.pipeline(MAX_PIPELINED_BYTES)
         self.assertFalse(connection.closed)
         self.finish(MISS)
@@ -342,10 +327,7 @@ class PipelineTests(ConnectionCase):
                 self.assert_ends(connection, 60)
 
     def test_unread_responses(self) -> None:
-        """Pipelined requests wait while the client does not read earlier responses.
-
-        If it reads nothing for ten minutes, it is disconnected.
-        """
+        """Pipelined requests wait until the client reads, for ten minutes at most."""
         for reads in (True, False):
             connection = self.connect(window=2000)
             connection.send_raw(HEALTH * 500)

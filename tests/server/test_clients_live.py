@@ -174,10 +174,7 @@ class ManyConnectionsTests(ClientCase):
         self.assertTrue((await streaming.end()).complete)
 
     async def test_burst(self) -> None:
-        """A burst of clients far above the limit: each gets its response.
-
-        The clients keep their connections open, so each place is taken from an idle client.
-        """
+        """In a burst far above the limit, each client gets its response in an idle one's place."""
         self.patch(resource, "getrlimit", lambda which: (64, 64))
         self.patch(connections, "EVICTABLE_AFTER", 0.1)
         service = self.start()
@@ -241,10 +238,7 @@ class DisconnectTests(ClientCase):
         await self.assert_all_closed(before)
 
     async def test_half_closed_and_waiting(self) -> None:
-        """A response that does not begin in time is given up: the client may be gone.
-
-        Its render is cancelled, and the log has 499.
-        """
+        """A response that does not begin in time is given up: 499, and its render is cancelled."""
         self.patch(channel, "HALF_CLOSE_TIMEOUT", 0.2)
         service = self.start(variant_store=None, max_concurrency=1, queue_size=1)
         running, encoder = await self.start_stopped_render(service.port)

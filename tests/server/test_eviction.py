@@ -89,10 +89,7 @@ class EvictionTests(SynchronousTestCase):
         self.assertEqual((["aborted"], []), (first.ended, second.ended))
 
     def test_receiving(self) -> None:
-        """A client that receives bytes from the system's buffer is not evicted.
-
-        This includes the end of a response that is followed by a close.
-        """
+        """A client that receives bytes from the system's buffer is not evicted, even if closing."""
         for seconds in (0.0, 0.9):
             self.assert_not_evictable(
                 phase=Phase.RESPONDING, stalled_since=0.0, seconds_stalled=seconds
@@ -163,10 +160,7 @@ class EvictionTests(SynchronousTestCase):
         self.assertEqual([None], calls)
 
     def test_notified_by_a_close(self) -> None:
-        """A waiting listener is called once when a connection is closed.
-
-        The end of an evicted connection is none, since another one has its place.
-        """
+        """A waiting listener is called once when a connection closes that was not evicted."""
         evicted, first, second = self.fill(idle=3)
         self.evict()
         calls: list[None] = []

@@ -116,10 +116,7 @@ class SameTests(FastPathCase):
     """Requests that the fast path serves."""
 
     def test_answers(self) -> None:
-        """Status, header order, body, metrics and access log are those of the ordinary path.
-
-        (Request log)
-        """
+        """Status, headers in order, body, metrics and log are the ordinary path's (Request log)."""
         for headers in COMMON:
             self.assertNotIn("lookup", self.assert_same(self.harnesses, **headers), headers)
 

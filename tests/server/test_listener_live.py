@@ -37,10 +37,7 @@ class ListenerTests(TestCase):
         self.addCleanup(self.listener.close_now)
 
     async def test_interfaces(self) -> None:
-        """Without an address, IPv4 clients are accepted; with one, only this address is bound.
-
-        Port 0 lets the system choose a port.
-        """
+        """Only the given address is bound; without one, IPv4 is accepted. Port 0 is a free port."""
         for bind in ("127.0.0.1", ""):
             port = self.listener.open(0, bind)
             self.assertEqual(200, (await fetch(port, b"/health")).status)
@@ -135,10 +132,7 @@ class ListenerTests(TestCase):
         )
 
     async def test_close_twice(self) -> None:
-        """Closing a listener that is closed or was never open is harmless.
-
-        Giving up a start leaves no port open.
-        """
+        """Closing twice, or before the port is open, is harmless; giving up a start closes it."""
         await self.listener.close()
         self.listener.open(0)
         await self.listener.close()

@@ -96,10 +96,7 @@ class HostOfRequestTests(RequestCase):
     """Each HTTP/1.1 request has exactly one valid Host (RFC 9112, 3.2)."""
 
     def test_valid(self) -> None:
-        """A request with one valid Host gets its response, and the connection stays open.
-
-        Names, addresses and an empty value are valid, each with a port or without.
-        """
+        """Names, addresses and an empty value are valid, each with a port or without."""
         for fast in (False, True):
             for host in HOSTS:
                 connection = self.send(self.request(b"hOST: \t" + host), fast)

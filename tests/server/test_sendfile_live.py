@@ -180,10 +180,7 @@ class SendfileTests(TestCase):
             self.assertTrue(LARGE_DATA.startswith(response.body))
 
     async def test_file_that_shrinks(self) -> None:
-        """A file that is too short for Content-Length, or loses its end, ends the response early.
-
-        The log has one warning, without a traceback.
-        """
+        """A file that turns out too short ends the response early, with one warning."""
         self.grow(LARGE_DATA)
         for path in (b"/0-%d" % (len(LARGE_DATA) + 1), b"/growing"):
             self.log.events.clear()
@@ -203,10 +200,7 @@ class SendfileTests(TestCase):
         self.assertEqual(self.log.requests[-1].error_code, "upstream_unavailable")
 
     async def test_client_that_leaves(self) -> None:
-        """A request of a client that has disconnected ends, and logs no error.
-
-        So does one whose connection is lost during sendfile.
-        """
+        """A request ends without an error if its client disconnects or is lost in sendfile."""
         self.grow(LARGE_DATA)
         for failure, path in product(self.failures, (b"/growing", b"/0-%d" % len(LARGE_DATA))):
             self.failure = failure

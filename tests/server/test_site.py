@@ -129,10 +129,7 @@ class BadRequestTests(ConnectionCase):
         self.assertEqual([], self.harness.calls)
 
     def test_end(self) -> None:
-        """A refused client that is still sending is disconnected after five seconds.
-
-        If it closes the connection first, the connection is gone at once.
-        """
+        """A refused client that still sends is disconnected after five seconds, or leaves first."""
         for leaves in (False, True):
             connection = self.connect()
             connection.send_raw(BAD_LINES["SSH"])
@@ -226,10 +223,7 @@ class BodyTests(ConnectionCase):
             self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:
-        """A body of more than 64 KiB is a 400, and the connection is closed.
-
-        With methods other than GET and HEAD, it is a 404 (Endpoints; Errors, 404).
-        """
+        """A body over 64 KiB is a 400, with other methods a 404, and closes (Errors, 404)."""
         parts = [b"x" * 60_000, b"x" * 5537]
         for length in (b"65537", b"99999999999"):
             for body in ([b"x" * 65_537], parts, [b"x" * 90_000]):
@@ -260,10 +254,7 @@ class BodyTests(ConnectionCase):
         self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_expect(self) -> None:
-        """A client that sends Expect gets 100 Continue, and its response after the body.
-
-        If it sends no body, its connection is closed after a minute.
-        """
+        """Expect gets 100 Continue and, after the body, the response; a body has one minute."""
         head = b"Expect: 100-continue\r\nContent-Length: 3"
         connection = self.send(head)
         self.assertEqual(CONTINUE, connection.received)
@@ -280,10 +271,7 @@ class ShutdownTests(ConnectionCase):
     """Shutdown of the site: connections are closed, and responses complete."""
 
     def test_waiting(self) -> None:
-        """At shutdown, idle connections and incomplete requests are closed cleanly at once.
-
-        A refused client still has five seconds to read the response.
-        """
+        """At shutdown, connections without a whole request close; refused ones in five seconds."""
         idle, kept, reading, refused = (self.connect() for _ in range(4))
         kept.send_raw(HEALTH)
         reading.send_raw(HEALTH[:-2])

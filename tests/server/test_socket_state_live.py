@@ -78,10 +78,7 @@ class SocketStateTests(TestCase):
 
     @skipUnless(sys.platform == "linux", "Only Linux provides the time.")
     async def test_stalled(self) -> None:
-        """A client stalls while its window is full, and no longer when it receives something.
-
-        This is so even if the system still accepts no more bytes for it.
-        """
+        """A client stalls while its window is full, until it receives something."""
         self.fill()
         # The system probes the full window meanwhile.
         await until(lambda: self.seconds() >= 1.0, "the client to stall")
