@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import sys
-import wave
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +18,7 @@ from audioproxy.media.command.encoders import ENCODERS
 from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing
 from tests.examples.test_player import HOSTILE
+from tests.support.audio import Sound, write_wav
 from tests.support.authority import Authority
 from tests.support.origins import open_origin
 from tests.support.service import PROJECT, Process, fetch, reactor, until, until_hit
@@ -40,14 +39,11 @@ UNREADABLE = [
 AUDIO_FORMATS = [form.token for form in FORMATS.values() if form.content_type]
 
 
-def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
-    """Write a tone whose loudness follows the given points, evenly spaced in time."""
-    frames = SECONDS * RATE
-    swell = np.interp(np.linspace(0, 1, frames), np.linspace(0, 1, len(loudness)), loudness)
-    samples = swell * np.sin(np.arange(frames) * 2 * np.pi * 440 / RATE)
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
+def make_tone(first: float, last: float) -> bytes:
+    """Return a wav file of a tone whose loudness changes evenly."""
+    times = np.arange(SECONDS * RATE) / RATE
+    samples = np.linspace(first, last, len(times)) * np.sin(times * 2 * np.pi * 440)
+    return write_wav(Sound(RATE, samples[None]))
 
 
 class PlayerCase(NodeCase):
@@ -84,13 +80,15 @@ class PlayerCase(NodeCase):
 
     async def visit_player(self) -> list[Any]:
         """Return a visit of the player in which all scenarios are played."""
-        for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
-            write_tone(self.root / name, np.array(loudness))
-        write_tone(self.root / HOSTILE, np.array([0.5, 0.5]))
-        (self.root / "text.wav").write_text("No sound.")
+        rising = make_tone(0.1, 0.9)
+        for name, content in (
+            *(("falling.wav", make_tone(0.9, 0.1)), ("rising.wav", rising)),
+            *((HOSTILE, make_tone(0.5, 0.5)), ("text.wav", b"No sound.")),
+        ):
+            self.add(name, content)
         authority = Authority(self.root.parent / "authority")
         origin = open_origin(self, authority.issue("localhost"))
-        self.remote = origin.put("/a/remote.wav", (self.root / "rising.wav").read_bytes())
+        self.remote = origin.put("/a/remote.wav", rising)
         player = self.start_player(
             AP_LOCAL_ROOT=str(self.root),
             AP_SOURCE_ALLOWLIST="localhost",

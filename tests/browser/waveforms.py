@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import wave
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ from twisted.web.static import File
 
 from audioproxy.service import make_resource
 from tests.browser.node import HERE, LIBRARIES, NodeCase
+from tests.support.audio import Sound, write_wav
 from tests.support.service import fetch, reactor, signed, until, until_hit
 
 RATE = 48_000
@@ -65,17 +65,15 @@ SECTIONS = (
 EXPECTED = [(left, right) for columns, left, right in SECTIONS for _ in range(columns)]
 
 
-def write_source(path: Path) -> None:
-    """Write the sections after one loud second, which the variants trim off."""
+def make_source() -> bytes:
+    """Return a wav file of the sections after one loud second, which the variants trim off."""
     frames = RATE // 50
     # A tone with whole periods in a column, and samples at its peaks.
     tone = np.sin(np.arange(frames) * 2 * np.pi * 20 / frames)[:, None]
     columns = [(LOUD, LOUD)] * (50 * SKIPPED) + EXPECTED
     low, high = np.array(columns).transpose(2, 0, 1)
     samples = (high + low)[:, None] / 2 + (high - low)[:, None] / 2 * tone
-    with wave.open(str(path), "wb") as file:
-        file.setparams((2, 2, RATE, 0, "NONE", ""))
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return write_wav(Sound(RATE, samples.reshape(-1, 2).T))
 
 
 def variant_path(options: str) -> str:
@@ -91,7 +89,7 @@ class WaveformCase(NodeCase):
 
     def setUp(self) -> None:
         super().setUp()
-        write_source(self.root / "source.wav")
+        self.add("source.wav", make_source())
 
     def serve(self, proxy: Resource | None = None) -> int:
         """Serve the pages and the libraries, and a proxy at /audio; return the port."""
