@@ -221,7 +221,8 @@ class DisconnectTests(ClientCase):
         # On a busy machine, a render may need more than a second for its first bytes.
         self.patch(channel, "HALF_CLOSE_TIMEOUT", PATIENCE)
         service = self.start()
-        await fetch(service.port, signed("/f:mp3/plain/local://short.flac"))
+        await fetch(service.port, SHORT)
+        await until_hit(service.port, SHORT)
         before = descriptors(os.getpid())
         for sent, count in (
             *((b"", 0), (HEALTH[:10], 0), (HEALTH, 1), (HEALTH * 9, 9), (HEALTH + b"GET /", 1)),
