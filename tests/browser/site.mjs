@@ -23,10 +23,10 @@ export async function readSite(context, consoleMessages, site, ...names) {
   const report = { problems: [], requests: [], linked: [], found: "" };
   const page = await context.newPage();
   page.on("request", (request) => /^(file|data|blob|about):/.test(request.url()) || report.requests.push(request.url()));
-  for (const width of [1280, 390]) {
-    await page.setViewportSize({ width, height: 900 });
-    for (const name of names) {
-      await page.goto(`file://${site}/${name}.html`);
+  for (const name of names) {
+    await page.goto(`file://${site}/${name}.html`);
+    for (const width of [1280, 390]) {
+      await page.setViewportSize({ width, height: 900 });
       for (const problem of await page.evaluate(findProblems)) {
         report.problems.push(`${name}, ${width} pixels: ${problem}`);
       }
