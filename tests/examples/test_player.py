@@ -34,11 +34,6 @@ from tests.support.http import KEY, NOW, SALT, Connection, Log, Response
 HOSTILE = "<img src=x onerror=alert(1)>.wav"
 
 
-def unquote_once(signed: bytes) -> bytes:
-    """Return the source of a signed info path."""
-    return unquote_to_bytes(signed.removeprefix(b"/info/plain/"))
-
-
 class PlayerCase(SynchronousTestCase):
     """Tests with a folder of sources, and the player's application."""
 
@@ -202,7 +197,8 @@ class SigningTests(PlayerCase):
             ("https://Host.example/a%20b.wav?x=%2F&y", b"https://host.example/a%20b.wav?x=%2F&y"),
         ):
             signed = self.signed(self.document(source), "info")
-            self.assertEqual(canonical, unquote_once(signed), source)
+            named = unquote_to_bytes(signed.removeprefix(b"/info/plain/"))
+            self.assertEqual(canonical, named, source)
 
     def test_refused_sources(self) -> None:
         """A source that is not allowed is refused with the setting that allows it.
