@@ -1,4 +1,4 @@
-"""Every way in which a render can fail, in a separate service process with real children."""
+"""Every way in which a render can fail, with a real service, real children and a real disk."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
+from audioproxy import engine as engine_module
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.process import child as child_module
+from audioproxy.service import AudioProxy
+from tests.support.http import Log
+from tests.support.processes import open_descriptors
 from tests.support.service import (
     PATIENCE,
     Client,
-    Process,
     ServiceCase,
     children,
     counter_increases,
-    descriptors,
     fetch,
     is_running,
     is_stopped,
     long_flac,
+    reactor,
     scrape,
     scratch_files,
     send,
@@ -35,7 +41,6 @@ from tests.support.service import (
     until,
     until_hit,
 )
-from tests.test_tap_live import LINE
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
 # of that source. Other sources and other calls run the real ffmpeg. `write_64k` writes 64 KiB, and
@@ -67,39 +72,39 @@ class ScriptedEncoderCase(ServiceCase):
         super().setUp()
         self.programs = self.root.with_name("programs")
         self.programs.mkdir()
+        path = f"{self.programs}:{os.environ['PATH']}"
+        self.patch(os, "environ", {**os.environ, "PATH": path})
         rows = [f"{name}.flac) {script} ;;" for name, script in self.encoder_scripts.items()]
-        self.write_program("ffmpeg", ENCODER % "\n".join(rows))
+        (self.programs / "ffmpeg").write_text(ENCODER % "\n".join(rows))
+        (self.programs / "ffmpeg").chmod(0o755)
         for name in ("good", *self.encoder_scripts):
             self.add(f"{name}.flac", short_flac())
 
-    def write_program(self, name: str, text: str) -> None:
-        """Write a program into the folder that is first in PATH."""
-        (self.programs / name).write_text(text)
-        (self.programs / name).chmod(0o755)
-
-    async def start_service(self, **variables: str) -> Process:
-        """Start a service and let it finish one good render."""
-        path = f"{self.programs}:{os.environ['PATH']}"
-        node = self.twistd(**{"PATH": path, "AP_LOG_LEVEL": "debug", **variables})
-        port = await node.port()
-        good = await fetch(port, signed("/f:opus/plain/local://good.flac"))
+    async def start_service(self, **settings: Any) -> AudioProxy:
+        """Start a service in this process, and let it finish one good render."""
+        service = self.start(**settings)
+        good = await fetch(service.port, target("good", "opus"))
         self.assertEqual(200, good.status)
-        await until(lambda: not children(node.pid), "its children to be reaped")
-        return node
+        await until(lambda: not children(), "its children to be reaped")
+        return service
 
-    async def until_idle(self, node: Process) -> dict[str, float]:
+    async def until_idle(self, service: AudioProxy) -> dict[str, float]:
         """Wait until no render holds resources; return all metrics."""
-        await until(lambda: not children(node.pid), "all children to be reaped")
+        await until(lambda: not children(), "all children to be reaped")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        port = await node.metrics_port()
-        while (series := await scrape(port))["audio_proxy_render_slots_held"]:
-            self.assertIsNone(node.code)
+        series = await until_scraped(
+            service.metrics_port, lambda series: not series[SLOTS_HELD], "the slots to be free"
+        )
         self.assertEqual(0, series["audio_proxy_renders_running"])
         return series
 
     def stored(self) -> list[str]:
         """Return the names of all variants in the store."""
         return [path.name for path in self.store.glob("??/*")]
+
+
+SLOTS_HELD = "audio_proxy_render_slots_held"
+QUEUE_DEPTH = "audio_proxy_render_queue_depth"
 
 
 async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> int:
@@ -117,24 +122,46 @@ def target(source: str, form: str, more: str = "") -> bytes:
     return signed(f"/f:{form}{more}/plain/local://{source}.flac")
 
 
-def render_log_lines(node: Process, since: int = 0) -> list[tuple[str, str]]:
-    """Return level and text of warnings, errors and access log lines of renders."""
-    lines = [LINE.fullmatch(line) for line in node.stdout[since:].splitlines()]
-    found = [(line["level"], line["text"]) for line in lines if line is not None]
-    return [
-        (level, text)
-        for level, text in found
-        if level in ("warning", "error") or text.startswith("render ")
-    ]
+async def until_scraped(
+    port: int, condition: Callable[[dict[str, float]], object], what: str
+) -> dict[str, float]:
+    """Scrape metrics until a condition of them is true; return them."""
+    deadline = reactor.seconds() + PATIENCE
+    while not condition(series := await scrape(port)):
+        if reactor.seconds() > deadline:
+            raise AssertionError(f"timed out waiting for {what}: {series}")
+    return series
 
 
-@dataclass(frozen=True)
-class RenderEnd:
+class JumpingClock:
+    """The reactor's time, which a test can set forward."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._calls: list[IDelayedCall] = []
+
+    def seconds(self) -> float:
+        return float(reactor.seconds()) + self._ahead
+
+    def callLater(self, delay: float, work: Callable[..., Any], *words: Any) -> IDelayedCall:
+        self._calls = [call for call in self._calls if call.active()]
+        self._calls.append(reactor.callLater(delay, work, *words))
+        return self._calls[-1]
+
+    def jump(self, seconds: float) -> None:
+        """Set the time forward; timers that are due then run in their order."""
+        self._ahead += seconds
+        calls = [call for call in self._calls if call.active()]
+        for call in sorted(calls, key=lambda call: call.getTime()):
+            call.reset(max(0, call.getTime() - reactor.seconds() - seconds))
+
+
+class RenderEnd(NamedTuple):
     """Expected end of a render, as the client, the log and the metrics report it.
 
     :ivar status: status of the response; 200 without a ``code`` means the complete variant.
     :ivar code: error code, also if the status was sent before the error.
-    :ivar line: log line of the failure, besides the access log line.
+    :ivar line: pattern of the failure's log line, besides the access log line.
     :ivar level: log level of ``line``.
     """
 
@@ -143,27 +170,26 @@ class RenderEnd:
     status: int
     code: str | None
     line: str | None
-    level: str = "warning"
+    level: Any = LogLevel.warn
 
-    @property
-    def outcome(self) -> str:
-        """Label of the metric."""
-        return self.code or "success"
-
-    @property
-    def access_log_line(self) -> tuple[str, str]:
-        """Level and pattern of the access log line."""
-        level = "warning" if self.code not in (None, "undecodable_source") else "info"
-        code = f" {self.code}" if self.code else ""
-        options = r"(ch:1/)?" + f"f:{self.form}" + r"(/pk_bits:16/pk_fmt:json/pts:800)?"
-        source = f"src=local://{self.script}.flac"
-        return level, rf"render {self.status}{code} opts={options} {source} .*bytes in \d+ms"
+    def log_lines(self) -> Iterator[tuple[Any, str]]:
+        """Yield the level and the pattern of each log line."""
+        is_fault = self.code not in (None, "undecodable_source")
+        options = rf"(ch:1/)?f:{self.form}(/pk_bits:16/pk_fmt:json/pts:800)?"
+        yield (
+            LogLevel.warn if is_fault else LogLevel.info,
+            rf"render {self.status}{f' {self.code}' if self.code else ''} opts={options}"
+            rf" src=local://{self.script}\.flac .*bytes in \d+ms",
+        )
+        if self.line is not None:
+            yield self.level, self.line
 
     def counts(self) -> dict[str, int]:
         """Return how much each counter increases."""
+        outcome = self.code or "success"
         return {
             f'cache_lookups_total{{format="{self.form}",outcome="miss"}}': 1,
-            f'renders_total{{format="{self.form}",outcome="{self.outcome}"}}': 1,
+            f'renders_total{{format="{self.form}",outcome="{outcome}"}}': 1,
             f'http_requests_total{{endpoint="render",status="{self.status // 100}xx"}}': 1,
         }
 
@@ -189,7 +215,7 @@ FAILURES = (
         RenderEnd("nothing", "peaks", 415, "undecodable_source", SILENT),
     ),
     (
-        RenderEnd("missing", "aac", 500, "render_failed", r".*status 127.*", "error"),
+        RenderEnd("missing", "aac", 500, "render_failed", r".*status 127.*", LogLevel.error),
         RenderEnd("endless", "aac", 200, "render_failed", TOO_LARGE),
         # These succeed, and leave a process that holds the pipes open.
         RenderEnd("orphan", "aac", 200, None, None),
@@ -206,6 +232,8 @@ TIMEOUTS = (
     RenderEnd("frozen", "peaks", 504, "render_timeout", TOO_LONG),
     RenderEnd("slow", "peaks", 504, "render_timeout", TOO_LONG),
 )
+#: Seconds after which a test sets the clock forward: fewer than the service's other timeouts.
+RENDER_TIMEOUT = 100
 
 
 class FailureTests(ScriptedEncoderCase):
@@ -219,89 +247,89 @@ class FailureTests(ScriptedEncoderCase):
         "missing": "stop_self; exit 127",
         "endless": "write_64k; stop_self; exec cat /dev/zero",
         "slow": "stop_self; while write_64k; do sleep 0.1; done",
-        "orphan": "sleep 60 & echo $! >> orphans; write_64k; stop_self; exit 0",
+        "orphan": "sleep 60 & echo $! >> ${0%/*}/orphans; write_64k; stop_self; exit 0",
         "ignores-term": "trap '' TERM; write_64k; stop_self; exec sleep 60",
         "closed-pipes": "stop_self; exec >&- 2>&- sleep 60",
         "frozen": "write_64k; stop_self; stop_self; exit 0",
     }
 
-    async def start_render(self, node: Process, end: RenderEnd) -> Client:
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.start())
+        self.clock = JumpingClock()
+
+    async def start_render(self, port: int, end: RenderEnd) -> Client:
         """Start a render, wait until its encoder stops, and continue the encoder."""
-        before = set(children(node.pid))
-        client: Client = await send(await node.port(), target(end.script, end.form))
-        encoder = await until_stopped(node.pid, but=before)
+        before = set(children())
+        client: Client = await send(port, target(end.script, end.form))
+        encoder = await until_stopped(but=before)
         if end.status == 200 and end.form != "peaks":
             await until(lambda: client.response, "the headers")
         os.kill(encoder, signal.SIGCONT)
+        if end.script == "frozen":
+            await until_stopped(but=before)
+        elif end.script == "closed-pipes":
+            stderr = Path(f"/proc/{encoder}/fd/2")
+            await until(lambda: not os.path.lexists(stderr), "the encoder to close its pipes")
         return client
 
-    async def assert_answered(self, client: Client, end: RenderEnd) -> None:
-        """Require the expected status and error; a failed body must not look complete."""
-        response = await client.end()
-        self.assertEqual(end.status, response.status, end)
-        if end.status == 200:
-            self.assertEqual(end.code is None, response.complete, end)
-            self.assertNotIn(b"\r\n0\r\n\r\n" if end.code else b"HTTP/1.1 5", client.received)
-        else:
-            self.assertTrue(response.complete)
-            self.assertEqual(end.code, response.error, end)
-
-    def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[RenderEnd, ...]) -> None:
-        """Require exactly the log lines of the given ends, in any order."""
-        expected = [end.access_log_line for end in ends]
-        expected += [(end.level, end.line) for end in ends if end.line is not None]
-        for level, pattern in expected:
+    async def assert_ends(self, service: AudioProxy, ends: tuple[RenderEnd, ...]) -> None:
+        """Run renders concurrently; require the expected responses, metrics and log lines."""
+        before, stored = await self.until_idle(service), self.stored()
+        self.log.events.clear()
+        clients = [await self.start_render(service.port, end) for end in ends]
+        if ends is TIMEOUTS:
+            self.clock.jump(RENDER_TIMEOUT)
+        for client, end in zip(clients, ends, strict=True):
+            response = await client.end()
+            self.assertEqual(end.status, response.status, end)
+            if end.status != 200:
+                self.assertEqual((True, end.code), (response.complete, response.error), end)
+            else:
+                self.assertEqual(end.code is None, response.complete, end)
+                # A failed body must not look complete.
+                torn = b"\r\n0\r\n\r\n" if end.code else b"HTTP/1.1 5"
+                self.assertNotIn(torn, client.received)
+        if ends is TIMEOUTS:
+            self.clock.jump(child_module._TERM_GRACE)
+        after = await self.until_idle(service)
+        expected = sum((Counter(end.counts()) for end in ends), Counter[str]())
+        self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
+        for series in expected:
+            if series.startswith("renders_total"):
+                name = series.replace("renders_total", "render_duration_seconds_count")
+                self.assertIn(f"audio_proxy_{name}", after)
+        lines = render_log_lines(self.log)
+        for level, pattern in (line for end in ends for line in end.log_lines()):
             found = [line for line in lines if line[0] == level and re.fullmatch(pattern, line[1])]
             self.assertTrue(found, f"{level} {pattern} is not among {lines}")
             lines.remove(found[0])
         self.assertEqual([], lines)
-
-    async def assert_ends(self, node: Process, *ends: RenderEnd) -> None:
-        """Run renders concurrently; require the expected responses, metrics and log lines."""
-        before, stored, log_start = await self.until_idle(node), self.stored(), len(node.stdout)
-        clients = [await self.start_render(node, end) for end in ends]
-        for client, end in zip(clients, ends, strict=True):
-            await self.assert_answered(client, end)
-        after = await self.until_idle(node)
-        expected: Counter[str] = Counter()
-        for end in ends:
-            expected.update(end.counts())
-            labels = f'format="{end.form}",outcome="{end.outcome}"'
-            self.assertIn(f"audio_proxy_render_duration_seconds_count{{{labels}}}", after)
-        self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
-        count = len(ends) + sum(end.line is not None for end in ends)
-        await until(lambda: len(render_log_lines(node, log_start)) >= count, "the log lines")
-        self.assert_logged(render_log_lines(node, log_start), ends)
-        new = [name for name in self.stored() if name not in stored]
+        new = set(self.stored()) - set(stored)
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
-
-    async def assert_recovered(self, node: Process, descriptors_before: int) -> None:
-        """Require that a service has leaked no descriptor, and renders again."""
-        await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
-        whole = await fetch(await node.port(), target("good", "aac"))
-        self.assertEqual((200, True), (whole.status, whole.complete))
 
     async def test_failures(self) -> None:
         """Every failure of an encoder is reported to the client, and frees the render slot.
 
-        A render succeeds even if its encoder leaves a process that holds the pipes open.
+        A child that does not exit is terminated. A render succeeds even if its encoder leaves a
+        process that holds the pipes open. No descriptor leaks, and the service renders again.
         """
-        node = await self.start_service(AP_MAX_CONCURRENCY="4", AP_MAX_VARIANT_BYTES="1000000")
-        before = descriptors(node.pid)
-        for ends in FAILURES:
-            await self.assert_ends(node, *ends)
-        await self.assert_recovered(node, before)
+        self.patch(engine_module, "monotonic_clock", lambda _: self.clock)
+        service = await self.start_service(
+            max_concurrency=len(TIMEOUTS),
+            max_variant_bytes=1_000_000,
+            render_timeout=RENDER_TIMEOUT,
+        )
+        before = open_descriptors()
+        for ends in (*FAILURES, TIMEOUTS):
+            await self.assert_ends(service, ends)
+        await until(lambda: open_descriptors() <= before, "descriptors to close")
+        whole = await fetch(service.port, target("good", "aac"))
+        self.assertEqual((200, True), (whole.status, whole.complete))
         # What an encoder leaves behind ends with it.
-        orphans = (self.root / "orphans").read_text().split()
+        orphans = (self.programs / "orphans").read_text().split()
         await until(lambda: not any(is_running(int(pid)) for pid in orphans), "the orphans to end")
-
-    async def test_timeouts(self) -> None:
-        """A child that does not exit is terminated, and its slot and descriptors are freed."""
-        seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
-        node = await self.start_service(AP_MAX_CONCURRENCY=str(len(TIMEOUTS)), **seconds)
-        before = descriptors(node.pid)
-        await self.assert_ends(node, *TIMEOUTS)
-        await self.assert_recovered(node, before)
 
 
 class FullDiskTests(ScriptedEncoderCase):
@@ -314,24 +342,30 @@ class FullDiskTests(ScriptedEncoderCase):
     async def test_full(self) -> None:
         """A render that fills the disk fails, and its disk space is freed."""
         self.add("long.flac", long_flac())
-        node = await self.start_service()
-        before = await self.until_idle(node)
-        log_start, free_blocks = len(node.stdout), os.statvfs(self.store).f_bfree
-        client = await send(await node.port(), target("long", "wav", "/t:0:60"))
-        response = await client.end()
+        service = await self.start_service()
+        before, free_blocks = await self.until_idle(service), os.statvfs(self.store).f_bfree
+        log = Log()
+        self.addCleanup(log.start())
+        response = await fetch(service.port, target("long", "wav", "/t:0:60"))
         self.assertIn(response.status, (200, 500))
         self.assertFalse(response.status == 200 and response.complete)
-        after = counter_increases(before, await self.until_idle(node))
+        after = counter_increases(before, await self.until_idle(service))
         self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
-        diagnostic, request = render_log_lines(node, log_start)
+        diagnostic, request = render_log_lines(log)
         self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
         self.assertRegex(request[1], rf"render {response.status} render_failed ")
-        self.assertEqual({"warning"}, {diagnostic[0], request[0]})
+        self.assertEqual({LogLevel.warn}, {diagnostic[0], request[0]})
         await until(
             lambda: os.statvfs(self.store).f_bfree == free_blocks, "the disk to be free again"
         )
-        await fetch(await node.port(), target("good", "aac"))
-        await until_hit(await node.port(), target("good", "aac"))
+        await fetch(service.port, target("good", "aac"))
+        await until_hit(service.port, target("good", "aac"))
+
+
+def render_log_lines(log: Log) -> list[tuple[Any, str]]:
+    """Return level and text of warnings, errors and access log lines of renders."""
+    lines = [(event["log_level"], formatEvent(event)) for event in log.events]
+    return [line for line in lines if line[0] >= LogLevel.warn or line[1].startswith("render ")]
 
 
 def mount(case: ServiceCase, *words: str) -> None:
