@@ -8,9 +8,9 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import skipUnless
@@ -22,16 +22,24 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy import engine as engine_module
 from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import OutputTooLarge
 from audioproxy.process import child as child_module
-from audioproxy.render import registry as registry_module
 from audioproxy.render.output import RenderOutput
 from audioproxy.service import AudioProxy
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.scratch_folder import ScratchFolder
-from tests.render.test_failures_live import ScriptedEncoderCase, mount, target, until_stopped
+from tests.render.test_failures_live import (
+    QUEUE_DEPTH,
+    SLOTS_HELD,
+    ScriptedEncoderCase,
+    mount,
+    target,
+    until_scraped,
+    until_stopped,
+)
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.service import (
@@ -63,8 +71,9 @@ HEADERS = VariantHeaders("audio/mpeg", "no-store")
 SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 
 
-class KillCase(ScriptedEncoderCase):
-    """Nodes on one store, some of which are killed."""
+@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
+class KillTests(ScriptedEncoderCase):
+    """Nodes on one store, some of which are killed with kill -9 (D40)"""
 
     encoder_scripts: ClassVar[dict[str, str]] = {
         "start": "stop_self; exec sleep 60",
@@ -72,51 +81,43 @@ class KillCase(ScriptedEncoderCase):
         "end": "write_64k; stop_self; exit 0",
     }
 
-    async def boot(self, **variables: str) -> tuple[Process, int]:
-        """Start a node."""
-        path = f"{self.programs}:{os.environ['PATH']}"
-        node = self.twistd(**{"PATH": path, **variables})
-        return node, await node.port()
-
     def variants(self) -> dict[str, bytes]:
         """Return the contents of all variants in the store, by name."""
         return {path.name: path.read_bytes() for path in self.store.glob("??/*")}
 
-
-@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
-class KillTests(KillCase):
-    """Nodes that are killed with kill -9 (D40)"""
+    async def assert_killed(self, node: Process, clients: list[Client], encoders: list[int]) -> int:
+        """Require that a node dies of SIGKILL with its encoders; return its scratch files."""
+        self.assertEqual(-signal.SIGKILL, await node.end())
+        await until(lambda: not any(map(is_running, encoders)), "the encoders to end")
+        await until(lambda: all(client.closed for client in clients), "the connections to break")
+        return len(scratch_files(self.store))
 
     async def test_at_any_moment(self) -> None:
         """A node killed at any stage of a render leaves no encoder and no truncated variant (D40).
 
         The next boot removes its scratch files.
         """
-        node, port = await self.boot(AP_MAX_CONCURRENCY="1")
+        node = self.twistd(AP_MAX_CONCURRENCY="2")
+        port = await node.port()
         reference = await fetch(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
         before = self.variants()
-        for script in ("start", "middle", "end"):
-            client = await send(port, target(script, "mp3"))
-            encoder = await until_stopped(node.pid)
-            waiting = await send(port, target("good", "flac"))
-            await self.until_queued(node)
-            if script == "end":
-                # Continue the encoder: the write-back then kills the node.
-                os.kill(encoder, signal.SIGCONT)
-            else:
-                node.signal(signal.SIGKILL)
-            self.assertEqual(-signal.SIGKILL, await node.end())
-            await until(lambda encoder=encoder: not is_running(encoder), "the encoder to end")
-            for each in (client, waiting):
-                await until(lambda each=each: each.closed, "the connection to break")
-            self.assertFalse(script != "end" and client.response and client.response.complete)
-            self.assertFalse(script != "end" and waiting.response)
-            self.assertLessEqual(1, len(scratch_files(self.store)))
-            killing_variables = (
-                {"PYTHONPATH": self.pythonpath_that_kills()} if script == "middle" else {}
-            )
-            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **killing_variables)
+        clients, encoders = [], list[int]()
+        for script in ("start", "middle"):
+            clients.append(await send(port, target(script, "mp3")))
+            encoders.append(await until_stopped(node.pid, but=encoders))
+        clients.append(await send(port, target("good", "flac")))
+        await until_scraped(
+            await node.metrics_port(), lambda series: series[QUEUE_DEPTH] == 1, "a queued render"
+        )
+        node.signal(signal.SIGKILL)
+        self.assertLessEqual(1, await self.assert_killed(node, clients, encoders))
+        starting, middle, queued = (client.response for client in clients)
+        self.assertEqual((None, None), (starting, queued))
+        self.assertFalse(middle and middle.complete)
+        for dies in (True, False):
+            node = self.twistd(**({"PYTHONPATH": self.pythonpath_that_kills()} if dies else {}))
+            port = await node.port()
             # The file of the writability check is removed a moment after the start.
             await until(lambda: not scratch_files(self.store), "the scratch files to go")
             self.assertEqual(before, self.variants())
@@ -125,14 +126,15 @@ class KillTests(KillCase):
             self.assertEqual(2, len(list((self.store / ".scratch").iterdir())))
             hit = await fetch(port, target("good", "mp3"))
             self.assertEqual((b"HIT", reference.body), (hit["x-audio-proxy"], hit.body))
-            head = await fetch(port, target(script, "mp3"), b"HEAD")
-            self.assertEqual(b"MISS", head["x-audio-proxy"])
-
-    async def until_queued(self, node: Process) -> None:
-        """Wait until one render waits for a slot."""
-        port = await node.metrics_port()
-        while (await scrape(port))["audio_proxy_render_queue_depth"] != 1:
-            self.assertIsNone(node.code)
+            for script in self.encoder_scripts:
+                head = await fetch(port, target(script, "mp3"), b"HEAD")
+                self.assertEqual(b"MISS", head["x-audio-proxy"])
+            if dies:
+                client = await send(port, target("end", "mp3"))
+                encoder = await until_stopped(node.pid)
+                # The write-back kills the node.
+                os.kill(encoder, signal.SIGCONT)
+                self.assertLessEqual(1, await self.assert_killed(node, [client], [encoder]))
 
     def pythonpath_that_kills(self) -> str:
         """Return a PYTHONPATH that makes Python run `KILL_ON_FSYNC`."""
@@ -141,49 +143,87 @@ class KillTests(KillCase):
         (folder / "sitecustomize.py").write_text(KILL_ON_FSYNC)
         return f"{folder}:{self.environment()['PYTHONPATH']}"
 
+    async def test_same_keys(self) -> None:
+        """Nodes that share a store send equal bytes for a URL, even after one of them is killed."""
+        dying = self.twistd()
+        nodes = [await dying.port(), self.start().port]
+        targets = [target("good", form) for form in ("mp3", "opus", "flac", "wav", "peaks")]
+        requests = [
+            (path, await send(port, path)) for path in targets for _ in range(2) for port in nodes
+        ]
+        bodies: dict[bytes, set[bytes]] = {path: set() for path in targets}
+        for path, client in requests:
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            bodies[path].add(response.body)
+        self.assertEqual([1] * len(targets), [len(each) for each in bodies.values()])
+        later = [target("good", form, "/gain:-3") for form in ("mp3", "flac")]
+        torn = [await send(nodes[0], path) for path in later]
+        suspended_client = await send(nodes[0], target("middle", "mp3"))
+        await until(lambda: suspended_client.response, "the headers")
+        survivor_clients = [await send(nodes[1], path) for path in later]
+        dying.signal(signal.SIGKILL)
+        await dying.end()
+        for path, client, dead in zip(later, survivor_clients, torn, strict=True):
+            response = await client.end()
+            self.assertTrue(response.complete)
+            bodies[path] = {response.body}
+            await until(lambda dead=dead: dead.closed, "the connection to break")
+            if dead.response is not None:
+                self.assertTrue(response.body.startswith(dead.response.body), "different bytes")
+        for path, expected in bodies.items():
+            self.assertEqual(expected, {(await until_hit(nodes[1], path)).body})
 
-class WriteBackTests(SynchronousTestCase):
-    """A process that is killed just before or after a system call of a write-back (D40)"""
+
+class ForkTests(SynchronousTestCase):
+    """Other processes, which are killed (D40)"""
 
     DATA = b"x" * 100_000
+
+    def setUp(self) -> None:
+        self.root = Path(self.mktemp()).absolute()
+        self.root.mkdir()
+
+    def fork(self, work: Callable[[], object]) -> int:
+        """Run a function in a process of its own, and return its id."""
+        process = os.fork()
+        if not process:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        return process
+
+    def assert_killed(self, process: int) -> None:
+        """Wait for a process, and require that SIGKILL has ended it."""
+        _, status = os.waitpid(process, 0)
+        self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1)
+
+    def open(self) -> FileVariantStore:
+        """Open a store."""
+        store = FileVariantStore(str(self.root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
+        return store
 
     def test_every_step(self) -> None:
         """After a crash at any step, the store has the whole variant or none; boot cleans up."""
         for call in ("open", "pwrite", "fsync", "close", "mkdir", "rename"):
             for after in (False, True):
-                root = Path(self.mktemp()).absolute()
-                root.mkdir()
-                self.crash(root, call, after)
-                store = FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
-                self.open(store)
+                self.setUp()
+                self.assert_killed(self.fork(partial(self.store_until_killed, call, after)))
+                store = self.open()
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
                 self.assertEqual((call, after) == ("rename", True), found is not None)
                 if found is not None:
                     self.assertEqual(self.DATA, found.read(0, found.size))
                     found.close()
-                self.assertEqual([], scratch_files(root))
-                self.assertEqual(2, len(list((root / ".scratch").iterdir())))
+                self.assertEqual([], scratch_files(self.root))
+                self.assertEqual(2, len(list((self.root / ".scratch").iterdir())))
                 store.close_now()
 
-    def open(self, store: FileVariantStore) -> None:
-        """Open a store."""
-        self.successResultOf(Deferred.fromCoroutine(store.open()))
-
-    def crash(self, root: Path, call: str, after: bool) -> None:
-        """Fork a process that stores a variant and is killed just before or after a system call."""
-        process = os.fork()
-        if not process:
-            try:
-                self.store_until_killed(root, call, after)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(process, 0)
-        self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1, call)
-
-    def store_until_killed(self, root: Path, call: str, after: bool) -> None:
+    def store_until_killed(self, call: str, after: bool) -> None:
         """Store a variant, and kill this process just before or after a system call."""
-        store = FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
-        self.open(store)
+        store = self.open()
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
         os.write(scratch.descriptor, self.DATA)
         real = getattr(os, call)
@@ -196,95 +236,34 @@ class WriteBackTests(SynchronousTestCase):
         setattr(os, call, kill_self)
         Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
 
-
-class ScratchFolderTests(SynchronousTestCase):
-    """Scratch folders of other processes (D40)"""
-
-    #: Program of another process, which keeps a folder with one file open until its stdin ends.
-    OTHER = (
-        "import sys\n"
-        "from audioproxy.variants.scratch_folder import ScratchFolder\n"
-        "folder = ScratchFolder(sys.argv[1])\n"
-        "folder.open()\n"
-        "file = folder.create()\n"
-        "print(file.path, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-
     def test_boot(self) -> None:
         """Boot removes the files of a process that was killed, and not those of a live one."""
-        parent = Path(self.mktemp()).absolute()
-        other = subprocess.Popen(
-            [sys.executable, "-c", self.OTHER, str(parent)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self.addCleanup(other.communicate)
-        self.addCleanup(other.kill)
-        assert other.stdout is not None
-        path = Path(os.fsdecode(other.stdout.readline().strip()))
-        folder = ScratchFolder(str(parent))
+        opened, written = os.pipe()
+
+        def create() -> None:
+            other = ScratchFolder(str(self.root))
+            other.open()
+            file = other.create()
+            os.write(written, os.fsencode(str(file.path)))
+            signal.alarm(int(PATIENCE))
+            signal.pause()
+
+        process = self.fork(create)
+        os.close(written)
+        path = Path(os.fsdecode(os.read(opened, 4096)))
+        folder = ScratchFolder(str(self.root))
         self.addCleanup(folder.close)
         for _ in range(2):
             folder.open()
             folder.close()
         self.assertTrue(path.exists())
-        other.kill()
-        other.wait()
+        os.kill(process, signal.SIGKILL)
+        self.assert_killed(process)
+        os.close(opened)
         self.assertTrue(path.exists())
         folder.open()
         self.assertFalse(path.parent.exists())
-        self.assertEqual(2, len(os.listdir(parent)))
-
-
-class SharedStoreTests(KillCase):
-    """Several nodes that write one store at the same time"""
-
-    async def test_same_keys(self) -> None:
-        """Nodes that share a store send equal bytes for a URL, even after one of them is killed."""
-        nodes = [await self.boot(), await self.boot()]
-        targets = [target("good", form) for form in ("mp3", "opus", "flac", "wav", "peaks")]
-        requests = [
-            (path, await send(port, path))
-            for path in targets
-            for _ in range(2)
-            for _, port in nodes
-        ]
-        bodies: dict[bytes, set[bytes]] = {path: set() for path in targets}
-        for path, client in requests:
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-            bodies[path].add(response.body)
-        self.assertEqual([1] * len(targets), [len(each) for each in bodies.values()])
-        (survivor, port), (dying, other) = nodes
-        clients = [await send(other, target("good", form, "/gain:-3")) for form in ("mp3", "flac")]
-        suspended_client = await send(other, target("middle", "mp3"))
-        await until(lambda: suspended_client.response, "the headers")
-        survivor_clients = [
-            await send(port, target("good", form, "/gain:-3")) for form in ("mp3", "flac")
-        ]
-        dying.signal(signal.SIGKILL)
-        await dying.end()
-        whole = [await client.end() for client in survivor_clients]
-        self.assertEqual([True, True], [response.complete for response in whole])
-        for client, response in zip(clients, whole, strict=True):
-            await until(lambda client=client: client.closed, "the connection to break")
-            torn = client.response
-            if torn is not None:
-                self.assertTrue(response.body.startswith(torn.body), "different bytes")
-        for path in targets:
-            hit = await until_hit(port, path)
-            self.assertEqual(bodies[path], {hit.body})
-        for form, response in zip(("mp3", "flac"), whole, strict=True):
-            hit = await until_hit(port, target("good", form, "/gain:-3"))
-            self.assertEqual(response.body, hit.body)
-        survivor.signal(signal.SIGTERM)
-        self.assertEqual(0, await survivor.end())
-        # The next boot removes the scratch files of the killed node, and all variants are complete.
-        _, port = await self.boot()
-        await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        for path in targets:
-            self.assertEqual(bodies[path], {(await fetch(port, path)).body})
+        self.assertEqual(2, len(os.listdir(self.root)))
 
 
 class HungDiskTests(ScriptedEncoderCase):
@@ -297,27 +276,35 @@ class HungDiskTests(ScriptedEncoderCase):
 
     def setUp(self) -> None:
         super().setUp()
-        path = f"{self.programs}:{os.environ['PATH']}"
-        self.patch(os, "environ", {**os.environ, "PATH": path})
         # The store's timeouts pass only when a test says so.
         self.disk_clock = Clock()
-        self.patch(
-            engine_module,
-            "BlockingCalls",
-            lambda clock, in_thread, *most: BlockingCalls(
-                # Lookups alone have a limit of their own, and the time of the service.
-                clock if most else self.disk_clock,
-                in_thread,
-                *most,
-            ),
-        )
-        # Shorten timeouts that are seconds long.
-        self.patch(child_module, "_TERM_GRACE", 0.1)
-        self.patch(child_module, "_KILL_GRACE", 0.1)
-        self.patch(registry_module, "_CANCEL_TIMEOUT", 0.2)
+        self.disk_calls: list[Deferred[Any]] = []
+        self.patch(engine_module, "BlockingCalls", self.make_blocking_calls)
         self.guards: list[int] = []
         self.log = Log()
         self.addCleanup(self.log.start())
+
+    def make_blocking_calls(self, clock: Any, in_thread: ThreadRunner, *most: int) -> BlockingCalls:
+        """Return the runner of the store's calls, and record those that have not returned."""
+        if most:
+            # Lookups alone have a limit of their own, and the time of the service.
+            return BlockingCalls(clock, in_thread, *most)
+
+        def run(work: Callable[[], Any]) -> Deferred[Any]:
+            running = in_thread(work)
+            self.disk_calls.append(running)
+
+            def remove(outcome: Any) -> Any:
+                self.disk_calls.remove(running)
+                return outcome
+
+            return running.addBoth(remove)
+
+        return BlockingCalls(self.disk_clock, run)
+
+    async def until_returned(self) -> None:
+        """Wait until all calls of the store have returned."""
+        await until(lambda: not self.disk_calls, "the disk to respond to all calls")
 
     def start(self, **settings: Any) -> AudioProxy:
         """Start a service in this process; it stops even if the disk still hangs."""
@@ -345,47 +332,47 @@ class HungDiskTests(ScriptedEncoderCase):
         encoder = await until_stopped(but=self.guards)
         return client, encoder
 
-    async def assert_whole(self, client: Client, cache: bytes) -> None:
-        """Require that a client gets the complete body although the disk hangs."""
-        response = await client.end()
-        self.assertEqual((200, True), (response.status, response.complete))
-        self.assertEqual((cache, bytes(65536)), (response["x-audio-proxy"], response.body))
+    async def start_hanging(self, hang: Callable[[], object]) -> tuple[AudioProxy, set[str]]:
+        """Hang the disk during a render; require that clients are served, stored or not.
 
-    async def assert_serves(self, port: int, hit: bytes) -> None:
-        """Require that the service still serves requests that need no write."""
-        self.assertEqual(b"HIT", (await fetch(port, hit))["x-audio-proxy"])
-        self.assertEqual(b"HIT", (await fetch(port, hit, b"HEAD"))["x-audio-proxy"])
+        :returns: the service and the descriptors that were open before.
+        """
+        service = self.start(max_concurrency=2, max_variant_bytes=5_000_000)
+        port, hit = service.port, target("good", "aac")
+        await fetch(port, hit)
+        await until_hit(port, hit)
+        before = await scrape(service.metrics_port)
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        open_before = open_descriptors()
+        client, encoder = await self.start_half_rendered(port)
+        hang()
+        os.kill(encoder, signal.SIGCONT)
+        for state, each in (b"MISS", client), (b"COALESCED", None):
+            response = await (each or await send(port, target("steady", "aac"))).end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertEqual((state, bytes(65536)), (response["x-audio-proxy"], response.body))
+        for method in (b"GET", b"HEAD"):
+            self.assertEqual(b"HIT", (await fetch(port, hit, method))["x-audio-proxy"])
         for path in (b"/health", b"/ready"):
             self.assertEqual(200, (await fetch(port, path)).status)
-
-    async def test_sync_that_hangs(self) -> None:
-        """While an fsync hangs, clients are served, and a shutdown does not wait for it (D39)."""
-        gate, hanging, real = threading.Event(), threading.Event(), os.fsync
-        self.addCleanup(gate.set)
-
-        def hang(descriptor: int) -> None:
-            hanging.set()
-            gate.wait(PATIENCE)
-            real(descriptor)
-
-        service = self.start()
-        await fetch(service.port, target("good", "aac"))
-        await until_hit(service.port, target("good", "aac"))
-        before = await scrape(service.metrics_port)
-        self.patch(os, "fsync", hang)
-        client, encoder = await self.start_half_rendered(service.port)
-        os.kill(encoder, signal.SIGCONT)
-        await until(hanging.is_set, "the write-back to hang")
-        await self.assert_whole(client, b"MISS")
-        joined = await send(service.port, target("steady", "aac"))
-        await self.assert_whole(joined, b"COALESCED")
-        await self.assert_serves(service.port, target("good", "aac"))
         self.exceed_commit_timeout()
         self.assertEqual(1, len(self.messages(LogLevel.warn)))
-        other_response = await fetch(service.port, target("good", "flac"))
+        other_response = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
         counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
+        return service, open_before
+
+    async def test_sync_that_hangs(self) -> None:
+        """While an fsync hangs, clients are served, and a shutdown does not wait for it (D39)."""
+        gate, real = threading.Event(), os.fsync
+        self.addCleanup(gate.set)
+
+        def hang(descriptor: int) -> None:
+            gate.wait(PATIENCE)
+            real(descriptor)
+
+        service, _ = await self.start_hanging(lambda: self.patch(os, "fsync", hang))
         await service.stopService()
         self.assertFalse(gate.is_set())
         self.assertEqual(
@@ -436,34 +423,21 @@ class HungDiskTests(ScriptedEncoderCase):
     async def test_frozen(self) -> None:
         """While the disk is frozen, clients are served; afterwards renders are stored again."""
         freeze = self.mount_freezable_store()
-        service = self.start(max_concurrency=2, max_variant_bytes=5_000_000)
+        service, open_before = await self.start_hanging(lambda: freeze("--freeze"))
         port = service.port
-        await fetch(port, target("good", "aac"))
-        await until_hit(port, target("good", "aac"))
-        before = await scrape(service.metrics_port)
-        await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        open_before = open_descriptors()
-        client, encoder = await self.start_half_rendered(port)
-        freeze("--freeze")
-        os.kill(encoder, signal.SIGCONT)
-        await self.assert_whole(client, b"MISS")
-        await self.assert_whole(await send(port, target("steady", "aac")), b"COALESCED")
-        await self.assert_serves(port, target("good", "aac"))
-        self.exceed_commit_timeout()
-        self.assertEqual(1, len(self.messages(LogLevel.warn)))
-        other_response = await fetch(port, target("good", "flac"))
-        self.assertEqual((200, True), (other_response.status, other_response.complete))
         freeze("--unfreeze")
+        # As long as the last call of the late write-back has not returned, nothing is stored.
+        await self.until_returned()
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        counted = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual(2, counted["variant_store_write_failures_total"])
         # The late write-back succeeded or failed completely, and new renders are stored again.
         self.assertIn(
             (await fetch(port, target("steady", "aac"), b"HEAD"))["x-audio-proxy"], HIT_OR_MISS
         )
-        # As long as the last call of the late write-back has not returned, nothing is stored.
-        while (await fetch(port, target("good", "wav")))["x-audio-proxy"] != b"HIT":
-            pass
+        states = []
+        for _ in range(2):
+            states.append((await fetch(port, target("good", "wav")))["x-audio-proxy"])
+            await self.until_returned()
+        self.assertEqual([b"MISS", b"HIT"], states)
         await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
         await service.stopService()
         self.assertEqual([], self.log.errors)
@@ -472,6 +446,9 @@ class HungDiskTests(ScriptedEncoderCase):
         """An encoder that cannot be killed is logged, and holds its slot until it is dead."""
         freeze = self.mount_freezable_store()
         service = self.start(max_concurrency=1, queue_size=0)
+        # Only the encoder that cannot be killed is stopped.
+        self.patch(child_module, "_TERM_GRACE", 0.1)
+        self.patch(child_module, "_KILL_GRACE", 0.1)
         client, encoder = await self.start_half_rendered(service.port, "writer")
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
@@ -489,14 +466,15 @@ class HungDiskTests(ScriptedEncoderCase):
         self.assertEqual([line], self.messages(LogLevel.error))
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)
-        self.assertEqual(1, held["audio_proxy_render_slots_held"])
+        self.assertEqual(1, held[SLOTS_HELD])
         self.assertEqual(429, (await fetch(service.port, target("good", "aac"))).status)
         # The client did not have to wait for the end of the encoder.
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
-        while (await scrape(service.metrics_port))["audio_proxy_render_slots_held"]:
-            pass
+        await until_scraped(
+            service.metrics_port, lambda series: not series[SLOTS_HELD], "the slot to be free"
+        )
         above_limit.restore()
         self.assertEqual(200, (await fetch(service.port, target("good", "aac"))).status)
         self.assertEqual([line], self.messages(LogLevel.error))
