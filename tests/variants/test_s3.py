@@ -21,7 +21,7 @@ from twisted.logger import formatEvent
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
-from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchFile, ScratchSpace
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
@@ -102,17 +102,14 @@ class VariantCase(ClientCase):
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
     def make(
-        self,
-        part_size: int = PART_SIZE,
-        space: ScratchSpace | None = None,
-        in_thread: ThreadRunner | None = None,
-        store: ObjectStore | None = None,
-        bucket: str = "bucket",
+        self, part_size: int = PART_SIZE, in_thread: ThreadRunner | None = None, **more: Any
     ) -> S3VariantStore:
         """Return the store, which uploads in parts of this size."""
-        store, space = store or self.store, space or AnonymousSpace()
+        settings = {"store": self.store, "bucket": "bucket", "space": AnonymousSpace(), **more}
         in_thread = in_thread or self.threads.in_thread
-        return S3VariantStore(store, bucket, space, self.network, in_thread, part_size)
+        return S3VariantStore(
+            clock=self.network, run_in_thread=in_thread, part_size=part_size, **settings
+        )
 
     def lines(self) -> list[str]:
         """Return the logged texts."""
@@ -159,14 +156,24 @@ class OpenTests(VariantCase):
         self.assertEqual(len(targets), 2)
 
     def test_refusals(self) -> None:
-        """The boot error names the failed step, the store's response and what is required."""
-        for status, code, said, wanted in (
-            (404, "NoSuchBucket", "status 404, NoSuchBucket", "a bucket that exists"),
-            (403, "AccessDenied", "status 403, AccessDenied", "credentials that may write"),
-            (301, "", "status 301", "the endpoint, the region and the addressing"),
-            (503, "SlowDown", "status 503, SlowDown", "a store that can be reached"),
+        """The boot error names the failed step, the store's response and what is required.
+
+        If the clock is wrong, it states the difference from the store's Date.
+        """
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
+        skewed = "RequestTimeTooSkewed"
+        for status, code, time, wanted in (
+            (404, "NoSuchBucket", None, "a bucket that exists"),
+            (403, "AccessDenied", None, "credentials that may write, read and delete"),
+            (301, "", None, "the endpoint, the region and the addressing"),
+            (503, "SlowDown", None, "a store that can be reached"),
+            (403, skewed, None, "a correct clock is required, here and in the store"),
+            (403, skewed, "12:00:00", "required: this machine's is 1203 s ahead of the store's"),
+            (403, skewed, "13:20:04", "required: this machine's is 3601 s behind the store's"),
         ):
-            refusal = reply(status, error(code) if code else b"")
+            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
+            refusal = reply(status, error(code) if code else b"", headers)
+            said = f"status {status}, {code}" if code else f"status {status}"
             for responses, step in (
                 ([refusal], "writing an object"),
                 ([reply(200), reply(200), refusal], "removing the object that was written"),
@@ -190,19 +197,6 @@ class OpenTests(VariantCase):
             self.assertIn("credentials that may write, read and delete", text)
             self.assertEqual(self.network.requests[-1].method, "DELETE")
 
-    def test_clock(self) -> None:
-        """If the clock is wrong, the boot error states the difference from the store's Date."""
-        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
-        for time, words in (
-            (None, "a correct clock is required, here and in the store"),
-            ("12:00:00", "is required: this machine's is 1203 s ahead of the store's"),
-            ("13:20:04", "is required: this machine's is 3601 s behind the store's"),
-        ):
-            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
-            self.network.scripts += [reply(403, error("RequestTimeTooSkewed"), headers)]
-            text = str(self.error_of(self.variants.open(), Unwritable))
-            self.assertTrue(text.endswith(words), text)
-
     def test_unreachable(self) -> None:
         """A store that cannot be reached, or that is silent for 30 s, is refused at boot."""
         for refusal, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
@@ -212,8 +206,12 @@ class OpenTests(VariantCase):
             text = str(self.exactly(opening, Unwritable))
             self.assertIn("http://s3.test is unreachable", text)
 
-    def test_bucket_that_is_no_label(self) -> None:
-        """With virtual addressing, a bucket that is no valid host label is refused at once."""
+    def test_place(self) -> None:
+        """`place` names the bucket and the endpoint.
+
+        With virtual addressing, a bucket that is no valid host label is refused at once.
+        """
+        self.assertEqual("s3://bucket at http://s3.test", self.variants.place)
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
         self.assertRaises(Missing, self.make, store=store, bucket="my_bucket")
@@ -232,10 +230,6 @@ class OpenTests(VariantCase):
         self.assertTrue(is_signed(put, SECRET))
         self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
         self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "GET"])], inspected)
-
-    def test_place(self) -> None:
-        """`place` names the bucket and the endpoint."""
-        self.assertEqual("s3://bucket at http://s3.test", self.variants.place)
 
 
 class LookupTests(VariantCase):
@@ -277,27 +271,24 @@ class LookupTests(VariantCase):
         self.assertEqual(self.lines(), [])
 
     def test_broken(self) -> None:
-        """A lookup in a failing store raises an error and is logged; it is not a miss."""
-        for status, refusal in (
-            (500, UpstreamUnavailable),
-            (503, UpstreamUnavailable),
-            (429, UpstreamUnavailable),
-            (301, NotConfigured),
-        ):
-            self.log.events.clear()
-            self.network.scripts += attempts(status)
-            self.error_of(self.variants.lookup(KEY), refusal)
-            self.assertEqual(
-                self.lines(), [f"a lookup in the variant store failed: status {status}"]
-            )
+        """A lookup in a failing store raises an error and is logged; it is not a miss.
 
-    def test_unreachable(self) -> None:
-        """A lookup in a store that cannot be reached is a 502."""
+        A store that cannot be reached is a 502.
+        """
         self.network.refusal = ConnectionRefusedError()
         looking = self.begin(self.variants.lookup(KEY))
         self.network.advance(1)
         self.network.advance(1)
         self.exactly(looking, UpstreamUnavailable)
+        self.network.refusal = None
+        for status in (500, 503, 429, 301):
+            self.log.events.clear()
+            self.network.scripts += attempts(status)
+            refusal = NotConfigured if status == 301 else UpstreamUnavailable
+            self.error_of(self.variants.lookup(KEY), refusal)
+            self.assertEqual(
+                self.lines(), [f"a lookup in the variant store failed: status {status}"]
+            )
 
 
 class OpenRangeTests(VariantCase):
@@ -316,18 +307,17 @@ class OpenRangeTests(VariantCase):
         return sending
 
     def test_bytes(self) -> None:
-        """The requested range of the object that was found is fetched with If-Match and sent."""
-        sending = self.send(part(length=4, first=1), b"ello", start=1, stop=5)
-        self.successResultOf(sending)
+        """The requested range of the object that was found is fetched with If-Match and sent.
+
+        Without a strong ETag, the range is requested without If-Match.
+        """
+        self.successResultOf(self.send(part(length=4, first=1), b"ello", start=1, stop=5))
         self.assertEqual(bytes(self.consumer.data), b"ello")
         asked = self.network.requests[-1]
         self.assertEqual((asked.method, asked.target), ("GET", f"/bucket/{KEY}"))
         self.assertEqual(asked.headers["range"], "bytes=1-4")
         self.assertEqual(asked.headers["if-match"], '"abc"')
         self.assertTrue(is_signed(asked, SECRET))
-
-    def test_without_a_tag(self) -> None:
-        """Without a strong ETag, the range is requested without If-Match."""
         for tag in (None, 'W/"abc"'):
             self.successResultOf(self.send(part(b"hello", tag=tag), tag=tag))
             self.assertNotIn("if-match", self.network.requests[-1].headers)
@@ -356,42 +346,41 @@ class OpenRangeTests(VariantCase):
 
     def test_refused(self) -> None:
         """If a variant that was found cannot be read, it is a 502 or 500, and is logged."""
-        for status, refusal in (
-            (404, UpstreamUnavailable),
-            (403, UpstreamUnavailable),
-            (503, UpstreamUnavailable),
-            (200, UpstreamUnavailable),
-            (301, NotConfigured),
-        ):
+        for status in (404, 403, 503, 200, 301):
             found = self.stored()
             self.log.events.clear()
             self.network.scripts += attempts(status)
+            refusal = NotConfigured if status == 301 else UpstreamUnavailable
             self.error_of(found.open_range(0, 5), refusal)
             (line,) = self.lines()
             self.assertRegex(line, rf"\Aa stored variant cannot be read: .*\bstatus {status}\b")
 
     def test_breaks_off(self) -> None:
-        """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete."""
-        for first in (part(length=5), reply_without_length(206, b"", FIVE_BYTE_RANGE)):
-            for end in (Peer.close, Peer.reset, lambda peer: self.network.advance(30)):
-                self.log.events.clear()
-                sending = self.send(first, b"hell")
-                end(self.network.peers[-1])
-                self.network.run()
-                self.exactly(sending, UpstreamUnavailable)
-                (line,) = self.lines()
-                self.assertTrue(line.startswith("the transfer of a stored variant failed: "), line)
-                self.assertEqual(self.consumer.calls[-1], "unregistered")
+        """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete.
 
-    def test_another_length(self) -> None:
-        """A body of another length than requested is a 502."""
-        for packets in ((part(b"hell"),), (part(length=6), b"hello, ")):
-            self.exactly(self.send(*packets), UpstreamUnavailable)
+        So is a body of another length than requested.
+        """
+        chunked = reply_without_length(206, b"", FIVE_BYTE_RANGE)
+        ends = (Peer.close, Peer.reset, lambda peer: self.network.advance(30))
+        rows: list[tuple[tuple[bytes, ...], Callable[[Peer], object]]] = [
+            ((first, b"hell"), end) for first in (part(length=5), chunked) for end in ends
+        ]
+        rows += [((part(b"hell"),), id), ((part(length=6), b"hello, "), id)]
+        for packets, end in rows:
+            self.log.events.clear()
+            sending = self.send(*packets)
+            end(self.network.peers[-1])
+            self.network.run()
+            self.exactly(sending, UpstreamUnavailable)
+            (line,) = self.lines()
+            self.assertTrue(line.startswith("the transfer of a stored variant failed: "), line)
+            self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def test_gone(self) -> None:
         """If the client leaves, the request to the store is aborted, and nothing is logged.
 
-        The same holds if the body is cancelled.
+        The same holds if the body is cancelled. Discarding a body that was never sent closes its
+        connection.
         """
         for cancel in (False, True):
             sending = self.send(part(length=5), b"hell")
@@ -403,9 +392,6 @@ class OpenRangeTests(VariantCase):
             self.exactly(sending, ConsumerGone)
             self.assertEqual(self.lines(), [])
             self.assertTrue(self.network.peers[-1].aborted)
-
-    def test_never_sent(self) -> None:
-        """Discarding a body that was never sent closes its connection."""
         found = self.stored()
         self.network.scripts.append((part(length=5), b"hello"))
         self.result_of(found.open_range(0, 5)).discard()
@@ -413,24 +399,19 @@ class OpenRangeTests(VariantCase):
         self.assertTrue(self.network.peers[-1].closed)
 
     def test_presigned(self) -> None:
-        """A presigned URL is valid for the given seconds, and for seven days at most."""
-        for seconds, lifetime in (
-            (1, 1),
-            (300, 300),
-            (MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS),
-            (MAX_PRESIGN_SECONDS + 1, MAX_PRESIGN_SECONDS),
-        ):
+        """A presigned URL is valid for the given seconds, and for seven days at most.
+
+        Within a second, a variant has one presigned URL.
+        """
+        now = [datetime(2026, 11, 21, 12, 0, 0)]
+        self.patch(auth, "get_current_datetime", lambda: now[0])
+        for seconds in (1, 300, MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS + 1):
             url = self.variants.presign(KEY, seconds)
             query = parse_qs(urlsplit(url).query)
-            self.assertEqual(query["X-Amz-Expires"], [str(lifetime)])
+            self.assertEqual(query["X-Amz-Expires"], [str(min(seconds, MAX_PRESIGN_SECONDS))])
             self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
             self.assertTrue(url.startswith(f"http://s3.test/bucket/{KEY}?"))
             self.assertTrue(is_presigned("GET", url, SECRET))
-
-    def test_same_second(self) -> None:
-        """Within a second, a variant has one presigned URL."""
-        now = [datetime(2026, 11, 21, 12, 0, 0)]
-        self.patch(auth, "get_current_datetime", lambda: now[0])
         url = self.variants.presign(KEY, 300)
         self.assertIs(self.variants.presign(KEY, 300), url)
         self.assertNotEqual(self.variants.presign(KEY, 299), url)
@@ -471,21 +452,21 @@ class CommitTests(CommitCase):
     """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
-        """The object has the variant's bytes and headers.
+        """The object has the variant's bytes, without those after its size, and its headers.
 
         The signature covers the SHA-256 of the bytes.
         """
         data = os.urandom(200_000)
+        digest = hashlib.sha256(data).hexdigest()
         for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
             self.network.scripts.append(reply(200))
-            self.successResultOf(self.commit(data, kept))
+            self.successResultOf(self.commit(data + b", and more", kept, size=len(data)))
             put = self.network.requests[-1]
             self.assertEqual((put.method, put.target), ("PUT", f"/bucket/{KEY}"))
             self.assertEqual(put.body, data)
             self.assertEqual(put.headers["content-type"], kept.content_type)
             self.assertEqual(put.headers["cache-control"], kept.cache_control)
             self.assertEqual(put.headers.get("content-disposition"), kept.content_disposition)
-            digest = hashlib.sha256(data).hexdigest()
             self.assertEqual(put.headers["x-amz-content-sha256"], digest)
             self.assertTrue(is_signed(put, SECRET))
 
@@ -502,12 +483,6 @@ class CommitTests(CommitCase):
         self.successResultOf(slow)
         self.network.scripts.append(reply(200))
         self.successResultOf(self.commit())
-
-    def test_only_what_was_rendered(self) -> None:
-        """Bytes after the given size are not stored."""
-        self.network.scripts.append(reply(200))
-        self.successResultOf(self.commit(b"hello, and more", size=5))
-        self.assertEqual(self.network.requests[-1].body, b"hello")
 
     def test_parts(self) -> None:
         """A variant that is larger than one part is uploaded in several parts."""
@@ -527,37 +502,30 @@ class CommitTests(CommitCase):
                 digest = hashlib.sha256(put.body).hexdigest()
                 self.assertEqual(put.headers["x-amz-content-sha256"], digest)
 
-    def test_short_file(self) -> None:
-        """A file that is shorter than the given size is not stored.
+    def test_not_read(self) -> None:
+        """A file that is shorter than the given size is not stored, and no request is sent.
 
-        An empty file is not stored either, since a lookup would treat the object as a miss.
+        An empty file is not stored either, since a lookup would treat the object as a miss. Nor is
+        a file that cannot be read, or hashed in a thread.
         """
-        for data, size, kind in ((b"hell", 5, OSError), (b"", 0, ValueError)):
-            self.failureResultOf(self.commit(data, size=size), kind)
-            self.assertEqual(self.network.requests, [])
 
-    def test_unreadable(self) -> None:
-        """A file that cannot be read is not stored."""
-
-        def fail(*_: object) -> bytes:
+        def fail(*_: object) -> Any:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+        self.failureResultOf(self.commit(b"hell", size=5), OSError)
+        self.failureResultOf(self.commit(b""), ValueError)
+        self.variants = self.make(in_thread=fail)
+        self.assertEqual(errno.EIO, self.failureResultOf(self.commit(), OSError).value.errno)
+        self.variants = self.make()
         self.patch(os, "pread", fail)
-        error = self.failureResultOf(self.commit(), OSError).value
-        self.assertEqual((errno.EIO, []), (error.errno, self.network.requests))
+        self.assertEqual(errno.EIO, self.failureResultOf(self.commit(), OSError).value.errno)
+        self.assertEqual(self.network.requests, [])
 
-    def test_no_thread(self) -> None:
-        """If no thread can be started to hash the file, the commit raises OSError."""
+    def test_cancelled(self) -> None:
+        """A cancelled commit waits for the thread that reads the file, and sends no request.
 
-        def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
-            raise OSError(errno.EAGAIN, "can't start new thread")
-
-        self.variants = self.make(in_thread=no_thread)
-        error = self.failureResultOf(self.commit(), OSError).value
-        self.assertEqual((errno.EAGAIN, []), (error.errno, self.network.requests))
-
-    def test_cancelled_while_hashed(self) -> None:
-        """A cancelled commit waits for the thread that reads the file, and sends no request."""
+        Later, it aborts its request, so that no object is created.
+        """
         scratch = self.create(b"hello")
         committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
         committing.cancel()
@@ -566,9 +534,6 @@ class CommitTests(CommitCase):
         self.exactly(committing, CancelledError)
         self.assertEqual([], self.network.requests)
         scratch.close()
-
-    def test_cancelled(self) -> None:
-        """A cancelled commit aborts its request, so that no object is created."""
         committing = self.commit()
         self.assertNoResult(committing)
         committing.cancel()
@@ -608,28 +573,31 @@ class SharedLookupTests(CommitCase):
         self.assertIsNone(self.looked_up(reply(404)))
         self.assertIsNotNone(self.looked_up(reply(200, length=6)))
 
-    def commit_during_lookup(self, status: int) -> Deferred[None]:
-        """Commit during a lookup that finds nothing, and prove that a later lookup asks again."""
-        early = self.look_up()
-        committing = self.commit()
-        during = self.look_up()
-        self.assertEqual([each.method for each in self.network.requests], ["GET", "PUT"])
-        self.answer_request(1, reply(status))
-        # On the connection of the PUT.
-        self.network.scripts.append(reply(200, length=5))
-        self.assertIsNotNone(self.successResultOf(self.look_up()))
-        self.answer_request(0, reply(404))
-        self.assertIsNone(self.successResultOf(early))
-        self.assertIsNone(self.successResultOf(during))
-        return committing
-
     def test_commit(self) -> None:
-        """A lookup that began before a commit is not shared with requests after the commit."""
-        self.successResultOf(self.commit_during_lookup(200))
+        """A lookup that began before a commit is not shared with requests after the commit.
 
-    def test_failed_commit(self) -> None:
-        """A commit that failed has the same effect, since the bucket may have the object."""
-        self.exactly(self.commit_during_lookup(403), Denied)
+        A commit that failed has the same effect, since the bucket may have the object.
+        """
+        for status in (200, 403):
+            first = len(self.network.peers)
+            self.network.requests.clear()
+            early = self.look_up()
+            committing = self.commit()
+            during = self.look_up()
+            self.assertEqual([each.method for each in self.network.requests], ["GET", "PUT"])
+            self.answer_request(first + 1, reply(status))
+            # On the connection of the PUT.
+            self.network.scripts.append(reply(200, length=5))
+            self.assertIsNotNone(self.successResultOf(self.look_up()))
+            self.answer_request(first, reply(404))
+            self.assertIsNone(self.successResultOf(early))
+            self.assertIsNone(self.successResultOf(during))
+            if status == 200:
+                self.successResultOf(committing)
+            else:
+                self.exactly(committing, Denied)
+            self.tearDown()
+            self.setUp()
 
     def test_broken(self) -> None:
         """A failure reaches all requests that share the lookup, and is logged once."""
@@ -657,7 +625,17 @@ class RetryTests(CommitCase):
     """`S3VariantStore.commit`: one retry after a temporary failure."""
 
     def test_retried_once(self) -> None:
-        """A commit is retried after a second if the store was busy or closed the connection."""
+        """A commit is retried after a second if the store was busy or closed the connection.
+
+        It is also retried if the store refused the connection.
+        """
+        self.network.refusal = ConnectionRefusedError()
+        committing = self.commit()
+        self.network.advance(0.5)
+        self.network.refusal = None
+        self.network.scripts.append(reply(200))
+        self.network.advance(1)
+        self.successResultOf(committing)
         responses: list[Script] = [reply(status) for status in (503, 500, 429, 409)]
         for response in (*responses, lambda peer, request: peer.close()):
             self.network.requests.clear()
@@ -669,16 +647,6 @@ class RetryTests(CommitCase):
             self.network.advance(0.1)
             self.successResultOf(committing)
             self.assertEqual([each.body for each in self.network.requests], [b"hello"] * 2)
-
-    def test_unreachable(self) -> None:
-        """A commit is retried after a second if the store refused the connection."""
-        self.network.refusal = ConnectionRefusedError()
-        committing = self.commit()
-        self.network.advance(0.5)
-        self.network.refusal = None
-        self.network.scripts.append(reply(200))
-        self.network.advance(1)
-        self.successResultOf(committing)
 
     def test_not_twice(self) -> None:
         """A commit is retried only once, and not at all after a permanent error.
@@ -724,14 +692,14 @@ class RetryTests(CommitCase):
 class CreateTests(CommitCase):
     """`S3VariantStore.create`"""
 
-    def test_closed(self) -> None:
-        """A scratch file that is closed without a commit sends no request."""
+    def test_create(self) -> None:
+        """A scratch file that is closed without a commit sends no request.
+
+        If no disk space is left, `create` raises OSError.
+        """
         self.create(b"hello").close()
         self.threads.run()
         self.assertEqual(self.network.requests, [])
-
-    def test_no_room(self) -> None:
-        """If no disk space is left, `create` raises OSError."""
 
         class Full:
             async def create(self, seconds: float) -> AnonymousFile:
