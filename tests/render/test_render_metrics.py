@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError
-from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import QueueFull
 from audioproxy.media.command.encoders import ENCODERS
-from tests.observe.test_metrics import FORMATS, OUTCOMES, Counts
-from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
-from tests.support.audio import silence, write_wav
+from tests.observe.test_metrics import FORMATS, OUTCOMES
+from tests.render.harness import Client
+from tests.render.test_render import RenderCase
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 
-class MetricsCase(SynchronousTestCase):
+class MetricsCase(RenderCase):
     """A node and its metrics."""
-
-    def setUp(self) -> None:
-        self.make()
-
-    def make(self, **settings: Any) -> RenderHarness:
-        """Replace the node with a new one."""
-        self.harness = RenderHarness(**settings)
-        self.harness.metrics.watch(self.harness.slots)
-        self.addCleanup(self.harness.close)
-        self.counts = Counts(self.harness.metrics)
-        return self.harness
 
     def close_and_read_changes(self) -> dict[str, float]:
         """Close the node, and return the changes of all metrics."""
-        self.harness.close()
-        self.assertEqual(NOTHING_UNRELEASED, self.harness.unreleased_resources())
+        self.shut_down()
         return self.counts.changes
 
     def assert_counted(self, outcome: str, seconds: float, form: str = "mp3") -> None:
@@ -137,28 +120,24 @@ class OutcomeTests(MetricsCase):
 
         That includes output past AP_MAX_VARIANT_BYTES and a timeout at any moment (Errors, 10).
         """
-        for seconds, said, code, stderr, outcome in (
-            (0.5, b"", 1, b"Invalid data found when processing input", "undecodable_source"),
-            (0.5, b"", 1, b"https://a.test/b: Server returned 404 Not Found", "not_found"),
-            (0.5, b"", 1, b"https://a.test/b: Connection reset by peer", "upstream_unavailable"),
-            (0.5, b"", 1, b"", "render_failed"),
-            (0.5, b"", 0, b"", "undecodable_source"),
-            (0.5, b"x" * 11, 255, b"", "render_failed"),
-            (100, b"", 255, b"", "render_timeout"),
-            (100, b"abc", 255, b"", "render_timeout"),
+        for seconds, said, outcome in (
+            (0.5, b"x" * 11, "render_failed"),
+            (100, b"", "render_timeout"),
+            (100, b"abc", "render_timeout"),
         ):
             self.make(max_variant=10)
             _, encoder = self.harness.render("f:mp3")
             encoder.write_stdout(said)
             self.harness.clock.advance(seconds)
-            encoder.exit_and_end(code, stderr=stderr)
+            encoder.exit_and_end(255)
             self.assert_counted(outcome, seconds)
 
     @DETERMINISTIC
     @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
     def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
         """Any render, whatever its end, has labels from the fixed sets (Metrics, 1)."""
-        harness = self.make(stored=stored)
+        self.make(stored=stored)
+        harness = self.harness
         segments = [segment for segment in segments if not segment.startswith(b"exp:")]
         client = harness.start_client(b"/".join(segments).decode())
         harness.answer_probe()
@@ -177,48 +156,6 @@ class OutcomeTests(MetricsCase):
             _, form, outcome = series.split(" ")
             self.assertIn(form, FORMATS)
             self.assertIn(outcome, OUTCOMES)
-
-
-class NeverRanTests(MetricsCase):
-    """Requests that end without a render slot, which are not counted as renders."""
-
-    def test_refused_before_slot(self) -> None:
-        """Requests that are refused before they have a slot, and failed probes, are not counted."""
-        self.harness.start_client(path=b"no.wav")
-        self.harness.start_client(path=b"huge.wav")
-        for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
-            self.harness.start_client()
-            self.harness.spawner.last.exit_and_end(code, stderr=said)
-        self.harness.sources.content = write_wav(silence(44100, 239, 2))
-        self.harness.start_probed("t:60")
-        self.harness.start_client("f:opus")
-        self.harness.clock.advance(10)
-        self.harness.spawner.last.exit_and_end(signal=15)
-        self.assertEqual(6, len([c for c in self.harness.clients if c.outcome is not None]))
-        self.assertEqual({}, self.close_and_read_changes())
-
-    def test_no_slot(self) -> None:
-        """A 429 is not counted as a render, for a full queue or for a long wait (Errors, 9)."""
-        self.make(queue=1)
-        _, other = self.harness.render(path=b"b.wav")
-        clients = []
-        for options in ("f:opus", "f:ogg"):
-            clients.append(self.harness.start_client(options))
-            self.harness.answer_probe()
-        self.harness.clock.advance(100)
-        self.assertEqual([QueueFull] * 2, [type(client.outcome) for client in clients])
-        other.exit_and_end(signal=15)
-        self.assert_counted("render_timeout", 100)
-
-    def test_left_in_the_queue(self) -> None:
-        """A render that is abandoned in the queue or during its probe is not counted."""
-        _, other = self.harness.render(path=b"b.wav")
-        self.harness.start_client("f:opus").disconnect()
-        waiting = self.harness.start_probed("f:ogg")
-        waiting.disconnect()
-        self.assertIsInstance(waiting.outcome, CancelledError)
-        other.exit_and_end(1)
-        self.assert_counted("render_failed", 0)
 
 
 class SlotTests(MetricsCase):
