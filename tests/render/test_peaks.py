@@ -6,56 +6,24 @@ import struct
 
 from twisted.internet.defer import CancelledError
 
-from audioproxy.errors import (
-    NothingDecoded,
-    OutputTooLarge,
-    RenderFailed,
-    UndecodableSource,
-)
-from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client
-from tests.render.test_render import PEAKS, RenderCase
-from tests.support.processes import FakeChild, open_descriptors
+from audioproxy.errors import NothingDecoded, OutputTooLarge, RenderFailed, UndecodableSource
+from tests.render.harness import HEADERS
+from tests.render.test_render import INVALID, PEAKS, RenderCase
 from tests.support.waveforms import parse_waveform
 
 FRAMES = struct.pack("<8h", 1, 3, -5, -5, 30, 10, 7, 8)
-VALUES = [-5, 2, 7, 20]
-DOCUMENT_HEADERS = HEADERS._replace(content_type="application/json")
 
 
-class PeaksCase(RenderCase):
+class PeaksTests(RenderCase):
     """A node that renders waveforms."""
 
-    def finish(
-        self, encoder: FakeChild, stdout: bytes = FRAMES, code: int = 0, stderr: bytes = b""
-    ) -> None:
-        """Make the encoder write samples and exit, then run the waiting threads."""
-        encoder.exit_and_end(code, stdout=stdout, stderr=stderr)
-        self.harness.threads.run()
-
-    def assert_dropped(self, client: Client, refusal: type[Exception]) -> None:
-        """Assert that a client is refused, and that the render leaves nothing behind."""
-        self.assertIs(type(client.outcome), refusal)
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
-        self.assertEqual(open_descriptors(), self.before)
-        self.assert_nothing_stored()
-
-
-class GoodEndTests(PeaksCase):
-    """Waveforms that are rendered successfully."""
-
     def test_whole(self) -> None:
-        """The client and the variant store receive the same document (Peaks options, 6)."""
+        """Clients receive no byte of a waveform, which holds its slot, before it is complete.
+
+        The client and the variant store receive the same document (Peaks options, 6).
+        """
         client, encoder = self.harness.render(PEAKS)
         self.assertTrue(client.started)
-        self.finish(encoder)
-        self.assertEqual(client.outcome, "whole")
-        self.assertEqual(parse_waveform(client.data).values, VALUES)
-        key = self.harness.request(PEAKS).key
-        self.assertEqual(self.harness.store.variants, {key: (client.data, DOCUMENT_HEADERS)})
-
-    def test_order(self) -> None:
-        """Clients receive no byte of a waveform, which holds its slot, before it is complete."""
-        client, encoder = self.harness.render(PEAKS)
         self.assertEqual(encoder.arguments[-3:], ["-f", "s16le", "pipe:1"])
         encoder.write_stdout(FRAMES)
         for _ in range(50):
@@ -67,6 +35,10 @@ class GoodEndTests(PeaksCase):
         self.harness.threads.run()
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertEqual(client.outcome, "whole")
+        self.assertEqual(parse_waveform(client.data).values, [-5, 2, 7, 20])
+        headers = HEADERS._replace(content_type="application/json")
+        key = self.harness.request(PEAKS).key
+        self.assertEqual(self.harness.store.variants, {key: (client.data, headers)})
 
     def test_joined(self) -> None:
         """Clients that request a waveform before or just after its end share it (COALESCED)."""
@@ -83,10 +55,6 @@ class GoodEndTests(PeaksCase):
             self.assertEqual((client.started, client.outcome), (False, "whole"))
             self.assertEqual(client.data, first.data)
 
-
-class RefusalTests(PeaksCase):
-    """Waveforms that are refused."""
-
     def test_cap(self) -> None:
         """A waveform past AP_MAX_VARIANT_BYTES is a 500 before its first byte (Errors, 10).
 
@@ -95,11 +63,12 @@ class RefusalTests(PeaksCase):
         for cap in (32, 31):
             self.make(max_variant=cap)
             client, encoder = self.harness.render("f:peaks/pts:2/pk_fmt:dat")
-            self.finish(encoder)
+            encoder.exit_and_end(stdout=FRAMES)
+            self.harness.threads.run()
             if cap == 32:
                 self.assertEqual((client.outcome, self.harness.stored()), ("whole", client.data))
         self.assertFalse(client.output_started)
-        self.assert_dropped(client, OutputTooLarge)
+        self.assert_refused(OutputTooLarge)
 
     def test_encoder(self) -> None:
         """If the encoder fails, all clients are refused without a byte of the waveform.
@@ -107,7 +76,7 @@ class RefusalTests(PeaksCase):
         A waveform without a decodable frame is a 415, whatever ffmpeg's exit status is.
         """
         for stdout, stderr, code, refusal in (
-            (FRAMES, b"Invalid data found when processing input", 1, UndecodableSource),
+            (FRAMES, INVALID, 1, UndecodableSource),
             (FRAMES, b"Conversion failed!", 1, RenderFailed),
             (b"", b"", 0, NothingDecoded),
             (b"", b"Empty output", 1, NothingDecoded),
@@ -115,10 +84,10 @@ class RefusalTests(PeaksCase):
             self.make()
             client, encoder = self.harness.render(PEAKS)
             joined = self.harness.start_client(PEAKS)
-            self.finish(encoder, stdout, code, stderr)
+            encoder.exit_and_end(code, stdout=stdout, stderr=stderr)
+            self.harness.threads.run()
             self.assertFalse(client.output_started or joined.output_started)
-            self.assertIs(type(joined.outcome), refusal)
-            self.assert_dropped(client, refusal)
+            self.assert_refused(refusal)
 
     def test_abandoned(self) -> None:
         """Without a store, an abandoned waveform holds its slot until its thread ends (D36)."""
@@ -131,5 +100,4 @@ class RefusalTests(PeaksCase):
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         self.harness.threads.run()
         self.assertIsInstance(client.outcome, CancelledError)
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
-        self.assertEqual(open_descriptors(), self.before)
+        self.assert_released()

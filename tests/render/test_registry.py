@@ -8,7 +8,6 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import QueueFull, RenderFailed
-from tests.render.harness import NOTHING_UNRELEASED
 from tests.render.test_render import RenderCase
 
 
@@ -22,7 +21,10 @@ class DrainTests(RenderCase):
         )
 
     def test_finishes(self) -> None:
-        """A shutdown ends only after a running render is complete and stored (D39)."""
+        """A shutdown ends only after a running render is complete and stored (D39).
+
+        It does not wait for finished renders that can still be joined (D37).
+        """
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         draining = self.drain()
@@ -33,31 +35,29 @@ class DrainTests(RenderCase):
         self.harness.store.commits[0].callback(None)
         self.successResultOf(draining)
         self.assertEqual(self.harness.stored(), b"abc")
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
-
-    def test_does_not_linger(self) -> None:
-        """A shutdown does not wait for finished renders that can still be joined (D37)."""
+        self.assert_released()
+        self.make()
         _, encoder = self.harness.render()
         encoder.exit_and_end(stdout=b"abc")
         self.assertIsNotNone(self.harness.renders.find(self.harness.request().key))
         self.successResultOf(self.drain())
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
+        self.assert_released()
 
     def test_no_new_ones(self) -> None:
-        """During a shutdown, clients can join running renders but cannot start new ones (D39)."""
+        """During a shutdown, clients can join running renders but cannot start new ones (D39).
+
+        After a shutdown, an embedded proxy that is started again admits requests.
+        """
         _, encoder = self.harness.render()
-        self.drain()
+        draining = self.drain()
         with self.harness.renders.admission() as admitted:
             self.assertFalse(self.harness.start_client(admitted=admitted).started)
             self.assertRaises(QueueFull, self.harness.start_client, "f:flac", admitted=admitted)
         encoder.exit_and_end(stdout=b"abc")
-
-    def test_opened_again(self) -> None:
-        """After a shutdown, an embedded proxy that is started again admits requests."""
-        self.successResultOf(self.drain())
+        self.successResultOf(draining)
         self.harness.renders.open()
         with self.harness.renders.admission() as admitted:
-            self.assertTrue(self.harness.start_client(admitted=admitted).started)
+            self.assertTrue(self.harness.start_client("f:flac", admitted=admitted).started)
 
     def test_admitted_before_shutdown(self) -> None:
         """A request that was admitted before the shutdown may still start a render (D39)."""
@@ -91,7 +91,7 @@ class DrainTests(RenderCase):
         encoder.exit_and_end(signal=15)
         self.successResultOf(draining)
         self.assertIsInstance(client.outcome, RenderFailed)
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
+        self.assert_released()
         self.assert_nothing_stored()
 
     def test_waits_for_cancelled_render(self) -> None:
@@ -105,7 +105,7 @@ class DrainTests(RenderCase):
         self.assertEqual(self.harness.slots.held, 1)
         encoder.exit_and_end(signal=15)
         self.successResultOf(draining)
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
+        self.assert_released()
 
     def test_gives_up(self) -> None:
         """A shutdown stops waiting for a hanging write-back five seconds after the time limit."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, execute
-from twisted.logger import LogLevel
-from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
@@ -23,18 +21,16 @@ from audioproxy.render import job as job_module
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.web.metrics_resource import exposition
-from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
-from tests.support.http import Log
-from tests.support.processes import FakeChild, open_descriptors
-from tests.support.service import counter_increases, read_metrics
+from tests.observe.test_metrics import Counts
+from tests.render.harness import Client, RenderHarness
+from tests.render.test_render import RenderCase
+from tests.support.processes import FakeChild
 from tests.support.threads import FakeThreads
 
 # Seconds that the file store allows a disk to create a file and to commit it.
 CREATE, COMMIT = 10, 120
 
-SUCCESS = 'renders_total{format="mp3",outcome="success"}'
-CANCELLED = 'renders_total{format="mp3",outcome="cancelled"}'
+SUCCESS, CANCELLED = "renders_total mp3 success", "renders_total mp3 cancelled"
 WRITE_FAILURE = "variant_store_write_failures_total"
 
 
@@ -88,39 +84,34 @@ class DiskHarness(RenderHarness):
         self.disk.run()
 
 
-class StoreCase(SynchronousTestCase):
-    """A node that must leave no open file, no running thread and no scratch file in the store."""
+class StoreCase(RenderCase):
+    """A node that must leave no running thread and no scratch file in the store."""
+
+    harness: DiskHarness
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).absolute()
         self.root.mkdir()
-        self.before = open_descriptors()
-        self.harness = DiskHarness(self.root)
-        self.counts = self.scrape()
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        super().setUp()
 
-    def tearDown(self) -> None:
+    def start(self, **settings: Any) -> None:
+        self.harness = DiskHarness(self.root, **settings)
+        self.counts = Counts(self.harness.metrics)
+
+    def shut_down(self) -> None:
         self.harness.close()
-        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
-        self.assertEqual(self.harness.disk.waiting, 0)
-        self.assertEqual(self.scratch_files(), [])
+        self.assertEqual((self.harness.disk.waiting, self.scratch_files()), (0, []))
         self.harness.variants.close_now()
-        self.assertEqual(open_descriptors(), self.before)
-
-    def scrape(self) -> dict[str, float]:
-        """Return the current values of all metrics."""
-        return read_metrics(exposition(self.harness.metrics.registry))
+        self.assert_released()
 
     def counted(self) -> dict[str, float]:
-        """Return the changes of all metrics since the test began."""
-        return counter_increases(self.counts, self.scrape())
+        """Return the changes of all counters since the test began."""
+        return {name: change for name, change in self.counts.changes.items() if "_total" in name}
 
     def warnings(self) -> list[str]:
         """Return the beginning of each logged warning; assert that no error was logged."""
         self.assertEqual(self.log.errors, [])
-        forms = [e["log_format"] for e in self.log.events if e["log_level"] is LogLevel.warn]
-        return [form.partition(",")[0].partition(" of ")[0] for form in forms]
+        return [text.partition(",")[0].partition(" of ")[0] for text in super().warnings()]
 
     def scratch_files(self) -> list[str]:
         """Return the names of the scratch files of renders in the store."""
@@ -144,7 +135,7 @@ class NoFileTests(StoreCase):
     def test_refused(self) -> None:
         """If the store refuses a scratch file, clients get all bytes; one failure is counted.
 
-        Clients can join the render up to its end (D37).
+        Clients can join the render up to its end (D37). A waveform is still rendered, too.
         """
         self.break_store()
         client, _ = self.harness.render()
@@ -153,16 +144,12 @@ class NoFileTests(StoreCase):
         self.assert_served_without_storing(client)
         self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
-
-    def test_refused_peaks(self) -> None:
-        """If the store refuses a scratch file, a waveform is still rendered and served."""
-        self.break_store()
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
         encoder.exit_and_end(stdout=b"\1\0\2\0")
         self.harness.threads.run()
         self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
-        success = SUCCESS.replace("mp3", "peaks")
-        self.assertEqual(self.counted(), {success: 1, WRITE_FAILURE: 1})
+        peaks = SUCCESS.replace("mp3", "peaks")
+        self.assertEqual(self.counted(), {SUCCESS: 1, peaks: 1, WRITE_FAILURE: 2})
 
     def test_late(self) -> None:
         """A render waits ten seconds for a scratch file in the store, then does without it.
@@ -197,10 +184,18 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
 
     def test_nobody_left(self) -> None:
-        """If the store provides no scratch file, an abandoned render starts no encoder (D36)."""
+        """An abandoned render is completed and stored if the store responds in time (D36).
+
+        If the store provides no scratch file, it starts no encoder.
+        """
+        self.harness.start_probed("f:mp3/br:64").disconnect()
+        self.harness.clock.advance(CREATE - 1)
+        self.harness.disk.run()
+        self.harness.finish()
+        self.harness.disk.run()
+        self.assertEqual(self.harness.found("f:mp3/br:64"), b"abc")
         for late in (True, False):
-            client = self.harness.start_probed()
-            client.disconnect()
+            self.harness.start_probed().disconnect()
             self.assertEqual(self.harness.slots.held, 1)
             if late:
                 self.harness.clock.advance(CREATE)
@@ -208,20 +203,9 @@ class NoFileTests(StoreCase):
                 self.break_store()
                 self.harness.disk.run()
             self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
-            self.assertEqual(self.counted(), {CANCELLED: 1 if late else 2})
+            self.assertEqual(self.counted(), {SUCCESS: 1, CANCELLED: 1 if late else 2})
             self.assertIsNone(self.harness.renders.find(self.harness.request().key))
             self.harness.disk.run()
-
-    def test_nobody_left_and_slow(self) -> None:
-        """An abandoned render is completed and stored if the store responds in time (D36)."""
-        client = self.harness.start_probed()
-        client.disconnect()
-        self.harness.clock.advance(CREATE - 1)
-        self.harness.disk.run()
-        self.harness.finish()
-        self.harness.disk.run()
-        self.assertEqual(self.harness.found(), b"abc")
-        self.assertEqual(self.counted(), {SUCCESS: 1})
 
     def test_all_leave(self) -> None:
         """A render that will not be stored is stopped when its last client leaves (D36)."""
@@ -240,14 +224,6 @@ class NoFileTests(StoreCase):
 
 class WriteBackTests(StoreCase):
     """Stores that provide a scratch file, and then fail to store it."""
-
-    def hang(self) -> None:
-        """Complete a render whose write-back then hangs; neither client nor slot waits for it."""
-        client, _ = self.harness.render()
-        self.harness.finish()
-        self.assertEqual(self.harness.disk.waiting, 1)
-        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
 
     def test_refused(self) -> None:
         """If a write-back fails, the client gets all bytes; the failure is logged once."""
@@ -279,10 +255,15 @@ class WriteBackTests(StoreCase):
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.
 
-        Until then, clients get the finished output as COALESCED (D37). If it succeeds after all,
-        later requests find the complete variant, and no scratch file.
+        Until then, it holds no slot, and clients get the finished output as COALESCED (D37).
+        Afterwards, the next render starts at once without the store. If the write-back succeeds
+        after all, later requests find the complete variant, and no scratch file.
         """
-        self.hang()
+        client, _ = self.harness.render()
+        self.harness.finish()
+        self.assertEqual(self.harness.disk.waiting, 1)
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         for seconds in (COMMIT / 2, COMMIT / 2 - 0.1):
             self.harness.clock.advance(seconds)
             client = self.harness.start_client()
@@ -295,21 +276,14 @@ class WriteBackTests(StoreCase):
         self.assertIsNone(self.harness.found())
         self.assertNotEqual(self.scratch_files(), [])
         self.harness.clock.advance(1)
-        self.harness.disk.run()
-        self.assertEqual(self.scratch_files(), [])
-        self.assertEqual(self.harness.found(), b"abc")
-
-    def test_next_does_not_wait(self) -> None:
-        """While a write-back is late, the next render starts at once without the store."""
-        self.hang()
-        self.harness.clock.advance(COMMIT)
-        self.harness.clock.advance(1)
         client = self.harness.start_probed()
         self.assertTrue(client.started)
-        self.harness.finish()
-        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.harness.finish(b"xyz")
+        self.assertEqual((client.data, client.outcome), (b"xyz", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 2, WRITE_FAILURE: 2})
         self.assertEqual(self.warnings(), ["write-back", "the store accepts no file"])
+        self.harness.disk.run()
+        self.assertEqual((self.scratch_files(), self.harness.found()), ([], b"abc"))
 
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
@@ -331,7 +305,10 @@ class FullDiskTests(StoreCase):
     FULL = b"av_interleaved_write_frame(): No space left on device"
 
     def test_before_audio(self) -> None:
-        """A render without a reader yet begins anew outside the store; it is counted."""
+        """A render without a reader yet begins anew outside the store; it is counted.
+
+        If there is no room outside the store either, the render fails.
+        """
         for stderr in (self.FULL, b"pipe:1: Disk quota exceeded"):
             client, encoder = self.harness.render(f"cb:{len(stderr)}")
             encoder.exit_and_end(1, stderr=stderr)
@@ -343,6 +320,11 @@ class FullDiskTests(StoreCase):
         counted = self.counted()
         # One failure of the disk and one missing write-back for each render.
         self.assertEqual((counted[SUCCESS], counted[WRITE_FAILURE]), (2, 4))
+        client, encoder = self.harness.render()
+        encoder.exit_and_end(1, stderr=self.FULL)
+        self.harness.encoder().exit_and_end(1, stderr=self.FULL)
+        self.assertIsInstance(client.outcome, DiskFull)
+        self.harness.disk.run()
 
     def test_header(self) -> None:
         """A disk that has no room for the start of the header is like one that fills up later."""
@@ -382,11 +364,3 @@ class FullDiskTests(StoreCase):
             self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
             self.harness.disk.run()
             self.assertEqual(self.harness.found(options) if stored else None, stored, options)
-
-    def test_full_outside(self) -> None:
-        """If there is no room outside the store either, the render fails."""
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(1, stderr=self.FULL)
-        self.harness.encoder().exit_and_end(1, stderr=self.FULL)
-        self.assertIsInstance(client.outcome, DiskFull)
-        self.harness.disk.run()
