@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -40,9 +41,19 @@ class RenderOutputTests(SynchronousTestCase):
         self.output = RenderOutput(AnonymousFile(), 1 << 20)
         self.told: list[str] = []
 
-    def is_closed(self) -> bool:
-        """Return whether the file is closed."""
+    def tearDown(self) -> None:
+        self.assertTrue(self.release())
+
+    def release(self) -> bool:
+        """Release the output as its render does, and return whether its file is closed."""
+        self.output.release()
         return open_descriptors() == self.before
+
+    def replace(self, *words: Any) -> RenderOutput:
+        """Replace the output with another one, and return it."""
+        self.output.release()
+        self.output = RenderOutput(AnonymousFile(), *words)
+        return self.output
 
     def follow(self, name: str = "a") -> Callable[[], None]:
         """Add a follower that records its name on every change."""
@@ -57,45 +68,37 @@ class RenderOutputTests(SynchronousTestCase):
     def test_growth(self) -> None:
         """Followers are notified when the file has grown, and only then."""
         leave = self.follow()
-        self.assertEqual((self.put(b""), self.told), (0, []))
-        self.assertEqual((self.put(b"abc"), self.told), (3, ["a"]))
-        self.assertEqual((self.put(b""), self.told), (3, ["a"]))
-        self.assertEqual((self.put(b"de"), self.output.size, self.told), (5, 5, ["a", "a"]))
+        for data, size, told in ((b"", 0, 0), (b"abc", 3, 1), (b"", 3, 1), (b"de", 5, 2)):
+            self.assertEqual((self.put(data), self.output.size), (size, size))
+            self.assertEqual(self.told, ["a"] * told)
         leave()
-        self.output.release()
 
     def test_reads(self) -> None:
         """Any range within the known size can be read; later bytes are not returned."""
         self.put(b"01234567")
         os.write(self.output.descriptor, b"not looked at")
-        for start, limit, data in (
-            (0, 3, b"012"),
-            (5, 3, b"567"),
-            (6, 99, b"67"),
-            (8, 1, b""),
-            (99, 9, b""),
-            (2, 0, b""),
-        ):
-            self.assertEqual(self.output.read(start, limit), data, (start, limit))
-        self.output.release()
+        ranges = {
+            (0, 3): b"012",
+            (5, 3): b"567",
+            (6, 99): b"67",
+            (8, 1): b"",
+            (99, 9): b"",
+            (2, 0): b"",
+        }
+        self.assertEqual(ranges, {each: self.output.read(*each) for each in ranges})
 
     def test_limit(self) -> None:
         """Readers receive no byte past the limit, and learn of it at once (D52)."""
-        limited = RenderOutput(AnonymousFile(), 5)
+        limited = self.replace(5)
         os.write(limited.descriptor, b"0123456789")
         refusal = self.assertRaises(OutputTooLarge, limited.update_size)
         self.assertEqual((5, refusal), (limited.size, limited.failure))
-        self.assertEqual(limited.read(0, 99), b"01234")
-        self.assertEqual(limited.read(5, 99), b"")
-        limited.release()
-        self.output.release()
+        self.assertEqual((limited.read(0, 99), limited.read(5, 99)), (b"01234", b""))
 
     def state(self, token: str, form: OutputForm, header_bytes: int = 0) -> RenderOutput:
         """Return an output whose header states its length."""
         stated = StatedLength(form, ENCODERS[token].length_header)
-        self.output.release()
-        self.output = RenderOutput(AnonymousFile(), 1 << 20, header_bytes, stated)
-        return self.output
+        return self.replace(1 << 20, header_bytes, stated)
 
     def test_stated_length(self) -> None:
         """Headers are changed before a reader or the store sees them, when audio follows (D57)."""
@@ -109,82 +112,68 @@ class RenderOutputTests(SynchronousTestCase):
         output.complete()
         self.assertEqual((output.read(42, 9), output.encoded_bytes), (b"audio", 47))
         leave()
-        output.release()
 
     def test_short_output(self) -> None:
         """The header of an output that is shorter than headers may be is changed at its end."""
         output = self.state("wav", OutputForm(1, 44100, 1, sample_bytes=1), 80)
-        header = b"RIFF\xff\xff\xff\xffWAVEdata\xff\xff\xff\xff"
-        self.put(header + b"x")
+        self.put(b"RIFF\xff\xff\xff\xffWAVEdata\xff\xff\xff\xffx")
         self.assertEqual(output.size, 0)
         output.complete()
         expected = b"RIFF\x1a\0\0\0WAVEfact\4\0\0\0\1\0\0\0data\1\0\0\0x\0"
         self.assertEqual(output.read(0, 99), expected)
-        output.release()
 
     def test_prefix(self) -> None:
-        """The encoder writes after the bytes that precede its output; they alone are no output."""
+        """The encoder writes after the bytes that precede its output; they alone are no output.
+
+        If they cannot be written, the render fails.
+        """
         form = OutputForm(44100, 44100, 2)
         output = self.state("mp3", form)
-        prefix = ENCODERS["mp3"].length_header.prefix(form)
+        stated = StatedLength(form, ENCODERS["mp3"].length_header)
         output.complete()
         self.assertEqual((output.size, output.encoded_bytes, output.has_audio), (0, 0, False))
         self.put(b"audio")
-        self.assertEqual(output.read(0, 9999), prefix + b"audio")
+        self.assertEqual(output.read(0, 9999), stated.header.prefix(form) + b"audio")
         self.assertEqual((output.encoded_bytes, output.has_audio), (5, True))
-        output.release()
-
-    def test_full_disk(self) -> None:
-        """If the length cannot be written, the render fails."""
-        form = OutputForm(44100, 44100, 2)
-        stated = StatedLength(form, ENCODERS["mp3"].length_header)
         scratch = AnonymousFile()
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, scratch.descriptor)
         os.close(full)
         self.assertRaises(RenderFailed, RenderOutput, scratch, 1 << 20, 0, stated)
         scratch.close()
-        self.output.release()
 
     def test_end(self) -> None:
         """Followers are notified of the end once; the first reported result is final."""
         for failure in (RenderTimeout(), None):
-            output = RenderOutput(AnonymousFile(), 1 << 20)
+            output = self.replace(1 << 20)
             self.told.clear()
-            leave = output.follow(lambda: self.told.append("a"))
+            leave = self.follow()
             output.end(failure)
             output.end()
             output.end(RenderFailed())
-            self.assertEqual((output.ended, output.failure), (True, failure))
-            self.assertEqual(self.told, ["a"])
+            self.assertEqual((output.ended, output.failure, self.told), (True, failure, ["a"]))
             leave()
-            output.release()
-        self.output.release()
 
     def test_closed_by_the_last(self) -> None:
-        """The file is closed when the render and the last reader have released it, in any order."""
-        first, second = self.follow(), self.follow()
-        first()
-        self.output.release()
-        self.put(b"abc")
-        self.assertEqual(self.output.read(0, 9), b"abc")
-        self.assertFalse(self.is_closed())
-        second()
-        self.assertTrue(self.is_closed())
+        """The file is closed when the render and the last reader have released it, in any order.
 
-    def test_leave_twice(self) -> None:
-        """A follower that is removed twice does not close the file before the render does."""
-        leave = self.follow()
-        leave()
-        leave()
+        A follower that leaves twice does not close it before the render does.
+        """
+        first, second = self.follow(), self.follow()
+        for _ in range(2):
+            first()
         self.put(b"abc")
-        self.assertEqual(self.told, [])
-        self.assertFalse(self.is_closed())
-        self.output.release()
-        self.assertTrue(self.is_closed())
+        self.assertEqual(self.told, ["a"])
+        self.assertFalse(self.release())
+        self.assertEqual(self.output.read(0, 9), b"abc")
+        second()
+        self.assertEqual(open_descriptors(), self.before)
 
     def test_removal_during_notification(self) -> None:
-        """Followers that are removed during a notification are not notified any more."""
+        """Followers that are removed during a notification are not notified any more.
+
+        The last reader may leave when it is notified of the end.
+        """
         leavers: list[Callable[[], None]] = []
 
         def leave_all() -> None:
@@ -192,49 +181,33 @@ class RenderOutputTests(SynchronousTestCase):
             for leave in leavers:
                 leave()
 
-        leavers.append(self.output.follow(leave_all))
-        leavers.append(self.follow("second"))
+        leavers += [self.output.follow(leave_all), self.follow("second")]
         self.put(b"abc")
         self.put(b"def")
         self.assertEqual(self.told, ["first"])
-        self.output.release()
-        self.assertTrue(self.is_closed())
+        leavers[:] = [self.output.follow(leave_all)]
+        self.output.end()
+        self.assertEqual(self.told, ["first"] * 2)
 
     def test_addition_during_notification(self) -> None:
-        """A follower that is added during a notification is first notified of the next change."""
+        """A follower that is added during a notification is first notified of the next change.
+
+        If a callable is added twice as a follower, each addition is removed separately.
+        """
         leavers: list[Callable[[], None]] = []
 
         def bring() -> None:
             if len(leavers) == 1:
-                leavers.append(self.follow("late"))
+                late = lambda: self.told.append("late")  # noqa: E731
+                leavers.extend(self.output.follow(late) for _ in range(2))
 
         leavers.append(self.output.follow(bring))
-        self.put(b"abc")
-        self.assertEqual(self.told, [])
-        self.put(b"def")
-        self.assertEqual(self.told, ["late"])
-        for leave in leavers:
-            leave()
-        self.output.release()
-
-    def test_everyone_leaves_at_the_end(self) -> None:
-        """If the last reader leaves when notified of the end, the render closes the file."""
-        leavers: list[Callable[[], None]] = []
-        leavers.append(self.output.follow(lambda: leavers[0]()))
-        self.output.end()
-        self.output.release()
-        self.assertTrue(self.is_closed())
-
-    def test_same_follower_twice(self) -> None:
-        """If a callable is added twice as a follower, each addition is removed separately."""
-        follower = lambda: self.told.append("a")  # noqa: E731
-        one, two = self.output.follow(follower), self.output.follow(follower)
-        one()
-        self.put(b"abc")
-        self.assertEqual(self.told, ["a"])
-        two()
-        self.output.release()
-        self.assertTrue(self.is_closed())
+        for told in (0, 2, 3):
+            self.put(b"abc")
+            self.assertEqual(self.told, ["late"] * told)
+            if told:
+                leavers.pop()()
+        leavers.pop()()
 
 
 class WatchTests(SynchronousTestCase):
