@@ -10,11 +10,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     EncryptedSource,
-    InvalidOptions,
-    NotFound,
-    NothingDecoded,
     RenderTimeout,
-    SourceTooLarge,
 )
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.render.job import Job
@@ -22,7 +18,6 @@ from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
-from tests.support.audio import silence, write_wav
 
 
 class PreparerTests(RenderCase):
@@ -44,22 +39,23 @@ class PreparerTests(RenderCase):
         return Deferred.fromCoroutine(find())
 
     def test_commands(self) -> None:
-        """The job has the command that a render runs; only the probe has been run."""
+        """The job has the command that a render runs; only the probe has been run.
+
+        If the filters need a length that the probe does not report, the source is measured.
+        """
         begun = self.begin("f:opus/t:1:2")
         self.harness.answer_probe()
         job = self.successResultOf(begun)
         _, encoder = self.harness.render("f:opus/t:1:2")
         self.assertEqual((job.pipeline.encoder, None), (encoder.arguments, job.measure))
-
-    def test_measured(self) -> None:
-        """If the filters need a length that the probe does not report, the source is measured."""
-        begun = self.begin("f:mp3/fade:0:1")
+        begun = self.begin("f:mp3/fade:0:1", b"b.wav")
         self.harness.answer_probe(duration=None)
-        self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")
-        self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
+        measuring = self.harness.encoder()
+        measuring.exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
         job = self.successResultOf(begun)
-        self.assertEqual(Decimal(4), job.source.probe.duration)
-        self.assertEqual(self.harness.spawner.children[-1].arguments, job.measure)
+        self.assertEqual(
+            (Decimal(4), measuring.arguments), (job.source.probe.duration, job.measure)
+        )
         self.assertIn("ss=132300", " ".join(job.pipeline.encoder))
 
     def test_decoder(self) -> None:
@@ -84,24 +80,3 @@ class PreparerTests(RenderCase):
                 self.failureResultOf(begun, EncryptedSource)
             else:
                 self.successResultOf(begun)
-
-    def test_refusals(self) -> None:
-        """Preparation fails with the same errors as a render, and then closes the source."""
-        self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
-        self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
-        self.harness.sources.content = write_wav(silence(44100, 239, 2))
-        begun = self.begin("t:99")
-        self.harness.answer_probe()
-        self.failureResultOf(begun, InvalidOptions)
-        self.harness.sources.content = b""
-        begun = self.begin("fade:0:1")
-        self.harness.answer_probe(duration=None)
-        self.harness.encoder().exit_and_end(stdout=b"total_size=0\nprogress=end\n")
-        self.failureResultOf(begun, NothingDecoded)
-        self.harness.sources.slow = True
-        begun = self.begin()
-        self.harness.answer_probe()
-        fetching = self.harness.sources.opened[-1].fetching
-        assert fetching is not None
-        fetching.errback(RenderTimeout())
-        self.failureResultOf(begun, RenderTimeout)

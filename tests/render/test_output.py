@@ -257,17 +257,6 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual(b"some words", self.successResultOf(watching))
         self.assertEqual([], self.clock.getDelayedCalls())
 
-    def test_too_large(self) -> None:
-        """The encoder is stopped at the limit; readers do not wait for its end."""
-        watching = self.watch()
-        self.spawner.last.write_stdout(b"x" * 1001)
-        self.clock.advance(0.01)
-        self.assertEqual(["TERM"], self.spawner.last.signals)
-        self.assertNoResult(watching)
-        self.assertIsInstance(self.output.failure, OutputTooLarge)
-        self.spawner.last.exit_and_end()
-        self.refused(watching, OutputTooLarge)
-
     def test_irregular(self) -> None:
         """An encoder is stopped at a sample that is no audio, before its output is checked."""
         watching = self.watch()

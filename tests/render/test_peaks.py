@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-from twisted.internet.defer import CancelledError
-
 from audioproxy.errors import NothingDecoded, OutputTooLarge, RenderFailed, UndecodableSource
 from tests.render.harness import HEADERS
 from tests.render.test_render import INVALID, PEAKS, RenderCase
@@ -88,16 +86,3 @@ class PeaksTests(RenderCase):
             self.harness.threads.run()
             self.assertFalse(client.output_started or joined.output_started)
             self.assert_refused(refusal)
-
-    def test_abandoned(self) -> None:
-        """Without a store, an abandoned waveform holds its slot until its thread ends (D36)."""
-        self.make(stored=False)
-        client, encoder = self.harness.render(PEAKS)
-        encoder.write_stdout(FRAMES)
-        client.disconnect()
-        self.assertEqual(encoder.signals, ["TERM"])
-        encoder.exit_and_end(signal=15)
-        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
-        self.harness.threads.run()
-        self.assertIsInstance(client.outcome, CancelledError)
-        self.assert_released()

@@ -26,6 +26,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.files.streams import ConsumerGone
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.render.render import TRANSITIONS, State
@@ -766,21 +767,50 @@ class LeavingTests(RenderCase):
                 self.assertEqual((back.started, back.data), (False, b"abcdef"))
 
     def test_without_a_store(self) -> None:
-        """Without a store, an abandoned encoder is stopped; its exit frees the slot (D36).
+        """Without a store, an abandoned render is stopped in each pass, and is counted (D36).
 
-        The last client may disconnect at any moment, also on its first byte.
+        Its slot and its source are held until its child, which may ignore SIGTERM, and the thread
+        of a waveform have ended. The last client may disconnect on its first byte.
         """
-        for said, at_once in ((b"", False), (b"abc", False), (b"abc", True)):
-            self.make(stored=False)
-            client, encoder = self.harness.render()
+        for options, duration, seconds, said, at_once in (
+            ("", "10", 0, b"", False),
+            ("", "10", 1, b"abc", False),
+            ("", "10", 3, b"abc", False),
+            ("", "10", 0, b"abc", True),
+            ("fade:0:1", None, 0, b"", False),
+            ("t:5", "10", 0, b"", False),
+            (PEAKS, "10", 0, b"abcd", False),
+        ):
+            self.make(stored=False, timeout=2.5)
+            client = self.harness.start_probed(options, duration=duration)
+            if options == "t:5":
+                self.harness.encoder().exit_and_end(1, stderr=b"Empty output")
             if at_once:
                 client.consumer.on_write = client.consumer.disconnect
             self.harness.write_output(said)
             if not at_once:
                 client.disconnect()
-            self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM"], 1))
-            self.assertEqual(self.harness.sources.held, 1)
-            encoder.exit_and_end(signal=15)
+            self.harness.clock.pump([seconds / 2] * 2)
+            signals = ["TERM", "KILL"] if seconds > 2 else ["TERM"]
+            self.assertEqual(self.harness.encoder().signals, signals)
+            held = {"renders_running": 1, "render_slots_held": 1}
+            self.assertEqual((self.counts.changes, self.harness.sources.held), (held, 1))
+            self.harness.encoder().exit_and_end(signal=15)
+            if options == PEAKS:
+                self.assertEqual((self.counts.changes, self.harness.sources.held), (held, 1))
+                self.harness.threads.run()
+            self.assertIsInstance(
+                client.outcome, ConsumerGone if client.output_started else CancelledError
+            )
+            form = "peaks" if options == PEAKS else "mp3"
+            self.assertEqual(
+                self.counts.changes,
+                {
+                    f"renders_total {form} cancelled": 1,
+                    f"render_duration_seconds_count {form} cancelled": 1,
+                    f"render_duration_seconds_sum {form} cancelled": round(seconds + 0.03, 9),
+                },
+            )
             self.assert_released()
 
     def test_before_the_slot(self) -> None:
