@@ -17,6 +17,7 @@ from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
+from tests.render.test_failures_live import until_scraped
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
@@ -206,7 +207,7 @@ class ProxyTests(RemoteCase):
 class LargeHitTests(RemoteCase):
     """Large hits, and clients that stop reading."""
 
-    SIZE = 48 * MEBIBYTE
+    SIZE = 32 * MEBIBYTE
 
     async def test_stalled_client(self) -> None:
         """A hit is read from the store no faster than the client reads it (D38).
@@ -256,20 +257,19 @@ class MultipartTests(RemoteCase):
         self.patch(registry_module, "_LINGER", 0.05)
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))
-        path, name = (
-            self.url("long.flac", f"{LARGE}/dl:a.wav"),
-            "variant_store_write_failures_total",
-        )
+        path = self.url("long.flac", f"{LARGE}/dl:a.wav")
+        name = "variant_store_write_failures_total"
         store.rule = lambda request: ABORTED if "partNumber=2" in request.target else PASS
         before = await scrape(service.metrics_port)
         response = await fetch(service.port, path)
         self.assertTrue(response.complete)
         await until(lambda: store.requests[-1].method == "DELETE", "the parts to be removed")
-        while name not in (
-            counted := counter_increases(before, await scrape(service.metrics_port))
-        ):
-            pass
-        self.assertEqual(1, counted[name])
+        counted = await until_scraped(
+            service.metrics_port,
+            lambda series: name in counter_increases(before, series),
+            "the failure to be counted",
+        )
+        self.assertEqual(1, counter_increases(before, counted)[name])
         self.assertEqual([], self.server.uploads(self.variants))
         self.assertEqual([], self.stored())
 

@@ -15,6 +15,7 @@ from audioproxy.http_client import client as client_module
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
+from tests.render.test_failures_live import until_scraped
 from tests.support.http import Log, Response
 from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
@@ -149,10 +150,12 @@ class WriteBackTests(OutageCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(b"MISS", response["x-audio-proxy"])
         await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
-        while FAILURES not in (
-            counted := counter_increases(before, await scrape(self.service.metrics_port))
-        ):
-            pass
+        series = await until_scraped(
+            self.service.metrics_port,
+            lambda series: FAILURES in counter_increases(before, series),
+            "the failure to be counted",
+        )
+        counted = counter_increases(before, series)
         self.assertEqual(1, counted[FAILURES])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
         failed = [text for text in self.warnings() if text.startswith("write-back of ")]
