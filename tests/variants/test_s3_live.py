@@ -121,87 +121,52 @@ class StoredTests(RemoteCase):
 class ProxyTests(RemoteCase):
     """Hits in proxy mode (AP_SERVE_MODE=proxy)."""
 
-    async def setUp(self) -> None:
-        await super().setUp()
-        self.put("a.flac", short_flac())
-        self.source, self.store = self.relay(), self.relay()
-        self.service = await self.boot(
-            source_s3=self.s3(self.source), variant_s3=self.s3(self.store)
-        )
-        self.path = self.url("a.flac", "f:mp3/dl:a.mp3")
-        self.miss = await self.fetch()
-        await until_hit(self.service.port, self.path)
-
-    async def fetch(self, method: bytes = b"GET", **headers: bytes) -> Response:
-        """Request the variant."""
-        return await fetch(self.service.port, self.path, method, x_request_id=b"same", **headers)
-
     async def test_hit(self) -> None:
         """A hit sends a lookup and a read to the store, and nothing to the source.
 
         HEAD of a hit returns the headers of GET, ignores Range and does not read the object.
-        Ranges get 206 or 416 with the right bytes.
+        Ranges get 206 with the right bytes.
         """
-        body, size = self.miss.body, len(self.miss.body)
-        self.source.requests.clear()
-        self.store.requests.clear()
-        before = await scrape(self.service.metrics_port)
-        hit = await self.fetch()
-        counted = counter_increases(before, await scrape(self.service.metrics_port))
+        self.put("a.flac", short_flac())
+        source, store = self.relay(), self.relay()
+        service = await self.boot(source_s3=self.s3(source), variant_s3=self.s3(store))
+        path = self.url("a.flac", "f:mp3/dl:a.mp3")
+
+        async def request(method: bytes = b"GET", **headers: bytes) -> Response:
+            return await fetch(service.port, path, method, x_request_id=b"same", **headers)
+
+        miss = await request()
+        await until_hit(service.port, path)
+        body, size = miss.body, len(miss.body)
+        source.requests.clear()
+        store.requests.clear()
+        before = await scrape(service.metrics_port)
+        hit = await request()
+        counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
         self.assertEqual(
             [("GET", "bytes=0-0"), ("GET", f"bytes=0-{size - 1}")],
-            [(request.method, request.headers["range"]) for request in self.store.requests],
+            [(received.method, received.headers["range"]) for received in store.requests],
         )
         self.assertEqual((200, True), (hit.status, hit.complete))
-        self.assertEqual(body_and_headers(self.miss), body_and_headers(hit))
+        self.assertEqual(body_and_headers(miss), body_and_headers(hit))
         self.assertEqual((b"HIT", b"bytes"), (hit["x-audio-proxy"], hit["accept-ranges"]))
         self.assertEqual(b"%d" % size, hit["content-length"])
-        head = await self.fetch(b"HEAD", range=b"bytes=0-9")
+        head = await request(b"HEAD", range=b"bytes=0-9")
         self.assertEqual((200, b""), (head.status, head.body))
         self.assertEqual(hit.headers_without_date, head.headers_without_date)
-        self.assertEqual("bytes=0-0", self.store.requests[-1].headers["range"])
-        self.assertEqual(3, len(self.store.requests))
-        self.assertEqual([], self.source.requests)
+        self.assertEqual("bytes=0-0", store.requests[-1].headers["range"])
+        self.assertEqual((3, []), (len(store.requests), source.requests))
         for sent, start, stop in (
             (b"bytes=100-1099", 100, 1100),
             (b"bytes=-5", size - 5, size),
             (b"bytes=10-99999999", 10, size),
         ):
-            part = await self.fetch(range=sent, if_range=self.miss["etag"] or b"")
+            part = await request(range=sent, if_range=miss["etag"] or b"")
             self.assertEqual((206, True, body[start:stop]), (part.status, part.complete, part.body))
             self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
             self.assertEqual(b"%d" % (stop - start), part["content-length"])
-            self.assertEqual(body_and_headers(self.miss)[1:], body_and_headers(part)[1:])
-        whole = await self.fetch(range=b"bytes=0-1", if_range=b'"another"')
-        self.assertEqual((200, body), (whole.status, whole.body))
-        beyond = await self.fetch(range=b"bytes=%d-" % size)
-        self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
-        self.assertEqual(b"bytes */%d" % size, beyond["content-range"])
-
-    async def test_replaced_while_it_is_read(self) -> None:
-        """A variant replaced between lookup and read is looked up once more.
-
-        If it was replaced again, the response is a 502, and never a mix of two objects.
-        """
-        objects: list[bytes] = []
-
-        def replace(request: ReceivedRequest) -> RequestAction:
-            if request.headers["range"] != "bytes=0-0" and objects:
-                self.server.put(self.variants, key_of(self.miss), objects.pop())
-            return PASS
-
-        self.store.rule = replace
-        objects.append(b"once" * 1000)
-        self.assertEqual(b"once" * 1000, (await self.fetch()).body)
-        objects.extend((b"another" * 1000, b"twice" * 1000))
-        response = await self.fetch()
-        self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
-        self.assertEqual(b"no-store", response["cache-control"])
-        for name in ("etag", "x-audio-proxy", "accept-ranges", "content-disposition"):
-            self.assertIsNone(response[name], name)
-        self.store.rule = lambda request: PASS
-        self.assertEqual(b"another" * 1000, (await self.fetch()).body)
+            self.assertEqual(body_and_headers(miss)[1:], body_and_headers(part)[1:])
 
 
 class LargeHitTests(RemoteCase):
@@ -348,31 +313,13 @@ class RedirectTests(RemoteCase):
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
 
     async def test_exp(self) -> None:
-        """Presigned URLs expire no later than ``exp``, and the store refuses them afterwards.
-
-        During the second that ``exp`` names, the service sends the variant instead of a 302 (D14).
-        """
+        """Presigned URLs expire no later than ``exp``, and the store refuses them afterwards."""
         now = int(time.time())
-        clock = SimpleNamespace(time=lambda: now + 0.9)
-        self.patch(service_module, "time", clock)
-        port, miss = await self.start_with_variant("f:mp3", presign_ttl=100)
-
-        async def fetch_expiring(left: int, **headers: bytes) -> Response:
-            path = self.url("a.flac", f"exp:{now + left}")
-            response: Response = await fetch(port, path, **headers)
-            return response
-
+        self.patch(service_module, "time", SimpleNamespace(time=lambda: now + 0.9))
+        port, _ = await self.start_with_variant("f:mp3", presign_ttl=100)
         for left, expires in ((101, 100), (99, 99), (1, 1)):
-            hit = await fetch_expiring(left)
+            hit = await fetch(port, self.url("a.flac", f"exp:{now + left}"))
             self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
             location = (hit["location"] or b"").decode()
             self.assertIn(f"X-Amz-Expires={expires}&", location)
-        last = await fetch_expiring(0)
-        self.assertEqual((200, miss.body, None), (last.status, last.body, last["location"]))
-        self.assertEqual(b"HIT", last["x-audio-proxy"])
-        self.assertIn(b"max-age=0,", last["cache-control"] or b"")
-        part = await fetch_expiring(0, range=b"bytes=1-2")
-        self.assertEqual((206, miss.body[1:3]), (part.status, part.body))
-        late = await fetch_expiring(-1)
-        self.assertEqual((410, "expired"), (late.status, late.error))
         await until(lambda: self.server.fetch(location).status == 403, "the URL to expire")

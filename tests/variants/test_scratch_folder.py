@@ -75,25 +75,21 @@ class NamedFileTests(DescriptorCase):
         self.path = self.parent / "a"
 
     def test_removed(self) -> None:
-        """A named file is removed when it is closed; closing twice is harmless."""
+        """A named file is removed when it is closed, once or twice.
+
+        After a rename, neither the new nor the old name is removed. No existing file is opened.
+        """
         made = NamedFile(str(self.path))
         self.assertTrue(self.path.exists())
         made.close()
         made.close()
         self.assertFalse(self.path.exists())
-
-    def test_moved(self) -> None:
-        """After a rename, closing a named file removes neither the new nor the old name."""
         made = NamedFile(str(self.path))
         self.path.rename(self.parent / "b")
         made.moved()
         self.path.write_bytes(b"other")
         made.close()
         self.assertEqual(sorted(os.listdir(self.parent)), ["a", "b"])
-
-    def test_never_another_file(self) -> None:
-        """Creating a named file never opens an existing file."""
-        self.path.write_bytes(b"other")
         self.assertRaises(FileExistsError, NamedFile, str(self.path))
         self.assertEqual(self.path.read_bytes(), b"other")
 
@@ -119,26 +115,23 @@ class ScratchFolderTests(DescriptorCase):
         return folder
 
     def test_open_and_close(self) -> None:
-        """An open folder creates new files; closing the folder, once or twice, removes all."""
-        folder = self.open()
-        files = [folder.create() for _ in range(3)]
-        paths = {str(made.path) for made in files}
-        self.assertEqual([Path(path).read_bytes() for path in paths], [b""] * 3)
-        folder.close()
-        folder.close()
-        self.assertEqual(os.listdir(self.parent), [])
-        for made in files:
-            made.close()
+        """An open folder creates new files; closing the folder, once or twice, removes all.
 
-    def test_not_open(self) -> None:
-        """Files are created in an open folder only; a closed folder can be opened again."""
+        Files are created in an open folder only; a closed folder can be opened again.
+        """
         folder = ScratchFolder(str(self.parent))
         self.assertRaises(OSError, folder.create)
         folder.close()
         for _ in range(2):
             folder.open()
-            folder.create().close()
+            files = [folder.create() for _ in range(3)]
+            paths = {str(made.path) for made in files}
+            self.assertEqual([Path(path).read_bytes() for path in paths], [b""] * 3)
             folder.close()
+            folder.close()
+            self.assertEqual(os.listdir(self.parent), [])
+            for made in files:
+                made.close()
             self.assertRaises(OSError, folder.create)
 
     def test_leftovers(self) -> None:
@@ -190,22 +183,34 @@ class ScratchFolderTests(DescriptorCase):
         made.close()
         folder.close()
 
-    def test_no_locks(self) -> None:
-        """If the file system refuses locks, opening the folder fails and leaves nothing behind."""
+    def test_cannot_be_opened(self) -> None:
+        """If the folder cannot be created, no file, lock or descriptor is left.
 
-        def refuse(lock: int, operation: int) -> None:
-            raise OSError(errno.ENOLCK, "No locks available")
+        Only the path's last folder is created, never the mount point of an unmounted disk.
+        """
 
-        self.patch(scratch_folder_module.fcntl, "flock", refuse)
-        self.assertRaises(OSError, ScratchFolder(str(self.parent)).open)
-        self.assertEqual([], os.listdir(self.parent))
+        def refuse(path: str, *_: object) -> None:
+            if path != str(self.parent):
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    def test_not_a_folder(self) -> None:
-        """If the parent is a file, opening the folder raises OSError and leaves nothing open."""
+        folder = ScratchFolder(str(self.parent / "b"))
+        self.assertRaises(FileNotFoundError, folder.open)
+        self.assertFalse(self.parent.exists())
         self.parent.write_bytes(b"")
         folder = ScratchFolder(str(self.parent))
         self.assertRaises(OSError, folder.open)
         folder.close()
+        self.parent.unlink()
+        # No other file is touched.
+        Path("None.lock").touch()
+        for module, call in ((fcntl, "flock"), (os, "mkdir")):
+            patched = self.patch(module, call, refuse)
+            folder = ScratchFolder(str(self.parent))
+            self.assertRaises(OSError, folder.open)
+            folder.close()
+            patched.restore()
+            self.assertEqual([], os.listdir(self.parent))
+        Path("None.lock").unlink()
 
     def test_removed_while_open(self) -> None:
         """A folder that is removed while it is open is created again when needed."""
@@ -246,25 +251,3 @@ class ScratchFolderTests(DescriptorCase):
         again.open()
         again.close()
         self.assertEqual(os.listdir(store / "scratch"), [])
-
-    def test_no_grandparent(self) -> None:
-        """Only the path's last folder is created, never the mount point of an unmounted disk."""
-        folder = ScratchFolder(str(self.parent / "b"))
-        self.assertRaises(FileNotFoundError, folder.open)
-        self.assertFalse(self.parent.exists())
-
-    def test_half_open(self) -> None:
-        """If the folder cannot be created, no lock is left and no other file is touched."""
-
-        def refuse(path: str) -> None:
-            if path != str(self.parent):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-        folder = ScratchFolder(str(self.parent))
-        self.parent.mkdir()
-        self.patch(scratch_folder_module.os, "mkdir", refuse)
-        Path("None.lock").touch()
-        self.assertRaises(OSError, folder.open)
-        folder.close()
-        self.assertEqual(os.listdir(self.parent), [])
-        Path("None.lock").unlink()
