@@ -569,9 +569,9 @@ class SharedLookupTests(CommitCase):
 
     def test_not_remembered(self) -> None:
         """Each lookup finds what the bucket has now: an object that is deleted is not found."""
-        self.assertIsNotNone(self.looked_up(reply(200, length=5)))
-        self.assertIsNone(self.looked_up(reply(404)))
-        self.assertIsNotNone(self.looked_up(reply(200, length=6)))
+        for response, size in ((reply(200, length=5), 5), (reply(404), None)) * 2:
+            found = self.looked_up(response)
+            self.assertEqual(found and found.size, size)
 
     def test_commit(self) -> None:
         """A lookup that began before a commit is not shared with requests after the commit.
