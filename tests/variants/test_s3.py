@@ -33,7 +33,7 @@ from audioproxy.s3.objects import (
     StoreObject,
     WrongEndpoint,
 )
-from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
+from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
@@ -136,24 +136,34 @@ class OpenTests(VariantCase):
     """`S3VariantStore.open`"""
 
     def test_store_check(self) -> None:
-        """At boot, the service writes, finds and removes one empty object in the bucket.
+        """At boot, the service writes, finds and removes one object in the bucket.
 
-        Each boot uses another name, so that nodes do not remove each other's objects.
+        It has the given content, and exists until ``inspect`` has returned. Each boot uses another
+        name, so that nodes do not remove each other's objects.
         """
+        inspected: list[tuple[str, list[str]]] = []
+
+        async def inspect(proof: StoreObject) -> None:
+            inspected.append((proof.url, [request.method for request in self.network.requests]))
+
         targets = set()
-        for _ in range(2):
+        for content, arguments in ((b"", ()), (b"content", (b"content", inspect))):
             self.network.requests.clear()
             self.network.scripts += WRITABLE
-            self.result_of(self.variants.open())
+            self.result_of(self.variants.open(*arguments))
             put, head, delete = self.network.requests
             self.assertEqual((put.method, head.method, delete.method), ("PUT", "GET", "DELETE"))
             self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
             self.assertEqual((head.target, delete.target), (put.target, put.target))
-            self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
-            self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY_SHA256)
+            self.assertEqual(
+                (put.body, put.headers["content-length"]), (content, str(len(content)))
+            )
+            digest = hashlib.sha256(content).hexdigest()
+            self.assertEqual(put.headers["x-amz-content-sha256"], digest)
             self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
             targets.add(put.target)
         self.assertEqual(len(targets), 2)
+        self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "GET"])], inspected)
 
     def test_refusals(self) -> None:
         """The boot error names the failed step, the store's response and what is required.
@@ -215,21 +225,6 @@ class OpenTests(VariantCase):
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
         self.assertRaises(Missing, self.make, store=store, bucket="my_bucket")
-
-    def test_inspect(self) -> None:
-        """The object has the given content, and exists until ``inspect`` has returned."""
-        inspected: list[tuple[str, list[str]]] = []
-
-        async def inspect(proof: StoreObject) -> None:
-            inspected.append((proof.url, [request.method for request in self.network.requests]))
-
-        self.network.scripts += WRITABLE
-        self.result_of(self.variants.open(b"content", inspect))
-        put, _, delete = self.network.requests
-        self.assertEqual((put.body, delete.method), (b"content", "DELETE"))
-        self.assertTrue(is_signed(put, SECRET))
-        self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
-        self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "GET"])], inspected)
 
 
 class LookupTests(VariantCase):
@@ -524,7 +519,7 @@ class CommitTests(CommitCase):
     def test_cancelled(self) -> None:
         """A cancelled commit waits for the thread that reads the file, and sends no request.
 
-        Later, it aborts its request, so that no object is created.
+        Later, it aborts its request, so that no object is created. Before a retry it ends at once.
         """
         scratch = self.create(b"hello")
         committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
@@ -540,6 +535,13 @@ class CommitTests(CommitCase):
         self.network.run()
         self.exactly(committing, CancelledError)
         self.assertTrue(self.network.peers[-1].aborted)
+        self.network.requests.clear()
+        self.network.scripts.append(reply(503))
+        committing = self.commit()
+        committing.cancel()
+        self.exactly(committing, CancelledError)
+        self.network.advance(60)
+        self.assertEqual(len(self.network.requests), 1)
 
 
 class SharedLookupTests(CommitCase):
@@ -555,10 +557,13 @@ class SharedLookupTests(CommitCase):
         self.network.run()
 
     def test_shared(self) -> None:
-        """Lookups of one key share one request to the bucket; other keys have their own."""
+        """Lookups of one key share one request to the bucket; other keys have their own.
+
+        A failure reaches all requests that share the lookup, and is logged once.
+        """
         lookups = [self.look_up(), self.look_up()]
-        other = self.look_up("o" * 43)
-        self.assertEqual(len(self.network.requests), 2)
+        other, broken = self.look_up("o" * 43), [self.look_up("b" * 43) for _ in range(2)]
+        self.assertEqual(len(self.network.requests), 3)
         self.answer_request(0, reply(200, length=5))
         for looking in lookups:
             found = self.successResultOf(looking)
@@ -566,6 +571,11 @@ class SharedLookupTests(CommitCase):
             self.assertEqual(found.size, 5)
         self.answer_request(1, reply(404))
         self.assertIsNone(self.successResultOf(other))
+        self.network.scripts.append(reply(503))
+        self.answer_request(2, reply(503))
+        for looking in broken:
+            self.exactly(looking, UpstreamUnavailable)
+        self.assertEqual(self.lines(), ["a lookup in the variant store failed: status 503"])
 
     def test_not_remembered(self) -> None:
         """Each lookup finds what the bucket has now: an object that is deleted is not found."""
@@ -598,15 +608,6 @@ class SharedLookupTests(CommitCase):
                 self.exactly(committing, Denied)
             self.tearDown()
             self.setUp()
-
-    def test_broken(self) -> None:
-        """A failure reaches all requests that share the lookup, and is logged once."""
-        lookups = [self.look_up(), self.look_up()]
-        self.network.scripts.append(reply(503))
-        self.answer_request(0, reply(503))
-        for looking in lookups:
-            self.exactly(looking, UpstreamUnavailable)
-        self.assertEqual(self.lines(), ["a lookup in the variant store failed: status 503"])
 
     def test_cancelled(self) -> None:
         """The request to the bucket is aborted when the last of its lookups is cancelled."""
@@ -678,15 +679,6 @@ class RetryTests(CommitCase):
         self.successResultOf(committing)
         methods = [each.method for each in self.network.requests]
         self.assertEqual(methods, ["POST", "PUT", "DELETE", "POST", "PUT", "PUT", "POST"])
-
-    def test_cancelled_in_between(self) -> None:
-        """A commit that is cancelled before its retry ends at once."""
-        self.network.scripts.append(reply(503))
-        committing = self.commit()
-        committing.cancel()
-        self.exactly(committing, CancelledError)
-        self.network.advance(60)
-        self.assertEqual(len(self.network.requests), 1)
 
 
 class CreateTests(CommitCase):

@@ -172,7 +172,7 @@ class ProxyTests(RemoteCase):
 class LargeHitTests(RemoteCase):
     """Large hits, and clients that stop reading."""
 
-    SIZE = 32 * MEBIBYTE
+    SIZE = 48 * MEBIBYTE
 
     async def test_stalled_client(self) -> None:
         """A hit is read from the store no faster than the client reads it (D38).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from twisted.logger import LogLevel, formatEvent
@@ -26,7 +25,6 @@ from tests.support.remote import (
 from tests.support.service import (
     Client,
     counter_increases,
-    encoders,
     fetch,
     long_flac,
     scrape,
@@ -137,11 +135,10 @@ class WriteBackTests(OutageCase):
         Once the store is back, the next request renders the variant again and stores it.
         """
         before = await scrape(self.service.metrics_port)
+        # No upload can end before the store closes.
+        self.store.rule = lambda request: HOLD if request.method == "PUT" else PASS
         client, path = await self.start_render()
-        (encoder,) = encoders()
-        os.kill(encoder, signal.SIGSTOP)
         await self.store.close()
-        os.kill(encoder, signal.SIGCONT)
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(b"MISS", response["x-audio-proxy"])
@@ -160,6 +157,7 @@ class WriteBackTests(OutageCase):
         )
         self.assertEqual(1, len(failed))
         self.assert_unavailable(await fetch(self.port, path))
+        self.store.release()
         self.store.open()
         again = await until_miss(self.port, path)
         self.assertEqual(body_and_headers(response), body_and_headers(again))
@@ -180,11 +178,12 @@ class WriteBackTests(OutageCase):
         self.store.rule = lose
         client, _ = await self.start_render()
         response = await client.end()
-        for _ in range(2):
-            await until(lambda: self.store.stalled, "the upload")
+        for number in (1, 2):
+            await until(
+                lambda number=number: len(tries) == number and self.store.stalled, "the upload"
+            )
             self.assertEqual([], self.stored())
             self.store.reset_all()
-            await until(lambda: not self.store.stalled, "the connection to close")
         await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
         self.assertEqual(2, len(tries))
         self.assertEqual([], self.stored())
