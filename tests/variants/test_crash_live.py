@@ -284,11 +284,8 @@ class HungDiskTests(ScriptedEncoderCase):
         self.log = Log()
         self.addCleanup(self.log.start())
 
-    def make_blocking_calls(self, clock: Any, in_thread: ThreadRunner, *most: int) -> BlockingCalls:
+    def make_blocking_calls(self, _: object, in_thread: ThreadRunner, *most: int) -> BlockingCalls:
         """Return the runner of the store's calls, and record those that have not returned."""
-        if most:
-            # Lookups alone have a limit of their own, and the time of the service.
-            return BlockingCalls(clock, in_thread, *most)
 
         def run(work: Callable[[], Any]) -> Deferred[Any]:
             running = in_thread(work)
@@ -300,7 +297,7 @@ class HungDiskTests(ScriptedEncoderCase):
 
             return running.addBoth(remove)
 
-        return BlockingCalls(self.disk_clock, run)
+        return BlockingCalls(self.disk_clock, run, *most)
 
     async def until_returned(self) -> None:
         """Wait until all calls of the store have returned."""
