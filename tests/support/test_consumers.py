@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.consumers import FakeConsumer
-
-
-class Producer:
-    """Producer that records its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def pauseProducing(self) -> None:
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.calls.append("resume")
-
-    def stopProducing(self) -> None:
-        self.calls.append("stop")
 
 
 class FakeConsumerTests(SynchronousTestCase):
@@ -28,17 +15,21 @@ class FakeConsumerTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.consumer = FakeConsumer(capacity=3)
-        self.producer = Producer()
+        self.calls: list[str] = []
+        names = ("pauseProducing", "resumeProducing", "stopProducing")
+        self.producer = SimpleNamespace(
+            **{each: partial(self.calls.append, each) for each in names}
+        )
 
     def test_pauses(self) -> None:
         """Each write over the capacity pauses the producer, and `drain` resumes it."""
         self.consumer.registerProducer(self.producer, True)
         for data in (b"abc", b"d", b"e"):
             self.consumer.write(data)
-        self.assertEqual(self.producer.calls, ["pause", "pause"])
+        self.assertEqual(self.calls, ["pauseProducing"] * 2)
         self.consumer.drain()
         self.consumer.write(b"fgh")
-        self.assertEqual(self.producer.calls, ["pause", "pause", "resume"])
+        self.assertEqual(self.calls, ["pauseProducing"] * 2 + ["resumeProducing"])
         self.assertEqual((bytes(self.consumer.data), self.consumer.writes[0]), (b"abcdefgh", 3))
 
     def test_hangs_up(self) -> None:
@@ -47,7 +38,7 @@ class FakeConsumerTests(SynchronousTestCase):
         self.consumer.disconnect()
         self.consumer.disconnect()
         self.consumer.drain()
-        self.assertEqual(self.producer.calls, ["stop"])
+        self.assertEqual(self.calls, ["stopProducing"])
 
     def test_forbids(self) -> None:
         """The consumer rejects misuse that a real one would ignore or fail on."""
