@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from audioproxy.errors import NothingDecoded, OutputTooLarge, RenderFailed, UndecodableSource
+from audioproxy.errors import OutputTooLarge
 from tests.render.harness import HEADERS
-from tests.render.test_render import INVALID, PEAKS, RenderCase
+from tests.render.test_render import PEAKS, RenderCase
 from tests.support.waveforms import parse_waveform
 
 FRAMES = struct.pack("<8h", 1, 3, -5, -5, 30, 10, 7, 8)
@@ -67,22 +67,3 @@ class PeaksTests(RenderCase):
                 self.assertEqual((client.outcome, self.harness.stored()), ("whole", client.data))
         self.assertFalse(client.output_started)
         self.assert_refused(OutputTooLarge)
-
-    def test_encoder(self) -> None:
-        """If the encoder fails, all clients are refused without a byte of the waveform.
-
-        A waveform without a decodable frame is a 415, whatever ffmpeg's exit status is.
-        """
-        for stdout, stderr, code, refusal in (
-            (FRAMES, INVALID, 1, UndecodableSource),
-            (FRAMES, b"Conversion failed!", 1, RenderFailed),
-            (b"", b"", 0, NothingDecoded),
-            (b"", b"Empty output", 1, NothingDecoded),
-        ):
-            self.make()
-            client, encoder = self.harness.render(PEAKS)
-            joined = self.harness.start_client(PEAKS)
-            encoder.exit_and_end(code, stdout=stdout, stderr=stderr)
-            self.harness.threads.run()
-            self.assertFalse(client.output_started or joined.output_started)
-            self.assert_refused(refusal)

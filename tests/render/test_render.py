@@ -417,24 +417,31 @@ class RefusalTests(RenderCase):
     def test_encoder(self) -> None:
         """An encoder that fails, before the first byte or after it, fails all clients.
 
-        A source without a decodable sample is a 415, even if ffmpeg exits with 0. Without ffmpeg a
-        render is a 500 (D34).
+        A source without a decodable sample is a 415, even if ffmpeg exits with 0. No client gets a
+        byte of a waveform. Without ffmpeg a render is a 500 (D34).
         """
-        for said, code, stderr, refusal in (
-            (b"", 1, INVALID, UndecodableSource),
-            (b"x" * 9999, 1, INVALID, UndecodableSource),
-            (b"", 1, b"https://a.test/b: Server returned 404 Not Found", NotFound),
-            (b"", 1, b"https://a.test/b: Connection reset by peer", UpstreamUnavailable),
-            (b"", 1, b"", RenderFailed),
-            (b"x" * 9999, 1, b"No space left on device", DiskFull),
-            (b"h" * ENCODERS["flac"].header_bytes, 0, b"", NothingDecoded),
+        for options, said, code, stderr, refusal in (
+            ("f:flac", b"", 1, INVALID, UndecodableSource),
+            ("f:flac", b"x" * 9999, 1, INVALID, UndecodableSource),
+            ("f:flac", b"", 1, b"https://a.test/b: Server returned 404 Not Found", NotFound),
+            ("f:flac", b"", 1, b"https://a.test/b: Connection reset by peer", UpstreamUnavailable),
+            ("f:flac", b"", 1, b"", RenderFailed),
+            ("f:flac", b"x" * 9999, 1, b"No space left on device", DiskFull),
+            ("f:flac", b"h" * ENCODERS["flac"].header_bytes, 0, b"", NothingDecoded),
+            (PEAKS, b"x" * 9998, 1, INVALID, UndecodableSource),
+            (PEAKS, b"x" * 9998, 1, b"Conversion failed!", RenderFailed),
+            (PEAKS, b"", 0, b"", NothingDecoded),
+            (PEAKS, b"", 1, b"Empty output", NothingDecoded),
         ):
             self.make()
-            client, encoder = self.harness.render("f:flac")
-            self.harness.start_client("f:flac")
+            client, encoder = self.harness.render(options)
+            joined = self.harness.start_client(options)
             self.harness.write_output(said)
             encoder.exit_and_end(code, stderr=stderr)
-            self.assertEqual(len(client.data), 9999 * (len(said) == 9999))
+            self.harness.threads.run()
+            for each in (client, joined):
+                self.assertEqual(len(each.data), 9999 * (len(said) == 9999))
+                self.assertEqual(each.output_started, len(said) == 9999)
             self.assert_refused(refusal)
         self.make()
         self.harness.start_client()

@@ -64,6 +64,11 @@ class DiskHarness(RenderHarness):
         """Make the encoder write its whole output and exit."""
         self.encoder().exit_and_end(stdout=data)
 
+    def complete(self, data: bytes = b"abc") -> None:
+        """Finish the encoder, and let the store take over its output."""
+        self.finish(data)
+        self.disk.run()
+
     def found(self, options: str = "") -> bytes | None:
         """Return the stored bytes of a variant, or None."""
         looking: list[Any] = []
@@ -171,8 +176,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.scratch_files(), [])
         self.assertIsNone(self.harness.found())
         self.harness.render("f:flac")
-        self.harness.finish(b"x" * 100)
-        self.harness.disk.run()
+        self.harness.complete(b"x" * 100)
         self.assertEqual(self.harness.found("f:flac"), b"x" * 100)
         self.assertEqual(self.counted()[WRITE_FAILURE], 2)
 
@@ -191,8 +195,7 @@ class NoFileTests(StoreCase):
         self.harness.start_probed("f:mp3/br:64").disconnect()
         self.harness.clock.advance(CREATE - 1)
         self.harness.disk.run()
-        self.harness.finish()
-        self.harness.disk.run()
+        self.harness.complete()
         self.assertEqual(self.harness.found("f:mp3/br:64"), b"abc")
         for late in (True, False):
             self.harness.start_probed().disconnect()
@@ -245,9 +248,8 @@ class WriteBackTests(StoreCase):
         (self.root / key[:2] / key).mkdir(parents=True)
         for number in (1, 2):
             self.assertIsNone(self.harness.found())
-            client, encoder = self.harness.render()
-            encoder.exit_and_end(stdout=b"abc")
-            self.harness.disk.run()
+            client, _ = self.harness.render()
+            self.harness.complete()
             self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
             self.assertEqual(self.counted(), {SUCCESS: number, WRITE_FAILURE: number})
             self.assertEqual(self.warnings(), ["write-back"] * number)
@@ -359,8 +361,7 @@ class FullDiskTests(StoreCase):
         for options, seconds, stored in (("", 0, None), ("br:64", 0, b"abc"), ("", 600, b"abc")):
             self.harness.clock.advance(seconds)
             client, _ = self.harness.render(options)
-            self.harness.finish()
-            self.harness.disk.run()
+            self.harness.complete()
             self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
             self.harness.disk.run()
             self.assertEqual(self.harness.found(options) if stored else None, stored, options)
