@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from typing import Any, ClassVar
 
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process.spawn import Launcher
 from audioproxy.service import AudioProxy
 from tests.render.test_failures_live import (
@@ -21,13 +19,10 @@ from tests.render.test_failures_live import (
 from tests.support.service import (
     Client,
     counter_increases,
-    encoders,
     fetch,
-    long_flac,
     scrape,
     send,
     signed,
-    until,
     until_hit,
 )
 
@@ -132,68 +127,3 @@ class QueueTests(ScriptedEncoderCase):
         for client in clients:
             os.kill(await until_stopped(), signal.SIGCONT)
             await client.end()
-
-
-class ManyConnectionsTests(ScriptedEncoderCase):
-    """Fifty clients that request one variant."""
-
-    # The output is a copy of the source, so that lost, repeated or reordered bytes are detected.
-    encoder_scripts: ClassVar[dict[str, str]] = {
-        "slow": f"stop_self; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; stop_self;"
-        f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; stop_self; exit 0"
-    }
-
-    def setUp(self) -> None:
-        super().setUp()
-        (self.root / "slow.flac").unlink()
-        self.add("slow.flac", long_flac())
-
-    async def test_join_at_any_time(self) -> None:
-        """Clients that join at any time get all bytes of one render (Variant delivery states)."""
-        service = await self.start_service()
-        port, before = service.port, await self.until_idle(service)
-        expected = long_flac().read_bytes()[:300_000]
-        clients: list[Client] = []
-
-        async def connect(count: int) -> None:
-            for _ in range(count):
-                clients.append(await send(port, target("slow", "aac")))
-
-        await connect(16)
-        encoder = await until_stopped()
-        self.assertEqual([b""], list({bytes(client.received) for client in clients}))
-        os.kill(encoder, signal.SIGCONT)
-        await until(lambda: clients[0].response, "the first bytes")
-        await until_stopped()
-        await connect(17)
-        stalled, leaver = clients[-2:]
-        await until(lambda: stalled.response and leaver.response, "both to have joined")
-        stalled.pause()
-        await leaver.leave()
-        os.kill(encoder, signal.SIGCONT)
-        await until(lambda: len(clients[0].received) > 300_000, "the last bytes")
-        await until_stopped()
-        await connect(17)
-        await until(lambda: all(client.received for client in clients[-17:]), "all to have joined")
-        os.kill(encoder, signal.SIGCONT)
-        states: Counter[bytes] = Counter()
-        for client in clients:
-            if client in (stalled, leaver):
-                continue
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-            self.assertTrue(expected == response.body, "the bodies differ")
-            states[response["x-audio-proxy"]] += 1
-        # The first 16 are sent at once, and the service may read any of them first.
-        self.assertEqual({b"MISS": 1, b"COALESCED": 47}, states)
-        # The stalled client has not delayed the others, and gets the same bytes when it resumes.
-        self.assertTrue(expected == (await until_hit(port, target("slow", "aac"))).body)
-        stalled.resume()
-        response = await stalled.end()
-        self.assertTrue(response.complete and expected == response.body, "the bodies differ")
-        counted = counter_increases(before, await self.until_idle(service))
-        self.assertEqual(1, counted['renders_total{format="aac",outcome="success"}'])
-        self.assertEqual(1, counted['cache_lookups_total{format="aac",outcome="miss"}'])
-        joined = counted['cache_lookups_total{format="aac",outcome="coalesced"}']
-        self.assertGreaterEqual(joined, 49)
-        self.assertEqual([], encoders())

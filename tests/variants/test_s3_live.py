@@ -7,8 +7,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from twisted.internet.task import deferLater
-
 from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
@@ -33,7 +31,6 @@ from tests.support.service import (
     counter_increases,
     fetch,
     long_flac,
-    reactor,
     scrape,
     send,
     short_flac,
@@ -167,42 +164,6 @@ class ProxyTests(RemoteCase):
             self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
             self.assertEqual(b"%d" % (stop - start), part["content-length"])
             self.assertEqual(body_and_headers(miss)[1:], body_and_headers(part)[1:])
-
-
-class LargeHitTests(RemoteCase):
-    """Large hits, and clients that stop reading."""
-
-    SIZE = 48 * MEBIBYTE
-
-    async def test_stalled_client(self) -> None:
-        """A hit is read from the store no faster than the client reads it (D38).
-
-        When a client leaves, the store connection closes and the rest is not read.
-        """
-        self.put("a.flac", short_flac())
-        store = self.relay()
-        service = await self.boot(variant_s3=self.s3(store))
-        head = await fetch(service.port, self.url("a.flac"), b"HEAD")
-        self.server.put(self.variants, key_of(head), bytes(self.SIZE), content_type="audio/mpeg")
-        for leaves in (True, False):
-            sent_before = store.sent_bytes
-            client = await send(service.port, self.url("a.flac"))
-            await until(lambda client=client: client.received, "the first bytes")
-            client.pause()
-            if leaves:
-                await client.leave()
-                await until(lambda: not store.ends, "the connection to the store to close")
-            else:
-                previous, unchanged_count = -1, 0
-                while unchanged_count < 30:
-                    await deferLater(reactor, 0.005)
-                    current = store.sent_bytes
-                    unchanged_count = unchanged_count + 1 if current == previous else 0
-                    previous = current
-            self.assertLess(store.sent_bytes - sent_before, 3 * self.SIZE // 4)
-        client.resume()
-        whole = await client.end()
-        self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
 
 
 class MultipartTests(RemoteCase):
