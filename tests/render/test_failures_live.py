@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
@@ -130,6 +131,7 @@ async def until_scraped(
     while not condition(series := await scrape(port)):
         if reactor.seconds() > deadline:
             raise AssertionError(f"timed out waiting for {what}: {series}")
+        await deferLater(reactor, 0.01)
     return series
 
 

@@ -43,7 +43,7 @@ class IrregularTests(ServiceCase):
         bodies.add((await until_hit(port, path)).body)
         (body,) = bodies
         self.assertEqual(len(decode(body)), 2 * len(decode(one)))
-        for options in ("f:mp3", "f:wav", "f:opus/t:1:9", "f:peaks/pts:50", "f:aac/norm:ebu"):
+        for options in ("f:wav", "f:opus/t:1:9", "f:peaks/pts:50", "f:aac/norm:ebu"):
             response = await fetch(port, signed(f"/{options}/plain/local://a.mp3"))
             self.assertTrue(response.complete, options)
 

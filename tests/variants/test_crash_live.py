@@ -213,7 +213,8 @@ class ForkTests(SynchronousTestCase):
                 self.assert_killed(self.fork(partial(self.store_until_killed, call, after)))
                 store = self.open()
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
-                self.assertEqual((call, after) == ("rename", True), found is not None)
+                step = call, after
+                self.assertEqual(step == ("rename", True), found is not None, step)
                 if found is not None:
                     self.assertEqual(self.DATA, found.read(0, found.size))
                     found.close()
