@@ -21,20 +21,24 @@ class DrainTests(RenderCase):
         )
 
     def test_finishes(self) -> None:
-        """A shutdown ends only after a running render is complete and stored (D39).
+        """A shutdown ends only after all renders, also queued ones, are complete and stored (D39).
 
         It does not wait for finished renders that can still be joined (D37).
         """
         self.harness.store.slow = True
-        client, encoder = self.harness.render()
+        client, first = self.harness.render()
+        queued = self.harness.start_probed("f:flac")
         draining = self.drain()
         self.harness.clock.advance(20)
-        encoder.exit_and_end(stdout=b"abc")
+        first.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
-        self.assertNoResult(draining)
         self.harness.store.commits[0].callback(None)
+        self.harness.encoder().exit_and_end(stdout=b"x" * 100)
+        self.assertEqual(queued.outcome, "whole")
+        self.assertNoResult(draining)
+        self.harness.store.commits[1].callback(None)
         self.successResultOf(draining)
-        self.assertEqual(self.harness.stored(), b"abc")
+        self.assertEqual(len(self.harness.store.variants), 2)
         self.assert_released()
         self.make()
         _, encoder = self.harness.render()
@@ -117,18 +121,6 @@ class DrainTests(RenderCase):
         self.assertNoResult(draining)
         self.harness.clock.advance(5)
         self.successResultOf(draining)
-
-    def test_several(self) -> None:
-        """A shutdown waits for all renders, including those in the queue."""
-        _, first = self.harness.render()
-        self.harness.start_probed("f:flac")
-        draining = self.drain()
-        first.exit_and_end(stdout=b"abc")
-        self.assertNoResult(draining)
-        second = self.harness.encoder()
-        second.exit_and_end(stdout=b"x" * 100)
-        self.successResultOf(draining)
-        self.assertEqual(len(self.harness.store.variants), 2)
 
     def test_idle(self) -> None:
         """A shutdown ends at once without running renders, or if they have failed."""

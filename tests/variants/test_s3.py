@@ -18,7 +18,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import formatEvent
 
-from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchFile
@@ -37,7 +36,7 @@ from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
-from audioproxy.variants.s3 import PART_SIZE, S3VariantStore, StoredObject
+from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -101,15 +100,11 @@ class VariantCase(ClientCase):
         super().tearDown()
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
-    def make(
-        self, part_size: int = PART_SIZE, in_thread: ThreadRunner | None = None, **more: Any
-    ) -> S3VariantStore:
-        """Return the store, which uploads in parts of this size."""
-        settings = {"store": self.store, "bucket": "bucket", "space": AnonymousSpace(), **more}
-        in_thread = in_thread or self.threads.in_thread
-        return S3VariantStore(
-            clock=self.network, run_in_thread=in_thread, part_size=part_size, **settings
-        )
+    def make(self, **settings: Any) -> S3VariantStore:
+        """Return the store, with these settings in place of the usual ones."""
+        usual = {"store": self.store, "bucket": "bucket", "space": AnonymousSpace()}
+        usual |= {"clock": self.network, "run_in_thread": self.threads.in_thread}
+        return S3VariantStore(**{**usual, **settings})
 
     def lines(self) -> list[str]:
         """Return the logged texts."""
@@ -509,7 +504,7 @@ class CommitTests(CommitCase):
 
         self.failureResultOf(self.commit(b"hell", size=5), OSError)
         self.failureResultOf(self.commit(b""), ValueError)
-        self.variants = self.make(in_thread=fail)
+        self.variants = self.make(run_in_thread=fail)
         self.assertEqual(errno.EIO, self.failureResultOf(self.commit(), OSError).value.errno)
         self.variants = self.make()
         self.patch(os, "pread", fail)
