@@ -18,6 +18,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
 from audioproxy import engine as engine_module
+from audioproxy.config import Config
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy
@@ -80,6 +81,14 @@ class ScriptedEncoderCase(ServiceCase):
         (self.programs / "ffmpeg").chmod(0o755)
         for name in ("good", *self.encoder_scripts):
             self.add(f"{name}.flac", short_flac())
+
+    def config(self, **settings: Any) -> Config:
+        """Return a configuration in which no probe times out on a busy machine."""
+        return super().config(**{"probe_timeout": PATIENCE, **settings})
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return the environment variables of a service that is configured as by `config`."""
+        return super().environment(**{"AP_PROBE_TIMEOUT": f"{PATIENCE:g}", **variables})
 
     async def start_service(self, **settings: Any) -> AudioProxy:
         """Start a service in this process, and let it finish one good render."""

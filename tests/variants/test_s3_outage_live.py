@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
+from audioproxy.concurrency.deadlines import ProgressTimeout
+from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
@@ -206,6 +210,57 @@ class WriteBackTests(OutageCase):
         self.assertEqual([key_of(response)], self.stored())
         self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
         self.assertEqual("", node.stderr)
+
+
+class HitTests(OutageCase):
+    """Stores that fail while a hit is read from them."""
+
+    SIZE = 8 * 1024 * 1024
+
+    async def test_breaks_off(self) -> None:
+        """If the store resets or closes its connection or stalls, the hit's stream breaks off.
+
+        The next request gets the whole variant.
+        """
+        path = signed("/plain/local://short.flac")
+        name = key_of(await fetch(self.port, path, b"HEAD"))
+        self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
+        # The timeout of a stalled body passes only when this clock is advanced.
+        clock = Clock()
+        self.patch(
+            bodies_module,
+            "ProgressTimeout",
+            lambda _, seconds, on_expiry: ProgressTimeout(clock, seconds, on_expiry),
+        )
+        failures: tuple[Callable[[], object], ...] = (
+            self.store.reset_all,
+            self.store.close_cleanly,
+            lambda: clock.advance(bodies_module.STALL_TIMEOUT),
+        )
+        for number, fail in enumerate(failures, 1):
+            self.store.limit = self.SIZE // 2
+            client: Client = await send(self.port, path)
+            await until(lambda: self.store.stalled, "half of the body")
+            await until(
+                lambda client=client, fail=fail: client.closed or fail(), "the stream to break off"
+            )
+            broken = await client.end()
+            self.assertEqual((200, False), (broken.status, broken.complete), number)
+            self.assertEqual(b"HIT", broken["x-audio-proxy"])
+            self.assertLess(len(broken.body), self.SIZE)
+            failed = [each for each in self.log.requests if each.error_code]
+            self.assertEqual(number, len(failed))
+            self.assertEqual(
+                (200, "upstream_unavailable"), (failed[-1].status, failed[-1].error_code)
+            )
+            warnings = self.warnings()
+            self.assertEqual(number, len(warnings))
+            self.assertRegex(warnings[-1], "the transfer of a stored variant failed: .+")
+            await until(lambda: not self.store.stalled, "the connection to close")
+            self.store.limit = None
+            whole = await fetch(self.port, path)
+            self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)), number)
+        self.assertEqual([], self.log.errors)
 
 
 class StopTests(OutageCase):
