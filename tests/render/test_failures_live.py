@@ -61,6 +61,9 @@ esac
 exec {shutil.which("ffmpeg")} "$@"
 """
 
+SLOTS_HELD = "audio_proxy_render_slots_held"
+QUEUE_DEPTH = "audio_proxy_render_queue_depth"
+
 
 class ScriptedEncoderCase(ServiceCase):
     """Service whose encoder misbehaves for some sources.
@@ -111,10 +114,6 @@ class ScriptedEncoderCase(ServiceCase):
     def stored(self) -> list[str]:
         """Return the names of all variants in the store."""
         return [path.name for path in self.store.glob("??/*")]
-
-
-SLOTS_HELD = "audio_proxy_render_slots_held"
-QUEUE_DEPTH = "audio_proxy_render_queue_depth"
 
 
 async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> int:
@@ -243,7 +242,7 @@ TIMEOUTS = (
     RenderEnd("frozen", "peaks", 504, "render_timeout", TOO_LONG),
     RenderEnd("slow", "peaks", 504, "render_timeout", TOO_LONG),
 )
-#: Seconds after which a test sets the clock forward: fewer than the service's other timeouts.
+#: Timeout of renders in seconds, to which the test sets the clock forward.
 RENDER_TIMEOUT = 100
 
 
