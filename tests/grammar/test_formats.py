@@ -46,8 +46,7 @@ class RatesTests(SynchronousTestCase):
     def test_listed(self) -> None:
         """A codec with a table of sample rates accepts only these rates (D8)."""
         # Each rate is a multiple of 25.
-        near = (rate + by for rate in AAC for by in (-1, 1))
-        tried = {*range(0, 384_001, 25), *near}
+        tried = {*range(0, 384_001, 25), *(rate + by for rate in AAC for by in (-1, 1))}
         for token, rates in (("mp3", MPEG), ("opus", OPUS), ("aac", AAC), ("m4a", AAC)):
             accepted = {rate for rate in tried if FORMATS[token].rates.accepts(rate)}
             self.assertEqual(accepted, set(rates), token)
@@ -57,11 +56,7 @@ class RatesTests(SynchronousTestCase):
         for token, accepted, refused in (
             ("ogg", (1, 200_000), (0, 200_001)),
             ("wav", (1, 65_537, 384_000), (0, 384_001)),
-            (
-                "flac",
-                (65_534, 65_540, 65_550, 88_200, 384_000),
-                (65_535, 352_801, 384_010),
-            ),
+            ("flac", (65_534, 65_540, 65_550, 88_200, 384_000), (65_535, 352_801, 384_010)),
             ("peaks", (1, 384_001, 2**31 - 1), (2**31,)),
         ):
             for rate in (*accepted, *refused):

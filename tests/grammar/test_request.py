@@ -64,8 +64,11 @@ class VerifyTests(SynchronousTestCase):
 class RequestTests(SynchronousTestCase):
     """`verify_request` and `parse_request`"""
 
-    def test_variant(self) -> None:
-        """A variant request has options, source, expiry, canonical string, cache key and ETag."""
+    def test_requests(self) -> None:
+        """A variant request has options, source, expiry, canonical string, cache key and ETag.
+
+        An info request contains only a source.
+        """
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
         request = verify_request(signed(path), KEYS, NOW)
         options, exp = parse_options([b"f:opus", b"br:96", b"exp:1800000001"])
@@ -73,11 +76,8 @@ class RequestTests(SynchronousTestCase):
         source = LocalSource(b"a")
         expected = VariantRequest(options, source, exp, "br:96/f:opus", key, etag(key))
         self.assertEqual(expected, request)
-
-    def test_info(self) -> None:
-        """An info request contains only a source."""
-        request = parse_request(b"/info" + PATH, NOW)
-        self.assertEqual(InfoRequest(LocalSource(b"a")), request)
+        info = parse_request(b"/info/plain/local://a", NOW)
+        self.assertEqual(InfoRequest(source), info)
 
     def test_order(self) -> None:
         """Errors are reported in the order signature, exp, options, source."""
@@ -95,24 +95,21 @@ class RequestTests(SynchronousTestCase):
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:
-        """Without the current time, even an expired path is parsed."""
-        request = parse_request(b"/exp:5/plain/local://a", None)
-        assert isinstance(request, VariantRequest)
-        self.assertEqual(5, request.exp)
+        """Without the current time, even an expired path is parsed.
 
-    def test_is_expired(self) -> None:
-        """A request expires after the second that ``exp`` names, or never without ``exp`` (D14)."""
-        for path, late in ((b"/exp:5/plain/local://a", True), (b"/plain/local://a", False)):
+        Its request expires after the second that ``exp`` names, or never without ``exp`` (D14).
+        """
+        for path, exp in ((b"/exp:5/plain/local://a", 5), (b"/plain/local://a", None)):
             request = parse_request(path, None)
             assert isinstance(request, VariantRequest)
-            self.assertFalse(request.is_expired(5.999))
-            self.assertEqual(late, request.is_expired(6))
+            verdicts = request.is_expired(5.999), request.is_expired(6)
+            self.assertEqual((exp, False, exp is not None), (request.exp, *verdicts))
 
 
-class ExpiredTests(SynchronousTestCase):
-    """`expired`"""
+class LifetimeTests(SynchronousTestCase):
+    """`expired` and `clamp`"""
 
-    def test_boundary(self) -> None:
+    def test_expired(self) -> None:
         """A URL is valid to the end of the second that ``exp`` names (D6, D14).
 
         There is no leeway for clock skew (Request option exp, 2). A URL without ``exp`` never
@@ -130,10 +127,6 @@ class ExpiredTests(SynchronousTestCase):
             (None, 253_402_300_800.0, False),
         ):
             self.assertIs(expired(exp, now), is_expired, (exp, now))
-
-
-class ClampTests(SynchronousTestCase):
-    """`clamp`"""
 
     def test_clamp(self) -> None:
         """A lifetime is at most ``exp`` minus now in whole seconds (Request option exp, 3; D14).

@@ -50,40 +50,32 @@ class SplitTargetTests(SynchronousTestCase):
         """Options end at the first segment that is exactly ``plain`` or ``enc`` (D1).
 
         A URL without options is legal. An empty segment is kept, so that the parser refuses it
-        (Signed URL grammar). Other spellings of ``info`` are options.
+        (Signed URL grammar). ``info`` as the first segment requests the info document; other
+        spellings of it are options.
         """
-        for signed, options, form, source in (
-            (b"/f:mp3/plain/local://a", (b"f:mp3",), b"plain", b"local://a"),
-            (b"/f:mp3/br:96/enc/YQ", (b"f:mp3", b"br:96"), b"enc", b"YQ"),
-            (b"/f:mp3/plain/plain/enc", (b"f:mp3",), b"plain", b"plain/enc"),
-            (b"/f:mp3/enc/plain/x", (b"f:mp3",), b"enc", b"plain/x"),
-            (b"/cb:plain/plain/x", (b"cb:plain",), b"plain", b"x"),
-            (b"/Plain/plainly/%65nc/enc/x", (b"Plain", b"plainly", b"%65nc"), b"enc", b"x"),
-            (b"/f:mp3/info/plain/x", (b"f:mp3", b"info"), b"plain", b"x"),
-            (b"//f:mp3//plain/x", (b"", b"f:mp3", b""), b"plain", b"x"),
-            (b"/Info/plain/x", (b"Info",), b"plain", b"x"),
-            (b"/info:/plain/x", (b"info:",), b"plain", b"x"),
-            (b"/inf%6F/plain/x", (b"inf%6F",), b"plain", b"x"),
-            (b"/information/plain/x", (b"information",), b"plain", b"x"),
-            (b"/plain/a//b/", (), b"plain", b"a//b/"),
-            (b"/plain/", (), b"plain", b""),
-            (b"/plain", (), b"plain", b""),
+        for signed, *parts in (
+            (b"/f:mp3/plain/local://a", False, (b"f:mp3",), b"plain", b"local://a"),
+            (b"/f:mp3/br:96/enc/YQ", False, (b"f:mp3", b"br:96"), b"enc", b"YQ"),
+            (b"/f:mp3/plain/plain/enc", False, (b"f:mp3",), b"plain", b"plain/enc"),
+            (b"/f:mp3/enc/plain/x", False, (b"f:mp3",), b"enc", b"plain/x"),
+            (b"/cb:plain/plain/x", False, (b"cb:plain",), b"plain", b"x"),
+            (b"/Plain/plainly/%65nc/enc/x", False, (b"Plain", b"plainly", b"%65nc"), b"enc", b"x"),
+            (b"/f:mp3/info/plain/x", False, (b"f:mp3", b"info"), b"plain", b"x"),
+            (b"//f:mp3//plain/x", False, (b"", b"f:mp3", b""), b"plain", b"x"),
+            (b"/Info/plain/x", False, (b"Info",), b"plain", b"x"),
+            (b"/info:/plain/x", False, (b"info:",), b"plain", b"x"),
+            (b"/inf%6F/plain/x", False, (b"inf%6F",), b"plain", b"x"),
+            (b"/information/plain/x", False, (b"information",), b"plain", b"x"),
+            (b"/plain/a//b/", False, (), b"plain", b"a//b/"),
+            (b"/plain/", False, (), b"plain", b""),
+            (b"/plain", False, (), b"plain", b""),
+            (b"/info/plain/local://a", True, (), b"plain", b"local://a"),
+            (b"/info/f:mp3/plain/local://a", True, (b"f:mp3",), b"plain", b"local://a"),
+            (b"/info//plain/local://a", True, (b"",), b"plain", b"local://a"),
+            (b"/info/info/plain/local://a", True, (b"info",), b"plain", b"local://a"),
+            (b"/info/enc/YQ", True, (), b"enc", b"YQ"),
         ):
-            target = Target(info=False, options=options, form=form, source=source)
-            self.assertEqual(split_target(signed), target, signed)
-
-    def test_info(self) -> None:
-        """``info`` as the first segment requests the info document (Signed URL grammar; D1)."""
-        for signed, options in (
-            (b"/info/plain/local://a", ()),
-            (b"/info/f:mp3/plain/local://a", (b"f:mp3",)),
-            (b"/info//plain/local://a", (b"",)),
-            (b"/info/info/plain/local://a", (b"info",)),
-        ):
-            target = Target(info=True, options=options, form=b"plain", source=b"local://a")
-            self.assertEqual(split_target(signed), target, signed)
-        target = Target(info=True, options=(), form=b"enc", source=b"YQ")
-        self.assertEqual(split_target(b"/info/enc/YQ"), target)
+            self.assertEqual(split_target(signed), Target(*parts), signed)
 
     def test_no_source(self) -> None:
         """A path without a source has no target (D1)."""

@@ -17,25 +17,27 @@ from tests.support.strategies import DETERMINISTIC, junk
 # Each signature was made without this package, by
 #
 #     base64.urlsafe_b64encode(
-#         hmac.new(bytes.fromhex(key), bytes.fromhex(salt) + path, hashlib.sha256).digest()
+#         hmac.new(key, salt + path, hashlib.sha256).digest()
 #     ).rstrip(b"=")
 #
 # The first one was also made by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
 VECTORS = (
     (
-        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-        "a1b2c3d4",
+        bytes(range(32)),
+        b"\xa1\xb2\xc3\xd4",
         b"/f:mp3/plain/local://a.mp3",
         b"qx0u7i21AFBwdiadkM5a1iy6cJffXs6z35u4lYix24I",
     ),
     (
-        "2af8a9104b3f64ed640d8c7e298d2d480f03a3610cbc2b33474321ec59024a48"
-        "592ea8545e41e09d5d1108759df48ede0054f225df39d4f0f312450e0aa9dd25",
-        "70657070657220616e642073616c74",
+        bytes.fromhex(
+            "2af8a9104b3f64ed640d8c7e298d2d480f03a3610cbc2b33474321ec59024a48"
+            "592ea8545e41e09d5d1108759df48ede0054f225df39d4f0f312450e0aa9dd25"
+        ),
+        b"pepper and salt",
         b"/t:1.5:30/f:opus/exp:1893456000/enc/aHR0cHM6Ly9leGFtcGxlLmNvbS9hLm9nZw",
         b"A1NQtcwMPdzugF_6GlfHKYW-rOGqf4VnkMkAqxA2HlY",
     ),
-    ("6b" * 33, "00ff", b"/", b"QUK0dWLAW8n_ZJqVPSMFN0UhqeS1UJ-iwLfZZFcoYIE"),
+    (b"k" * 33, b"\0\xff", b"/", b"QUK0dWLAW8n_ZJqVPSMFN0UhqeS1UJ-iwLfZZFcoYIE"),
 )
 
 KEY = bytes(range(32))
@@ -51,14 +53,7 @@ class SignTests(SynchronousTestCase):
     def test_known_vectors(self) -> None:
         """Signatures equal those that were made without this package (Authentication, 1 and 2)."""
         for key, salt, path, signature in VECTORS:
-            made = sign(bytes.fromhex(key), bytes.fromhex(salt), path)
-            self.assertEqual(made, signature, path)
-
-    def test_raw_path(self) -> None:
-        """The signature covers the raw path, including its escapes (Authentication, 1)."""
-        escaped = sign(KEY, SALT, b"/plain/local://a%2Fb")
-        self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a/b"))
-        self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a%2fb"))
+            self.assertEqual(sign(key, salt, path), signature, path)
 
     @DETERMINISTIC
     @given(key=st.binary(min_size=32, max_size=80), salt=st.binary(min_size=1), path=st.binary())
@@ -78,8 +73,7 @@ class VerifyTests(SynchronousTestCase):
         """Unpadded signatures and those padded with one ``=`` are accepted (Authentication, 2)."""
         for key, salt, path, signature in VECTORS:
             for spelled in (signature, signature + b"="):
-                verified = verify(bytes.fromhex(key), bytes.fromhex(salt), path, spelled)
-                self.assertIs(verified, True, path)
+                self.assertIs(verify(key, salt, path, spelled), True, path)
 
     def test_other_spellings(self) -> None:
         """More padding, escapes, spaces and missing characters are refused (Authentication, 2)."""
@@ -97,19 +91,19 @@ class VerifyTests(SynchronousTestCase):
             other = signature.replace(b"-", b"+").replace(b"_", b"/")
             self.assertNotEqual(other, signature)
             for spelled in (other, other + b"="):
-                verified = verify(bytes.fromhex(key), bytes.fromhex(salt), path, spelled)
-                self.assertIs(verified, False, path)
+                self.assertIs(verify(key, salt, path, spelled), False, path)
 
-    def test_final_character(self) -> None:
-        """Of the four last characters that decode alike, only that of `sign` is accepted.
+    def test_changed_character(self) -> None:
+        """A signature with any changed character is refused (Authentication, 2).
 
-        (Authentication, 2)
+        Of the four last characters that decode alike, only that of `sign` is accepted.
         """
         signature = sign(KEY, SALT, PATH)
-        for last in ALPHABET:
-            spelled = signature[:-1] + bytes([last])
-            for each in (spelled, spelled + b"="):
-                self.assertIs(verify(KEY, SALT, PATH, each), spelled == signature, each)
+        for at in range(len(signature)):
+            for byte in ALPHABET + b"+/= \n%\0\x80\xff":
+                spelled = signature[:at] + bytes([byte]) + signature[at + 1 :]
+                for each in (spelled, spelled + b"="):
+                    self.assertIs(verify(KEY, SALT, PATH, each), spelled == signature, each)
 
     def test_key_and_salt(self) -> None:
         """Another key, salt or ``exp`` invalidates a signature (Authentication, 8).
@@ -121,15 +115,6 @@ class VerifyTests(SynchronousTestCase):
         signature = sign(KEY, SALT, b"/exp:1893456000/plain/local://a")
         for path in (b"/exp:1893456001/plain/local://a", b"/plain/local://a"):
             self.assertFalse(verify(KEY, SALT, path, signature), path)
-
-    @DETERMINISTIC
-    @given(at=st.integers(0, 42), byte=st.integers(0, 255), padding=st.sampled_from((b"", b"=")))
-    def test_changed_character(self, at: int, byte: int, padding: bytes) -> None:
-        """A signature with any changed character is refused (Authentication, 2)."""
-        signature = sign(KEY, SALT, PATH)
-        assume(signature[at] != byte)
-        changed = signature[:at] + bytes([byte]) + signature[at + 1 :] + padding
-        self.assertFalse(verify(KEY, SALT, PATH, changed))
 
     @DETERMINISTIC
     @given(path=junk(), other=st.binary(max_size=60))

@@ -28,13 +28,8 @@ class DecimalTests(SynchronousTestCase):
             ("0", b"0 -0 -0.000 0.0 000"),
             ("1.5", b"1.50"),
             ("30", b"30 30.0"),
-            ("100", b"100"),
             ("7.25", b"007.250"),
-            ("-7", b"-7"),
-            ("-1.5", b"-1.5"),
-            ("0.1", b"0.1"),
-            ("-0.001", b"-0.001"),
-            ("999999999", b"999999999"),
+            *((same, same.encode()) for same in "100 -7 -1.5 0.1 -0.001 999999999".split()),
             ("-999999999.999", b"-999999999.999"),
         ):
             for text in spellings.split():
@@ -56,16 +51,11 @@ class DecimalTests(SynchronousTestCase):
                 self.assertIn("plain decimal", str(error), text)
                 self.assertIn("at most 3 fractional digits", str(error), text)
 
-    def test_plus(self) -> None:
-        """A leading plus is accepted only with ``plus=True`` (D3)."""
-        self.assertEqual(parse_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
-        self.assertEqual(print_decimal(parse_decimal(b"+0", 0, 9, plus=True)), "0")
-        self.assertRaises(ValueError, parse_decimal, b"+3.5", 0, 9)
-
     def test_bounds(self) -> None:
         """Both bounds are accepted, and values 0.001 outside them are refused (D6).
 
-        A computed value is printed without an exponent (D3).
+        A leading plus is accepted only with ``plus=True``. A computed value is printed without an
+        exponent (D3).
         """
         low, high = Decimal("0.1"), Decimal(2)
         for text in (b"0.1", b"2", b"2.000"):
@@ -73,6 +63,8 @@ class DecimalTests(SynchronousTestCase):
         for text in (b"0.099", b"2.001", b"-1"):
             error = self.assertRaises(ValueError, parse_decimal, text, low, high)
             self.assertEqual(str(error), "a number from 0.1 to 2 is expected", text)
+        self.assertEqual(parse_decimal(b"+1.5", low, high, plus=True), Decimal("1.5"))
+        self.assertRaises(ValueError, parse_decimal, b"+1.5", low, high)
         for value, printed in (("1E+3", "1000"), ("1E-3", "0.001"), ("0E+2", "0"), ("-0E-9", "0")):
             self.assertEqual(print_decimal(Decimal(value)), printed, value)
 
@@ -99,31 +91,27 @@ class IntegerTests(SynchronousTestCase):
     """`parse_integer`"""
 
     def test_spellings(self) -> None:
-        """Whole numbers have at most 9 digits, and may have leading zeros and a minus (D3)."""
-        for text in b"0 -0 7 -7 000000007 -000000007 999999999 -999999999".split():
-            self.assertEqual(parse_integer(text, -999_999_999, 999_999_999), int(text), text)
+        """Whole numbers have at most 9 digits, and may have leading zeros and a minus (D3).
 
-    def test_refused_spellings(self) -> None:
-        """A fraction, an exponent, a plus or a tenth digit is refused (D3)."""
+        A fraction, an exponent, a plus or a tenth digit is refused.
+        """
+        for text in b"0 -0 7 -7 000000007 -000000007 100000000 -100000000".split():
+            self.assertEqual(parse_integer(text, -(10**8), 10**8), int(text), text)
         for text in (
             *(b"", b"-", b"+7", b"7.0", b"7.", b"7e1", b"0x7", b"7_0", b" 7", b"7 ", b"7\n"),
             *(b"%37", b"0000000007", b"-0000000007", b"1000000000", b"9" * 18, b"9" * 5000),
-            *(b"\xd9\xa1", b"\xb2", b"\xff"),
+            *(b"\xd9\xa1", b"\xb2", b"\xff", b"100000001", b"-100000001"),
         ):
             error = self.assertRaises(ValueError, parse_integer, text, -(10**8), 10**8)
             words = "a whole number from -100000000 to 100000000 is expected"
             self.assertEqual(str(error), words, text)
 
-    def test_bounds(self) -> None:
-        """Both bounds are accepted, and nothing outside them (D3, D6)."""
-        for text, value in ((b"6", 6), (b"512", 512)):
-            self.assertEqual(parse_integer(text, 6, 512), value)
-        for text in (b"5", b"513", b"-6"):
-            self.assertRaises(ValueError, parse_integer, text, 6, 512)
-        # A bound with more than 9 digits allows numbers with as many digits.
-        self.assertEqual(parse_integer(b"253402300799", 1, 253_402_300_799), 253_402_300_799)
-        self.assertEqual(parse_integer(b"000000000007", 1, 253_402_300_799), 7)
-        self.assertRaises(ValueError, parse_integer, b"0000000000007", 1, 253_402_300_799)
+    def test_long_bounds(self) -> None:
+        """A bound with more than 9 digits allows numbers with as many digits (D6)."""
+        for text in (b"253402300799", b"000000000007", b"1"):
+            self.assertEqual(parse_integer(text, 1, 253_402_300_799), int(text))
+        for text in (b"0000000000007", b"253402300800", b"0"):
+            self.assertRaises(ValueError, parse_integer, text, 1, 253_402_300_799)
 
     @DETERMINISTIC
     @given(text=junk())
