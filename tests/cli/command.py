@@ -1,16 +1,19 @@
-"""The command, run inside the test's process with a given environment."""
+"""The command, run inside the test's process or in one of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 from audioproxy.cli.main import main
+from tests.support.service import PATIENCE, PROJECT
 
 #: Key and salt as environment variables.
 SECRETS = {"AP_KEY": bytes(range(32)).hex(), "AP_SALT": "fa11"}
@@ -43,3 +46,24 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
             # argparse raises SystemExit for usage errors and for --help.
             status = int(end.code or 0)
     return RunResult(status, out.getvalue(), err.getvalue())
+
+
+def run_program(
+    *words: object, environment: Mapping[str, str] = SECRETS, **options: Any
+) -> RunResult:
+    """Run a program in a process of its own to its end.
+
+    PYTHONPATH makes it import this source tree, not an installed package.
+
+    :param options: see `subprocess.run`.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    environment = {"PYTHONPATH": str(PROJECT), **environment}
+    ended = subprocess.run(words, env=environment, check=False, timeout=PATIENCE, **options)
+    return RunResult(ended.returncode, ended.stdout or "", ended.stderr)
+
+
+def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:
+    """Run the command in a process of its own to its end."""
+    program = (sys.executable, "-m", "audioproxy.cli.main")
+    return run_program(*program, *words, environment=environment)

@@ -25,7 +25,7 @@ from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_folder
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
-from tests.cli.command import SECRETS, command
+from tests.cli.command import SECRETS
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 PETABYTE = 10**15
@@ -178,12 +178,7 @@ class MachineTests(SynchronousTestCase):
 
 
 class OutputTests(SynchronousTestCase):
-    """Usage errors, output format and names of filesystems."""
-
-    def test_misuse(self) -> None:
-        """A usage error of `doctor` exits with 2."""
-        for words in (("--jsn",), ("--env-file", "/nowhere")):
-            self.assertEqual(2, command("doctor", *words).status)
+    """Output format and names of filesystems."""
 
     def test_line(self) -> None:
         """A result is a single line, even if a path contains control characters.

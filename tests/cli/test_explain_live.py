@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS
+from tests.cli.command import SECRETS, run_command, run_program
 from tests.support.audio import read_wav
-from tests.support.service import PROJECT, short_flac
+from tests.support.service import short_flac
 
 SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
 
@@ -29,17 +27,15 @@ class SourceTests(SynchronousTestCase):
         self.settings = {
             **SECRETS,
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(PROJECT),
             "AP_LOCAL_ROOT": str(root),
             "TMPDIR": str(root),
         }
 
     def explain(self, status: int, url: str) -> dict[str, Any]:
         """Run the command in a process, require its status, and return its document."""
-        program = [sys.executable, "-m", "audioproxy.cli.main", "explain", "--json", url]
-        ended = subprocess.run(program, env=self.settings, capture_output=True, check=False)
-        self.assertEqual((status, b""), (ended.returncode, ended.stderr))
-        document: dict[str, Any] = json.loads(ended.stdout)
+        ended = run_command("explain", "--json", url, environment=self.settings)
+        self.assertEqual((status, ""), (ended.status, ended.err))
+        document: dict[str, Any] = json.loads(ended.out)
         return document
 
     def test_commands_run(self) -> None:
@@ -48,8 +44,11 @@ class SourceTests(SynchronousTestCase):
         parts = self.explain(0, url)
         self.assertTrue(parts["read as"].startswith("flac in flac, 44100 Hz"), parts["read as"])
         self.assertNotIn("assumed", parts)
-        ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)
-        self.assertEqual(8820, len(read_wav(ran.stdout)))
+        with open(self.mktemp(), "wb+") as output:
+            ran = run_program("sh", "-c", parts["ffmpeg"], stdout=output, text=False)
+            self.assertEqual(0, ran.status, ran.err)
+            output.seek(0)
+            self.assertEqual(8820, len(read_wav(output.read())))
 
     def test_unusable_settings(self) -> None:
         """Settings that are valid but cannot be used are reported like invalid ones."""
@@ -70,13 +69,10 @@ class SourceTests(SynchronousTestCase):
         A source above AP_MAX_SRC_BYTES is refused with 413.
         """
         good = SIGNER.url("local://a b.flac")
+        late = SIGNER.url("local://a b.flac", Variant(t=500))
         for url, limit, words in (
             (SIGNER.url("local://missing"), "", "404 not_found: [Errno 2] No such file"),
-            (
-                SIGNER.url("local://a b.flac", Variant(t=500)),
-                "",
-                '422 invalid_options: "t:500" is not accepted',
-            ),
+            (late, "", '422 invalid_options: "t:500" is not accepted'),
             (good, "10", "413 source_too_large: The source has"),
         ):
             self.settings["AP_MAX_SRC_BYTES"] = limit

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cli.command import SECRETS, command
-from tests.support.service import PROJECT
+from tests.cli.command import RunResult, command, run_program
 
-#: Environment of the program. PYTHONPATH makes it import this source tree, not an installed
-#: package.
-ENVIRONMENT = {**SECRETS, "PYTHONPATH": str(PROJECT)}
 PROGRAM = Path(sys.executable).with_name("audioproxy")
 
 # The signal arrives before the first await, when `run` has no Deferred yet that it could cancel.
@@ -54,11 +48,6 @@ except ValueError as error:
 class ProgramTests(SynchronousTestCase):
     """The ``audioproxy`` program in a process of its own."""
 
-    def run_program(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end."""
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.run(words, env=ENVIRONMENT, check=False, text=True, **streams)  # type: ignore[call-overload, no-any-return]
-
     def test_unwritable_output(self) -> None:
         """A closed output pipe ends the command with status 1 and without a traceback.
 
@@ -68,12 +57,12 @@ class ProgramTests(SynchronousTestCase):
         os.close(readable)
         with open(writable, "wb") as pipe:
             sources = "local://a\n" * 10_000
-            ended = self.run_program(PROGRAM, "sign", "-", input=sources, stdout=pipe)
-        self.assertEqual((1, ""), (ended.returncode, ended.stderr))
+            ended = run_program(PROGRAM, "sign", "-", input=sources, stdout=pipe)
+        self.assertEqual(RunResult(1, "", ""), ended)
         with open("/dev/full", "wb") as full:
-            ended = self.run_program(PROGRAM, "completion", "bash", stdout=full)
-        self.assertEqual(1, ended.returncode)
-        self.assertRegex(ended.stderr, r"\Aaudioproxy: .*No space left on device.*\n\Z")
+            ended = run_program(PROGRAM, "completion", "bash", stdout=full)
+        self.assertEqual(1, ended.status)
+        self.assertRegex(ended.err, r"\Aaudioproxy: .*No space left on device.*\n\Z")
 
     def test_no_streams(self) -> None:
         """A closed standard output is reported in one line, with status 2.
@@ -81,10 +70,9 @@ class ProgramTests(SynchronousTestCase):
         The same applies to a closed standard input, if ``-`` tells the command to read it.
         """
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
-            ended = self.run_program("sh", "-c", f'"$0" sign - {redirection}', PROGRAM)
-            self.assertEqual(2, ended.returncode, redirection)
-            self.assertIn(words, ended.stderr)
-            self.assertEqual(1, ended.stderr.count("\n"))
+            ended = run_program("sh", "-c", f'"$0" sign - {redirection}', PROGRAM)
+            self.assertEqual((2, 1), (ended.status, ended.err.count("\n")), redirection)
+            self.assertIn(words, ended.err)
 
     def test_bash(self) -> None:
         """bash completes a command, and an option of a command."""
@@ -100,8 +88,8 @@ class ProgramTests(SynchronousTestCase):
                 f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
                 "_shtab_audioproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
             )
-            ended = self.run_program(bash, "--norc", "-c", shell_command)
-            self.assertIn(expected, ended.stdout.split(), ended.stderr)
+            ended = run_program(bash, "--norc", "-c", shell_command)
+            self.assertIn(expected, ended.out.split(), ended.err)
 
     def test_reactor(self) -> None:
         """A signal before the first await cancels the work of `run`, and its cleanup runs.
@@ -109,5 +97,5 @@ class ProgramTests(SynchronousTestCase):
         An exception of the work is raised to the caller and not logged.
         """
         for code, output in ((INTERRUPTED, "ended\ninterrupted\n"), (FAILED, "no such thing\n")):
-            ended = self.run_program(sys.executable, "-c", code, timeout=60)
-            self.assertEqual((0, output, ""), (ended.returncode, ended.stdout, ended.stderr))
+            ended = run_program(sys.executable, "-c", code)
+            self.assertEqual(RunResult(0, output, ""), ended)

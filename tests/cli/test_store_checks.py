@@ -128,44 +128,40 @@ class SourceTests(StoreCase):
             self.results(check_bucket_sources(config, self.sources), response), "bucket sources"
         )
 
-    def test_accepted_credentials(self) -> None:
-        """Valid credentials are good, with or without the right to list buckets."""
-        for response in (
-            reply(200, b"<ListAllMyBucketsResult/>"),
-            reply(403, error("AccessDenied")),
-            reply(405, error("MethodNotAllowed")),
-            reply(501, error("NotImplemented")),
-        ):
-            self.assertEqual(
-                good("bucket sources", "http://s3.test accepts the credentials"),
-                self.check(response),
-            )
+    def test_credentials(self) -> None:
+        """Valid credentials are good, with or without the right to list buckets.
 
-    def test_store_errors(self) -> None:
-        """Invalid credentials, or an error of the store, are reported with status and code."""
+        Invalid ones, or an error of the store, are reported with status and code. A wrong clock is
+        a cause of its own.
+        """
+        accepted = good("bucket sources", "http://s3.test accepts the credentials")
+        self.assertEqual(accepted, self.check(reply(200, b"<ListAllMyBucketsResult/>")))
         for status, code in (
-            (403, "InvalidAccessKeyId"),
-            (403, "SignatureDoesNotMatch"),
-            (400, "AuthorizationHeaderMalformed"),
-            (500, "InternalError"),
+            (403, "AccessDenied"),
+            (405, "MethodNotAllowed"),
+            (501, "NotImplemented"),
+        ):
+            self.assertEqual(accepted, self.check(reply(status, error(code))))
+        for status, code, required in (
+            (403, "InvalidAccessKeyId", "are required"),
+            (403, "SignatureDoesNotMatch", "are required"),
+            (400, "AuthorizationHeaderMalformed", "are required"),
+            (500, "InternalError", "are required"),
+            (403, "RequestTimeTooSkewed", "a correct clock is required, here and in the store"),
         ):
             result = self.check(reply(status, error(code)))
-            failure = "http://s3.test: listing buckets failed"
             self.assertIs(Verdict.BAD, result.verdict)
-            self.assertIn(f"{failure} (status {status}, {code}); ", result.text)
-            self.assertTrue(result.text.endswith("are required"), result.text)
-
-        # A wrong clock is a cause of its own.
-        result = self.check(reply(403, error("RequestTimeTooSkewed")))
-        self.assertIn("a correct clock is required", result.text)
+            failure = f"http://s3.test: listing buckets failed (status {status}, {code}); "
+            self.assertTrue(result.text.startswith(failure), result.text)
+            self.assertTrue(result.text.endswith(required), result.text)
 
     def test_encryption(self) -> None:
         """A cleartext connection to a store gets a note, unless it is local."""
-        for host, verdict in (
-            ("127.0.0.1", Verdict.GOOD),
-            ("localhost", Verdict.GOOD),
-            ("s3.test", Verdict.NOTE),
-        ):
+        for host, verdict in {
+            "127.0.0.1": Verdict.GOOD,
+            "localhost": Verdict.GOOD,
+            "s3.test": Verdict.NOTE,
+        }.items():
             settings = replace(SETTINGS, endpoint=f"http://{host}")
             sources = S3Sources(ObjectStore(settings, self.client), None, 300)
             checking = check_bucket_sources(self.config(source_s3=settings), sources)

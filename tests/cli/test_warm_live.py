@@ -17,6 +17,7 @@ from audioproxy.http_client.client import ClientsByBundle
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
 from tests.support.service import (
+    PATIENCE,
     PROJECT,
     Process,
     ServiceCase,
@@ -38,7 +39,7 @@ class ServiceTests(ServiceCase):
         self.patch(warm_module, "print_errors", self.printed.append)
         progress = WarmProgress(tqdm(disable=True), reactor.seconds)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
-        fetch_one = partial(fetch, client, timeout=30, tries=3, on_bytes=progress.add_bytes)
+        fetch_one = partial(fetch, client, timeout=PATIENCE, tries=3, on_bytes=progress.add_bytes)
         try:
             await fetch_all(read_urls(urls, None, None), fetch_one, progress, 2)  # type: ignore[arg-type]
         finally:
