@@ -40,18 +40,18 @@ from tests.support.processes import FakeSpawner
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
-
-
 INVALID = b"x.mp3: Invalid data found when processing input\n"
-
 
 T = TypeVar("T")
 
 
-def probe_output(*streams: dict[str, object]) -> bytes:
-    """Return ffprobe's output for a file of ten seconds with some streams."""
-    container = {"format_name": "mp3", "duration": "10.0"}
-    return json.dumps({"streams": streams, "format": container}).encode()
+def probe_output(*streams: dict[str, object], container: str = "mp3", **extra: object) -> bytes:
+    """Return ffprobe's output for a file of ten seconds with some streams.
+
+    :param extra: further fields of the container.
+    """
+    form = {"format_name": container, "duration": "10.0", **extra}
+    return json.dumps({"streams": streams, "format": form}, indent=4).encode()
 
 
 @dataclass(eq=False)
@@ -130,9 +130,10 @@ class ProberCase(SynchronousTestCase):
         """Probe a source, or one with a name."""
         return Deferred.fromCoroutine(self.prober.probe(source or FakeSource(name=name)))
 
-    def answer(self) -> None:
-        """Make the last child report a source of ten seconds."""
-        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+    def answer(self, probing: Deferred[Probe], output: bytes | None = None) -> Probe:
+        """Make the last child report a source of ten seconds, and return the probe."""
+        self.spawner.last.exit_and_end(stdout=output or probe_output(AUDIO))
+        return self.successResultOf(probing)
 
     def assert_released(self) -> None:
         """Assert that no slot is held and no timer is left."""
@@ -154,8 +155,7 @@ class CacheTests(ProberCase):
         before = len(self.spawner.children)
         probing = self.fetch(source=FakeSource(state, name))
         self.assertEqual(len(self.spawner.children), before + 1)
-        self.answer()
-        return self.successResultOf(probing)
+        return self.answer(probing)
 
     def test_unchanged(self) -> None:
         """An unchanged source needs no child and no slot."""
@@ -187,8 +187,7 @@ class CacheTests(ProberCase):
         source = FakeSource(b"1")
         probing = self.fetch(source=source)
         source.changed = True
-        self.answer()
-        self.successResultOf(probing)
+        self.answer(probing)
         self.probe_uncached(b"1")
 
     def test_refused(self) -> None:
@@ -218,10 +217,8 @@ class ResultTests(ProberCase):
         probing = self.fetch()
         self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
         self.spawner.last.write_stdout(probe_output(AUDIO)[:20])
-        self.spawner.last.write_stdout(probe_output(AUDIO)[20:])
         self.assertEqual(self.slots.held, 1)
-        self.spawner.last.exit_and_end()
-        probe = self.successResultOf(probing)
+        probe = self.answer(probing, probe_output(AUDIO)[20:])
         self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
         self.assert_released()
 
@@ -264,35 +261,27 @@ class ResultTests(ProberCase):
 
     def test_endless_output(self) -> None:
         """Endless output is stopped: a 500 without a result, a 415 where there may be video."""
-        text = b" " * (prober_module._OUTPUT_LIMIT + 1)
-        probing = self.cut_off(text)
-        self.repeat(text)
-        self.assert_refused(probing, ProbeFailed)
-        text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
-        probing = self.cut_off(text)
-        self.repeat(text)
-        self.assert_refused(probing, UndecodableSource)
+        for text, refusal in (
+            (b" " * (prober_module._OUTPUT_LIMIT + 1), ProbeFailed),
+            (probe_output(*[AUDIO] * 10_000), UndecodableSource),
+        ):
+            probing = self.cut_off(text)
+            self.repeat(text)
+            self.assert_refused(probing, refusal)
 
     def test_long_tags(self) -> None:
-        """If a source's tags exceed the output limit, everything before the cut is known."""
-        tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
-        container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
-        text = json.dumps({"streams": [AUDIO], "format": container}, indent=4).encode()
-        probe = self.successResultOf(self.cut_off(text))
-        self.assertEqual((probe.codec, probe.duration), ("mp3", 10))
-        self.assertEqual(probe.description.tags, {"title": "x"})
+        """If a source's tags exceed the output limit, everything before the cut is known.
 
-    def test_long_tags_of_streams(self) -> None:
-        """If the tags of streams hide the container, it is probed without them (D24)."""
-        tags = {"TITLE": "x", "LYRICS": "la " * prober_module._OUTPUT_LIMIT, "ARTIST": "y"}
-        container = {"format_name": "ogg", "duration": "10.0"}
-        output = {"streams": [{**AUDIO, "tags": tags}], "format": container}
-        probing = self.cut_off(json.dumps(output, indent=4).encode())
-        output["streams"] = [AUDIO]
-        self.repeat(json.dumps(output, indent=4).encode())
-        probe = self.successResultOf(probing)
-        self.assertEqual((probe.container, probe.duration), ("ogg", 10))
-        self.assertEqual(probe.description.tags, {"title": "x"})
+        If the tags of streams hide the container, it is probed without them (D24).
+        """
+        tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
+        probing = self.cut_off(probe_output(AUDIO, tags=tags))
+        hidden = self.cut_off(probe_output({**AUDIO, "tags": tags}, container="ogg"))
+        self.repeat(probe_output(AUDIO, container="ogg"))
+        for each, container in ((probing, "mp3"), (hidden, "ogg")):
+            probe = self.successResultOf(each)
+            found = (probe.container, probe.codec, probe.duration, probe.description.tags)
+            self.assertEqual(found, (container, "mp3", 10, {"title": "x"}))
         self.assert_released()
 
     def test_unsupported_container(self) -> None:
@@ -340,13 +329,9 @@ class ExpensiveTests(ProberCase):
         self.assertEqual(count, len(self.spawner.children))
         for source, cpu_seconds in ((FakeSource(b"2"), 4.9), (FakeSource(b""), 5.1)):
             self.time_out(source, cpu_seconds)
-            probing = self.fetch(source=source)
-            self.answer()
-            self.successResultOf(probing)
+            self.answer(self.fetch(source=source))
         self.clock.advance(40)
-        probing = self.fetch(source=FakeSource(b"1"))
-        self.answer()
-        self.successResultOf(probing)
+        self.answer(self.fetch(source=FakeSource(b"1")))
 
     def test_cpu_limit(self) -> None:
         """A probe at the kernel's limit of CPU time is such a timeout, too."""
@@ -355,18 +340,6 @@ class ExpensiveTests(ProberCase):
         self.failureResultOf(probing, ProbeTimeout)
         self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
         self.assertEqual(1, len(self.spawner.children))
-
-    def test_spellings(self) -> None:
-        """Requests for sources of one identity share its probe, such as two spellings of a path."""
-        sources = [FakeSource(b"1", b"7-8") for _ in range(3)]
-        probing = [self.fetch(source=source) for source in sources]
-        self.answer()
-        for each in probing:
-            self.successResultOf(each)
-        other = self.fetch(source=FakeSource(b"1", b"7-9"))
-        self.answer()
-        self.successResultOf(other)
-        self.assertEqual(2, len(self.spawner.children))
 
 
 class PaddedTests(ProberCase):
@@ -379,8 +352,8 @@ class PaddedTests(ProberCase):
         """Probe a source that ffprobe takes for 24-bit floats."""
         probing = self.fetch(source=source)
         if self.slots.held:
-            output = json.dumps({"streams": [self.STREAM], "format": {"format_name": "wav"}})
-            self.spawner.last.exit_and_end(stdout=output.encode())
+            output = probe_output(self.STREAM, container="wav")
+            self.spawner.last.exit_and_end(stdout=output)
         return probing
 
     def test_each_request(self) -> None:
@@ -415,8 +388,7 @@ class RemoteTests(ProberCase):
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
-        self.answer()
-        self.successResultOf(probing)
+        self.answer(probing)
 
     def test_source_not_opened(self) -> None:
         """If a source cannot be opened, its error is raised, and no child starts."""
@@ -441,10 +413,20 @@ class RemoteTests(ProberCase):
         return probing
 
     def test_diagnostics(self) -> None:
-        """A probe that fails because of the connection is refused with the cause."""
+        """A probe that fails because of the connection is refused with the cause.
+
+        So is one of a source that was cut short, although ffprobe exits with 0. Messages about
+        recovered connections or other faults do not fail a probe. Without range support, the end of
+        a source is never taken for a lost connection.
+        """
         for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)
+        for stderr in CUT_SHORT:
+            self.assert_refused(self.probe_remote(stderr), UpstreamUnavailable, stderr)
+        whole = [self.probe_remote(stderr) for stderr in COMPLETE_SOURCES]
+        for probing in (*whole, *(self.probe_remote(each, ranges=False) for each in CUT_SHORT)):
+            self.assertEqual(self.successResultOf(probing).codec, "mp3")
 
     def test_replaced(self) -> None:
         """If the source turns out to be unreadable, the child is stopped, and looks again."""
@@ -455,23 +437,7 @@ class RemoteTests(ProberCase):
         self.assertEqual(first.signals, ["TERM"])
         first.exit_and_end(signal=15)
         self.assertEqual(self.spawner.last.arguments[-2:], local_input().probe_arguments()[-2:])
-        self.answer()
-        self.assertEqual(self.successResultOf(probing).codec, "mp3")
-
-    def test_cut_short(self) -> None:
-        """A probe of a source that was cut short is refused, although ffprobe exits with 0.
-
-        Without range support, the end of a source is never taken for a lost connection.
-        """
-        for stderr in CUT_SHORT:
-            self.assert_refused(self.probe_remote(stderr), UpstreamUnavailable, stderr)
-            probe = self.successResultOf(self.probe_remote(stderr, ranges=False))
-            self.assertEqual(probe.codec, "mp3")
-
-    def test_whole(self) -> None:
-        """Messages of ffprobe about recovered connections or other faults do not fail a probe."""
-        for stderr in COMPLETE_SOURCES:
-            self.successResultOf(self.probe_remote(stderr))
+        self.assertEqual(self.answer(probing).codec, "mp3")
 
 
 class EncryptedTests(ProberCase):
@@ -479,30 +445,27 @@ class EncryptedTests(ProberCase):
 
     ENCRYPTED = TYPE + movie(track(entry(b"enca")))
 
-    def probe_mp4(self, source: FakeSource, *, children: int = 1) -> Deferred[Probe]:
-        """Probe an MP4 file, with the expected number of children."""
-        before = len(self.spawner.children)
+    OUTPUT = probe_output(AUDIO, container="mov,mp4,m4a")
+
+    def probe_mp4(self, source: FakeSource) -> Deferred[Probe]:
+        """Probe an MP4 file."""
         source.size = None if source.size is None else len(source.data)
         probing = self.fetch(source=source)
-        self.assertEqual(len(self.spawner.children) - before, children)
-        if children:
-            output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
-            self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+        if self.slots.held:
+            self.spawner.last.exit_and_end(stdout=self.OUTPUT)
         return probing
 
-    def test_encrypted(self) -> None:
-        """An encrypted source is refused."""
+    def test_seekable(self) -> None:
+        """An encrypted source is refused.
+
+        A clear source is read once for all requests while it is unchanged.
+        """
         probing = self.probe_mp4(FakeSource(data=self.ENCRYPTED))
         self.assert_refused(probing, EncryptedSource)
-
-    def test_clear(self) -> None:
-        """A clear source is read once for all requests while it is unchanged."""
         source = FakeSource(b"1", data=TYPE + movie(CLEAR))
-        probe = self.successResultOf(self.probe_mp4(source))
-        self.assertFalse(probe.may_be_encrypted)
-        self.assertEqual(source.reads, 1)
-        self.assertEqual(self.successResultOf(self.probe_mp4(source, children=0)), probe)
-        self.assertEqual(source.reads, 1)
+        for _ in range(2):
+            self.assertFalse(self.successResultOf(self.probe_mp4(source)).may_be_encrypted)
+        self.assertEqual((source.reads, len(self.spawner.children)), (1, 2))
 
     def test_without_ranges(self) -> None:
         """A source that can only be read from its start is left to the render, which copies it."""
@@ -523,8 +486,7 @@ class EncryptedTests(ProberCase):
             source = FakeSource(data=self.ENCRYPTED)
             probing = self.fetch(source=source)
             source.refusal = refusal
-            output = {"streams": [AUDIO], "format": {"format_name": "mov,mp4,m4a"}}
-            self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+            self.spawner.last.exit_and_end(stdout=self.OUTPUT)
             self.assert_refused(probing, expected)
 
 
@@ -532,41 +494,23 @@ class SharingTests(ProberCase):
     """Shared probes"""
 
     def test_one_child(self) -> None:
-        """All requests for one source share one child and one slot (Info endpoint, 6)."""
-        probing = [self.fetch() for _ in range(5)]
-        self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
-        self.answer()
-        self.assertEqual(len({self.successResultOf(each) for each in probing}), 1)
+        """All requests for one source share one child and one slot (Info endpoint, 6).
 
-    def test_one_failure(self) -> None:
-        """All requests that share a probe get its refusal; a later request starts a new child."""
-        probing = [self.fetch() for _ in range(3)]
-        self.spawner.last.exit_and_end(1)
-        for each in probing:
-            self.assert_refused(each, ProbeFailed)
-        later = self.fetch()
-        self.answer()
-        self.successResultOf(later)
-
-    def test_two_sources(self) -> None:
-        """Two sources are probed by two child processes."""
-        one, two = self.fetch(b"a"), self.fetch(b"b")
-        self.spawner.children[0].exit_and_end(1)
-        self.failureResultOf(one, ProbeFailed)
-        self.assertNoResult(two)
-        self.answer()
-        self.successResultOf(two)
-
-    def test_cancelled_sharer(self) -> None:
-        """Cancelling one request, even the first, leaves the others their result."""
-        for cancelled in range(3):
-            probing = [self.fetch() for _ in range(3)]
-            probing[cancelled].cancel()
-            self.failureResultOf(probing.pop(cancelled), CancelledError)
-            self.assertEqual(self.spawner.last.signals, [])
-            self.answer()
+        Its spelling does not matter, only its identity. The requests share a refusal, too.
+        """
+        for code in (0, 1):
+            probing = [self.fetch(b"7-8") for _ in range(5)]
+            other = self.fetch(b"7-9")
+            running = self.spawner.alive
+            self.assertEqual((len(running), self.slots.held), (2, 2))
+            running[0].exit_and_end(code, stdout=probe_output(AUDIO))
             for each in probing:
-                self.successResultOf(each)
+                if code:
+                    self.failureResultOf(each, ProbeFailed)
+                else:
+                    self.successResultOf(each)
+            self.assertNoResult(other)
+            self.answer(other)
 
     def test_all_cancelled(self) -> None:
         """When all requests are cancelled, the probe is stopped, and then its slot is free."""
@@ -582,23 +526,9 @@ class SharingTests(ProberCase):
         """A request gets a new probe while the child of a cancelled probe still runs."""
         self.fetch().addErrback(lambda _: None).cancel()
         stopped_child = self.spawner.last
-        later = self.fetch()
-        self.answer()
-        self.assertEqual(self.successResultOf(later).codec, "mp3")
+        self.assertEqual(self.answer(self.fetch()).codec, "mp3")
         stopped_child.exit_and_end(signal=15)
         self.assert_released()
-
-    def test_request_during_notification(self) -> None:
-        """A request that starts while waiters receive a result starts a new probe."""
-        later: list[Deferred[Probe]] = []
-        first = self.fetch().addErrback(lambda _: later.append(self.fetch()))
-        second = self.fetch()
-        self.spawner.last.exit_and_end(1)
-        self.assertEqual(len(self.spawner.children), 2)
-        self.successResultOf(first)
-        self.failureResultOf(second, ProbeFailed)
-        self.answer()
-        self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:
         """A probe that finds no free slot is a 429 at once: there is no queue (D21)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from hypothesis import given
@@ -55,11 +56,18 @@ class SlotsCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.depths: list[int] = []
+        self.rejections = 0
         self.all_holders: list[Holder] = []
 
     def make(self, capacity: int = 1, queue: int = 2, longest_wait: float = 300) -> Slots:
         """Return new slots."""
-        return Slots(self.clock, capacity, queue, longest_wait, self.depths.append)
+        return Slots(
+            self.clock, capacity, queue, longest_wait, self.depths.append, self.count_rejection
+        )
+
+    def count_rejection(self) -> None:
+        """Count the calls."""
+        self.rejections += 1
 
     def take_slot(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
         """Return a new holder, and keep a reference, so that it is not garbage-collected."""
@@ -120,33 +128,17 @@ class SlotsTests(SlotsCase):
         self.assertTrue(second.holds)
 
     def test_cancelled_waiter(self) -> None:
-        """A cancelled waiter leaves the queue at once, and frees a place at its end (D36).
-
-        The others get slots in the order of their requests.
-        """
-        slots = self.make(queue=3)
-        holder, first, second, third = [self.take_slot(slots) for _ in range(4)]
+        """A cancelled waiter leaves the queue at once, and frees a place at its end (D36)."""
+        slots = self.make()
+        holder, first, cancelled = [self.take_slot(slots) for _ in range(3)]
         self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
-        second.cancel()
-        self.assertIsInstance(second.outcome, CancelledError)
-        self.assertEqual(slots.depth, 2)
+        cancelled.cancel()
+        self.assertIsInstance(cancelled.outcome, CancelledError)
+        self.assertEqual(slots.depth, 1)
         last = self.take_slot(slots)
-        for current, next_one in ((holder, first), (first, third), (third, last)):
+        for current, next_one in ((holder, first), (first, last)):
             current.finish()
             self.assertTrue(next_one.holds)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_rejections(self) -> None:
-        """Every rejection is reported once: for a full queue, and for too long a wait."""
-        rejections: list[None] = []
-        slots = Slots(self.clock, 1, 2, 10, rejected=lambda: rejections.append(None))
-        holder, timed_out, cancelled, refused = [self.take_slot(slots) for _ in range(4)]
-        self.assertEqual((type(refused.outcome), len(rejections)), (QueueFull, 1))
-        cancelled.cancel()
-        self.assertEqual(len(rejections), 1)
-        self.clock.advance(10)
-        holder.finish()
-        self.assertEqual((type(timed_out.outcome), len(rejections)), (QueueFull, 2))
 
     def test_long_queue_of_failures(self) -> None:
         """A queue of any length is emptied even if each holder fails at once."""
@@ -223,15 +215,17 @@ class AnyOrderTests(SlotsCase):
     ) -> None:
         """In any order of events, all requests end; AP_MAX_CONCURRENCY is not exceeded (Limits).
 
-        No slot is free while a request waits.
+        No slot is free while a request waits. Requests get slots in their order, and every
+        rejection is reported once.
         """
         self.setUp()
         slots = self.make(capacity, queue, longest_wait=10)
         all_holders = self.all_holders
+        served: list[int] = []
         for step, number in steps:
             present = [each for each in all_holders if each.outcome is None]
             if step == "request":
-                self.take_slot(slots)
+                self.take_slot(slots, partial(served.append, len(all_holders)))
             elif step == "wait":
                 self.clock.advance(number)
             elif present:
@@ -249,7 +243,10 @@ class AnyOrderTests(SlotsCase):
             # Every change of the queue's depth is reported, and nothing else.
             self.assertEqual([0, *self.depths][-1], waiting)
             self.assertTrue(all(abs(one - two) == 1 for one, two in pairwise([0, *self.depths])))
+            refused = sum(isinstance(each.outcome, QueueFull) for each in all_holders)
+            self.assertEqual(refused, self.rejections)
         while present := [each for each in all_holders if each.holds]:
             present[0].finish()
         self.assertNotIn(None, [each.outcome for each in all_holders])
+        self.assertEqual(sorted(served), served)
         self.assertEqual((slots.held, slots.depth, self.clock.getDelayedCalls()), (0, 0, []))
