@@ -52,18 +52,14 @@ FAILURES = (
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
     # The output lacks its end, or the input was cut short, although ffmpeg 5 exits with 0 (D35).
+    *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
+    *((text, 0, None, UpstreamUnavailable) for text in CUT_SHORT),
     *(
-        (stderr, 0, None, DiskFull if b"No space" in stderr else RenderFailed)
-        for stderr in END_LOST
-    ),
-    *((stderr, 0, None, UpstreamUnavailable) for stderr in CUT_SHORT),
-    *(
-        (stderr, 1, None, refusal or RenderFailed)
+        (text, 1, None, refusal or RenderFailed)
         for refusal, diagnostics in REMOTE_FAILURES.items()
-        for stderr in diagnostics
+        for text in diagnostics
     ),
 )
-
 
 COMMAND = Pipeline(["ffmpeg"])
 
@@ -95,12 +91,17 @@ class EncoderCase(SynchronousTestCase):
 
         return Deferred.fromCoroutine(encode())
 
-    def run_to_pipe(self, pipe: int | None = None, pipeline: Pipeline = COMMAND) -> Deferred[None]:
+    def run_to_pipe(
+        self,
+        pipe: int | None = None,
+        pipeline: Pipeline = COMMAND,
+        has_reader_failed: bool = False,
+    ) -> Deferred[None]:
         """Start a run that writes to a pipe."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
-        return Deferred.fromCoroutine(
-            self.ffmpeg.run_to_pipe(pipeline, {}, pipe, self.deadline(), lambda: False)
-        )
+        deadline = self.deadline()
+        running = self.ffmpeg.run_to_pipe(pipeline, {}, pipe, deadline, lambda: has_reader_failed)
+        return Deferred.fromCoroutine(running)
 
     def measure(self) -> Deferred[int]:
         """Start a decode pass."""
@@ -192,24 +193,20 @@ class EncodeTests(EncoderCase):
         self.assertEqual(b"some words", self.successResultOf(encoding))
 
     def test_stopped(self) -> None:
-        """The refusal for which a child was stopped is raised, however the child then ends."""
-        for code, stderr in ((255, b"Invalid data found when processing input"), (0, b"")):
-            encoding = self.encode()
-            self.encoding.stop(RenderFailed("too much"))
-            self.assertEqual(self.spawner.last.signals, ["TERM"])
-            self.assertNoResult(encoding)
-            self.spawner.last.exit_and_end(code, stderr=stderr)
-            self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+        """The refusal for which a child was stopped is raised, however the child then ends.
 
-    def test_stopped_at_the_deadline(self) -> None:
-        """It is raised even if the child then exceeds its deadline."""
-        encoding = self.encode()
-        self.clock.advance(99)
-        self.encoding.stop(RenderFailed("too much"))
-        self.clock.advance(10)
-        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
-        self.spawner.last.exit_and_end(signal=9)
-        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+        The child may end after its deadline.
+        """
+        for code, seconds in ((255, 0), (0, 0), (None, 10)):
+            encoding = self.encode()
+            self.clock.advance(99)
+            self.encoding.stop(RenderFailed("too much"))
+            self.clock.advance(seconds)
+            self.assertEqual(self.spawner.last.signals, ["TERM"] + ["KILL"] * (seconds > 0))
+            self.assertNoResult(encoding)
+            stderr = b"Invalid data found when processing input" if code else b""
+            self.spawner.last.exit_and_end(code or 0, None if seconds == 0 else 9, stderr=stderr)
+            self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
 
 class IrregularTests(EncoderCase):
@@ -268,16 +265,18 @@ class DecoderTests(EncoderCase):
 
     def test_enough(self) -> None:
         """An encoder may end before its decoder, which is then stopped, or has lost its reader."""
-        for running in self.start_each():
-            self.spawner.last.exit_and_end()
-            self.assertNoResult(running)
-            self.assertEqual(self.decoder.signals, ["TERM"])
-            self.decoder.exit_and_end(255)
-            self.successResultOf(running)
-        for running in self.start_each():
-            self.decoder.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe\n")
-            self.spawner.last.exit_and_end()
-            self.successResultOf(running)
+        lost = b"av_interleaved_write_frame(): Broken pipe\n"
+        for first in (True, False):
+            for running in self.start_each():
+                if first:
+                    self.spawner.last.exit_and_end()
+                    self.assertNoResult(running)
+                    self.assertEqual(self.decoder.signals, ["TERM"])
+                    self.decoder.exit_and_end(255)
+                else:
+                    self.decoder.exit_and_end(1, stderr=lost)
+                    self.spawner.last.exit_and_end()
+                self.successResultOf(running)
 
     def test_decoder_fails(self) -> None:
         """If the decoder fails, the run fails with its cause, whatever the encoder made of it."""
@@ -339,11 +338,8 @@ class RunToPipeTests(EncoderCase):
 
     def test_reader_failed(self) -> None:
         """A child whose reader has failed is not blamed: the reader's own error is the cause."""
-        pipe = os.open(os.devnull, os.O_WRONLY)
         with capturedLogs() as events:
-            running = Deferred.fromCoroutine(
-                self.ffmpeg.run_to_pipe(COMMAND, {}, pipe, self.deadline(), lambda: True)
-            )
+            running = self.run_to_pipe(has_reader_failed=True)
             self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
         self.successResultOf(running)
         self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
@@ -353,19 +349,19 @@ class MeasureTests(EncoderCase):
     """`Ffmpeg.measure`"""
 
     def test_last_report(self) -> None:
-        """The length of the source is ffmpeg's last report, one byte for each sample."""
-        measuring = self.measure()
-        self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
-        self.spawner.last.write_stdout(b"_size=1234567\nout_time_ms=28\nprogress=end\n")
-        self.spawner.last.exit_and_end()
-        self.assertEqual(self.successResultOf(measuring), 1234567)
+        """The length of the source is ffmpeg's last report, one byte for each sample.
 
-    def test_no_sample(self) -> None:
-        """A source without a single sample has the length 0, also with ffmpeg 7."""
-        for size in (b"0", b"N/A"):
+        A source without a single sample has the length 0, also with ffmpeg 7.
+        """
+        for report, length in (
+            (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
+            (b"_size=0\nprogress=end\n", 0),
+            (b"_size=N/A\nprogress=end\n", 0),
+        ):
             measuring = self.measure()
-            self.spawner.last.exit_and_end(stdout=b"total_size=%s\nprogress=end\n" % size)
-            self.assertEqual(self.successResultOf(measuring), 0)
+            self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
+            self.spawner.last.exit_and_end(stdout=report)
+            self.assertEqual(self.successResultOf(measuring), length)
 
     def test_no_report(self) -> None:
         """A pass that reports no valid size has failed."""

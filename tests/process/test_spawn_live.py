@@ -12,28 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.trial.unittest import TestCase
 
 from audioproxy.process import child as child_module
-from audioproxy.process.child import Child, Exit
+from audioproxy.process.child import Child
 from audioproxy.process.spawn import (
     ChildLimits,
     Launcher,
     probe_limits,
     probe_parent_death_prefix,
 )
-from tests.support.service import PATIENCE, TEST_PATIENCE, is_running, reactor, until
+from tests.process.test_child_live import ENVIRONMENT, RealCase
+from tests.support.service import PATIENCE, is_running, reactor, until
 
-ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 MEMORY = 1 << 28
 # Prints whether the process leads its own process group.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
 
 
-class SpawnCase(TestCase):
+class SpawnCase(RealCase):
     """Real child processes with limits."""
-
-    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         limits = probe_limits(MEMORY)
@@ -42,13 +39,9 @@ class SpawnCase(TestCase):
             reactor, reactor, ENVIRONMENT, probe_parent_death_prefix(), limits=limits
         )
 
-    def start(self, *arguments: str, timeout: float = PATIENCE, **options: Any) -> Child:
+    def launch(self, *arguments: str, timeout: float = PATIENCE, **options: Any) -> Child:
         """Start a program."""
         return self.launcher.launch(arguments, {}, timeout, stdout_limit=65_536, **options)
-
-    async def run_python(self, source: str, **options: Any) -> Exit:
-        """Run a Python program."""
-        return await self.start(sys.executable, "-c", source, **options).wait()
 
 
 class LimitTests(SpawnCase):
@@ -61,7 +54,9 @@ class LimitTests(SpawnCase):
             self.assertEqual(resource.RLIM_INFINITY, resource.getrlimit(limit)[0])
         for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
             self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=probe_limits(memory))
-            ended = await self.start("cat", "/proc/self/limits", timeout=9.1, output_limit=5).wait()
+            ended = await self.launch(
+                "cat", "/proc/self/limits", timeout=9.1, output_limit=5
+            ).wait()
             found = re.findall(r"Max (.+?)  +(\d+) +(\d+)", ended.stdout.decode())
             limits = {name: (int(soft), int(hard)) for name, soft, hard in found}
             expected = {
@@ -84,7 +79,7 @@ class LimitTests(SpawnCase):
 
     async def test_none_escapes(self) -> None:
         """Children that start at once have their limits before their first instruction."""
-        children = [self.start("sh", "-c", "ulimit -d") for _ in range(50)]
+        children = [self.launch("sh", "-c", "ulimit -d") for _ in range(50)]
         for child in children:
             ended = await child.wait()
             self.assertEqual(b"%d\n" % (MEMORY // 1024), ended.stdout, ended)
@@ -147,7 +142,7 @@ class GroupTests(SpawnCase):
         """A signal reaches what a wrapper has started, even where the wrapper ignores it."""
         self.patch(child_module, "_TERM_GRACE", 0.1)
         for wrapper in ('trap "" TERM; sleep 1000 & echo $!; wait', "sleep 1000 & echo $!; wait"):
-            child = self.start("sh", "-c", wrapper)
+            child = self.launch("sh", "-c", wrapper)
             await until(lambda child=child: child.protocol._stdout.data.endswith(b"\n"), "a pid")
             pid = int(child.protocol._stdout.data)
             self.assertTrue(is_running(pid))
@@ -158,6 +153,6 @@ class GroupTests(SpawnCase):
 
     async def test_left_behind(self) -> None:
         """What a child leaves behind ends with it, and delays nothing."""
-        ended = await self.start("sh", "-c", "sleep 1000 & echo $!").wait()
+        ended = await self.launch("sh", "-c", "sleep 1000 & echo $!").wait()
         self.assertTrue(ended.ok)
         await until(lambda: not is_running(int(ended.stdout)), "the end of the inner process")
