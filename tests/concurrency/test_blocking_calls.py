@@ -11,7 +11,6 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
@@ -48,17 +47,25 @@ class BlockingCallsCase(SynchronousTestCase):
         """Run work in a thread and return a Deferred of its result."""
         return Deferred.fromCoroutine(self.blocking_calls.run(work, seconds, self.undone.append))
 
+    def assert_works(self) -> None:
+        """Assert that a further call runs."""
+        running = self.run_call(lambda: "next")
+        self.threads.run()
+        self.assertEqual(self.successResultOf(running), "next")
+
 
 class RunTests(BlockingCallsCase):
     """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
-        """The caller gets the result of the call, even if it is None."""
-        for result in ("done", None):
-            running = self.run_call(lambda result=result: result)
-            self.assertNoResult(running)
-            self.threads.run()
-            self.assertEqual(self.successResultOf(running), result)
+        """Each caller gets the result of its call, even if it is None; several run at a time."""
+        results = ["done", None, 0, 1]
+        running = [self.run_call(lambda result=result: result) for result in results]
+        self.assertEqual(self.threads.waiting, len(results))
+        for each in running:
+            self.assertNoResult(each)
+        self.threads.run()
+        self.assertEqual([self.successResultOf(each) for each in running], results)
         self.assertEqual(self.undone, [])
 
     def test_error(self) -> None:
@@ -67,9 +74,7 @@ class RunTests(BlockingCallsCase):
         self.threads.run()
         self.assertIs(self.failureResultOf(running, OSError).value, FULL)
         self.failureResultOf(broken, ZeroDivisionError)
-        again = self.run_call(lambda: "done")
-        self.threads.run()
-        self.assertEqual(self.successResultOf(again), "done")
+        self.assert_works()
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
@@ -84,16 +89,7 @@ class RunTests(BlockingCallsCase):
             self.assertEqual(str(error), f"{most} calls have not returned")
             self.threads.run()
             self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
-            again = self.run_call(lambda: "done")
-            self.threads.run()
-            self.assertEqual("done", self.successResultOf(again))
-
-    def test_beside_each_other(self) -> None:
-        """While no call is overdue, several calls run at a time."""
-        running = [self.run_call(lambda n=n: n) for n in range(5)]
-        self.assertEqual(self.threads.waiting, 5)
-        self.threads.run()
-        self.assertEqual([self.successResultOf(each) for each in running], [0, 1, 2, 3, 4])
+            self.assert_works()
 
     def test_deadline(self) -> None:
         """A call fails with TimeoutError, which is an OSError, at its deadline and not before.
@@ -147,28 +143,14 @@ class OverdueTests(BlockingCallsCase):
         self.assertEqual(self.successResultOf(other), "other")
 
     def test_works_again(self) -> None:
-        """Calls are accepted again once the overdue call has ended, even with an error."""
-        for work in (lambda: "late", fail):
-            self.make_late(work)
-            self.threads.run()
-            running = self.run_call(lambda: "next")
-            self.threads.run()
-            self.assertEqual(self.successResultOf(running), "next")
-
-    def test_several_late(self) -> None:
-        """New calls are refused until all overdue calls have ended."""
-        works: list[Deferred[str]] = [Deferred(), Deferred()]
-        self.blocking_calls = BlockingCalls(self.clock, lambda work: work())
-        running = [self.run_call(lambda work=work: work) for work in works]
+        """Calls are accepted again once all overdue calls have ended, even with an error."""
+        late = [self.run_call(work) for work in (lambda: "late", fail)]
         self.clock.advance(10)
-        for each in running:
+        for each in late:
             self.failureResultOf(each, TimeoutError)
-        works[0].callback("late")
-        self.failureResultOf(self.run_call(lambda: Deferred()), TimeoutError)
-        works[1].errback(Failure(FULL))
-        self.assertNoResult(next_one := self.run_call(lambda: Deferred()))
-        next_one.cancel()
-        self.failureResultOf(next_one, CancelledError)
+            self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
+            self.threads.run_next()
+        self.assert_works()
 
     def test_undone(self) -> None:
         """A result that arrives after the deadline is undone; a late error is dropped."""
@@ -194,36 +176,22 @@ class OverdueTests(BlockingCallsCase):
         self.assertEqual((list(folder.iterdir()), open_descriptors()), ([], before))
 
     def test_cancelled(self) -> None:
-        """A cancelled caller returns at once; a later result is undone, a later error dropped."""
-        running = self.run_call(lambda: "done")
-        running.cancel()
-        self.failureResultOf(running, CancelledError)
+        """A cancelled caller returns at once, and its call never counts as overdue.
+
+        A later result is undone, and a later error is dropped.
+        """
+        for work in (lambda: "done", fail):
+            running = self.run_call(work)
+            running.cancel()
+            self.failureResultOf(running, CancelledError)
         self.assertEqual((self.clock.getDelayedCalls(), self.undone), ([], []))
-        failing = self.run_call(fail)
-        failing.cancel()
-        self.failureResultOf(failing, CancelledError)
-        self.threads.run()
+        self.clock.advance(60)
+        self.assert_works()
         self.assertEqual((self.undone, self.flushLoggedErrors()), (["done"], []))
 
-    def test_cancelled_is_not_late(self) -> None:
-        """A call whose caller was cancelled never counts as overdue."""
-        running = self.run_call(lambda: "done")
-        running.cancel()
-        self.failureResultOf(running, CancelledError)
-        self.clock.advance(60)
-        other = self.run_call(lambda: "other")
-        self.threads.run()
-        self.assertEqual(self.successResultOf(other), "other")
-
-
-class RunDetachedTests(BlockingCallsCase):
-    """`BlockingCalls.run_detached`; `tests.concurrency.test_threads` has more tests of it."""
-
-    def test_while_one_is_late(self) -> None:
+    def test_detached(self) -> None:
         """Detached work runs even while a call is overdue, because descriptors must be closed."""
-        late = self.run_call(lambda: "late")
-        self.clock.advance(10)
-        self.failureResultOf(late, TimeoutError)
+        self.make_late()
         done: list[str] = []
         self.blocking_calls.run_detached(lambda: done.append("done"))
         self.threads.run()

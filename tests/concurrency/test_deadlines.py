@@ -112,20 +112,16 @@ class DeadlineTests(SynchronousTestCase):
     def test_error_of_the_cleanup(self) -> None:
         """If a coroutine handles its cancellation, its own result or error is passed on."""
 
-        async def work(outcome: str) -> str:
+        async def work(outcome: dict[str, str]) -> str:
             try:
-                return await self.step
+                return await Deferred[str]()
             except CancelledError:
-                return {"saved": "done"}[outcome]
+                return outcome["saved"]
 
-        for outcome in ("saved", "lost"):
-            self.step = Deferred()
-            working = self.begin(work(outcome))
-            self.clock.advance(10)
-            if outcome == "saved":
-                self.assertEqual("done", self.successResultOf(working))
-            else:
-                self.failureResultOf(working, KeyError)
+        saved, lost = self.begin(work({"saved": "done"})), self.begin(work({}))
+        self.clock.advance(10)
+        self.assertEqual("done", self.successResultOf(saved))
+        self.failureResultOf(lost, KeyError)
 
     def test_left(self) -> None:
         """The remaining seconds run out; then the deadline's own error is raised."""
@@ -135,10 +131,6 @@ class DeadlineTests(SynchronousTestCase):
         self.clock.advance(5)
         self.assertEqual(0, deadline.remaining)
         self.assertRaises(KeyError, deadline.left)
-        self.failureResultOf(self.limit_now(deadline), KeyError)
-
-    def limit_now(self, deadline: Deadline) -> Deferred[str]:
-        """Start work past a deadline."""
         working = Deferred.fromCoroutine(deadline.limit(Deferred[str]()))
         self.clock.advance(0)
-        return working
+        self.failureResultOf(working, KeyError)

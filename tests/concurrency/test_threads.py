@@ -7,27 +7,32 @@ import threading
 from functools import partial
 from typing import Any
 
-from twisted.internet import reactor as _reactor
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.concurrency.threads import await_uncancelled, bounded, run_detached, thread_per_call
+from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 from tests.support.threads import FakeThreads
 
-reactor: Any = _reactor
+
+def refuse(work: object) -> Any:
+    """Raise the error of a system that cannot start a thread."""
+    raise OSError(errno.EAGAIN, "can't start new thread")
 
 
 class ThreadPerCallTests(TestCase):
     """`thread_per_call`"""
 
+    timeout = TEST_PATIENCE
+
     async def test_elsewhere(self) -> None:
         """Each call runs in its own daemon thread, and its result arrives in the reactor thread."""
         in_thread = thread_per_call(reactor)
         meeting = threading.Barrier(3)
-        works = [in_thread(partial(meeting.wait, 30)) for _ in range(2)]
-        await deferToThread(meeting.wait, 30)
+        works = [in_thread(partial(meeting.wait, PATIENCE)) for _ in range(2)]
+        await deferToThread(meeting.wait, PATIENCE)
         turns = [await work for work in works]
         self.assertEqual(len(set(turns)), 2)
         daemon = await in_thread(lambda: threading.current_thread().daemon)
@@ -74,9 +79,6 @@ class BoundedTests(SynchronousTestCase):
     def test_no_thread(self) -> None:
         """If no thread can be started, a call raises OSError, and a waiting one fails with it."""
 
-        def refuse(work: object) -> Deferred[Any]:
-            raise OSError(errno.EAGAIN, "can't start new thread")
-
         runners = [self.threads.in_thread, refuse, refuse, self.threads.in_thread, refuse]
         in_thread = bounded(lambda work: runners.pop(0)(work), 1)
         calls = [in_thread(lambda: "done") for _ in range(4)]
@@ -90,31 +92,19 @@ class BoundedTests(SynchronousTestCase):
 class RunDetachedTests(SynchronousTestCase):
     """`run_detached`"""
 
-    def setUp(self) -> None:
-        self.threads = FakeThreads()
-        self.done: list[str] = []
-
-    def test_in_a_thread(self) -> None:
-        """Detached work runs in a thread."""
-        run_detached(self.threads.in_thread, lambda: self.done.append("done"))
-        self.assertEqual(self.done, [])
-        self.threads.run()
-        self.assertEqual(self.done, ["done"])
-
     def test_failure(self) -> None:
-        """An error of detached work is logged, because no caller receives it."""
-        run_detached(self.threads.in_thread, lambda: 1 // 0)
-        self.threads.run()
+        """Detached work runs in a thread; its error is logged, as no caller receives it."""
+        threads = FakeThreads()
+        run_detached(threads.in_thread, lambda: 1 // 0)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        threads.run()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_no_thread(self) -> None:
         """If no thread can be started, detached work runs at once in the current thread."""
-
-        def refuse(work: object) -> Any:
-            raise OSError(errno.EAGAIN, "can't start new thread")
-
-        run_detached(refuse, lambda: self.done.append("done"))
-        self.assertEqual(self.done, ["done"])
+        done: list[str] = []
+        run_detached(refuse, lambda: done.append("done"))
+        self.assertEqual(done, ["done"])
 
 
 class AwaitUncancelledTests(SynchronousTestCase):
@@ -125,19 +115,19 @@ class AwaitUncancelledTests(SynchronousTestCase):
         self.waiting = Deferred.fromCoroutine(await_uncancelled(self.work))
 
     def test_result(self) -> None:
-        """The waiter gets the result of the work, which may be None."""
+        """The waiter gets the result of the work, which may be None, or its error."""
         self.assertNoResult(self.waiting)
         self.work.callback("done")
         self.assertEqual(self.successResultOf(self.waiting), "done")
         for result in ("done", None):
             waiting = Deferred.fromCoroutine(await_uncancelled(succeed(result)))
             self.assertEqual(self.successResultOf(waiting), result)
-
-    def test_failure(self) -> None:
-        """The waiter gets the error of the work."""
-        self.work.errback(Failure(OSError(28, "No space left on device")))
-        self.assertEqual(self.failureResultOf(self.waiting).value.errno, 28)
-        self.failureResultOf(Deferred.fromCoroutine(await_uncancelled(fail(OSError()))), OSError)
+        for error in (OSError, CancelledError):
+            for work in (fail(error()), Deferred[str]()):
+                waiting = Deferred.fromCoroutine(await_uncancelled(work))
+                if not work.called:
+                    work.errback(Failure(error()))
+                self.failureResultOf(waiting, error)
 
     def test_cancelled(self) -> None:
         """A waiter that is cancelled, even several times, fails only after the work has ended."""
@@ -153,8 +143,3 @@ class AwaitUncancelledTests(SynchronousTestCase):
         self.work.errback(Failure(OSError()))
         self.failureResultOf(self.waiting, CancelledError)
         self.assertEqual(self.flushLoggedErrors(), [])
-
-    def test_work_that_ends_cancelled(self) -> None:
-        """A wait ends when the work itself ends with CancelledError."""
-        self.work.errback(Failure(CancelledError()))
-        self.failureResultOf(self.waiting, CancelledError)
