@@ -79,15 +79,15 @@ class UrlTests(SynchronousTestCase):
         self.assertEqual("br:96/f:opus", parts["canonical"])
         self.assertNotIn("source", parts)
 
-    def test_no_key(self) -> None:
-        """Without a key, `explain` exits with 0 and reports that the signature is not checked."""
+    def test_settings(self) -> None:
+        """Without a key, `explain` exits with 0 and reports that the signature is not checked.
+
+        It reports invalid settings, and shows the commands with assumed values.
+        """
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
         self.assertEqual("the info document", parts["asks for"])
         self.assertEqual("not checked, since AP_KEY is not set", parts["signature"])
         self.assertNotIn("ffmpeg", parts)
-
-    def test_bad_settings(self) -> None:
-        """`explain` reports invalid settings, and shows the commands with assumed values."""
         parts = self.explain(SIGNER.url("local://a"), AP_PORT="x")
         self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][1])
         self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])

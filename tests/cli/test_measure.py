@@ -44,12 +44,14 @@ class ArgumentTests(SynchronousTestCase):
 
     def test_settings(self) -> None:
         """URLs need a key; measuring does not, but it needs valid settings."""
-        ended = command("measure", "--sign", "local://a.wav", environment={})
-        self.assertEqual(ended.status, 2)
-        self.assertIn("AP_KEY: not set", ended.err)
-        ended = command("measure", "local://a.wav", environment={"AP_MAX_CONCURRENCY": "x"})
-        self.assertEqual(ended.status, 2)
-        self.assertIn("AP_MAX_CONCURRENCY", ended.err)
+        invalid = {"AP_MAX_CONCURRENCY": "x"}
+        for words, environment, message in (
+            (("--sign", "local://a.wav"), {}, "AP_KEY: not set"),
+            (("local://a.wav",), invalid, "AP_MAX_CONCURRENCY"),
+        ):
+            ended = command("measure", *words, environment=environment)
+            self.assertEqual(ended.status, 2)
+            self.assertIn(message, ended.err)
 
 
 class MeasureAllTests(SynchronousTestCase):
@@ -98,13 +100,8 @@ class ReportTests(SynchronousTestCase):
         self, form: str, results: dict[str, Measurement | str], **settings: Any
     ) -> tuple[str, int]:
         """Return a report as text, and the number of failures."""
-        plan = MeasurePlan(
-            settings.get("variant"),
-            settings.get("target"),
-            Decimal(-1),
-            settings.get("album", False),
-            settings.get("sign"),
-        )
+        unset = {"variant": None, "target": None, "album": False, "sign": None}
+        plan = MeasurePlan(**unset | settings, ceiling=Decimal(-1))
         output = io.StringIO()
         self.errors: list[str] = []
         self.patch(measure_module, "print_errors", self.errors.append)
@@ -140,8 +137,11 @@ class ReportTests(SynchronousTestCase):
         text, _ = self.report("table", {"local://a": LOUD})
         self.assertEqual(text.splitlines()[1], "  -20.0    0.0   -6.0  local://a")
 
-    def test_json(self) -> None:
-        """A JSON document has all sources, also those that failed; None is null."""
+    def test_documents(self) -> None:
+        """A JSON document has all sources, also those that failed; None is null.
+
+        CSV has a line of headings, and quotes what needs it (RFC 4180).
+        """
         text, _ = self.report("json", {"local://a": SILENT, "local://b": "no"}, target=-16)
         nothing = dict.fromkeys(("integrated", "range", "true_peak", "gain", "shortfall"))
         expected = [
@@ -149,30 +149,26 @@ class ReportTests(SynchronousTestCase):
             {"source": "local://b", **nothing, "error": "no"},
         ]
         self.assertEqual(json.loads(text), {"sources": expected})
-
-    def test_csv(self) -> None:
-        """CSV has a line of headings, and quotes what needs it (RFC 4180)."""
         text, _ = self.report("csv", {'local://a,"b"': LOUD})
-        rows = [*csv.reader(io.StringIO(text))]
-        self.assertEqual(rows[0], ["source", "integrated", "range", "true_peak", "error"])
-        self.assertEqual(rows[1], ['local://a,"b"', "-20.00", "0.00", "-6.02", ""])
+        headings, row = csv.reader(io.StringIO(text))
+        self.assertEqual(headings, ["source", "integrated", "range", "true_peak", "error"])
+        self.assertEqual(row, ['local://a,"b"', "-20.00", "0.00", "-6.02", ""])
 
     def test_album(self) -> None:
-        """An album has one gain for all its sources, and a row of its own in every format."""
-        sources: dict[str, Measurement | str] = {"local://a": LOUD, "local://b": QUIET}
-        text, _ = self.report("json", sources, target=Decimal(-23), album=True)
-        document = json.loads(text)
-        album = document["album"]
-        self.assertApproximates(album["integrated"], -22.6, 0.05)
-        self.assertEqual([row["gain"] for row in document["sources"]], [album["gain"]] * 2)
-        for form in ("table", "csv"):
-            last = self.report(form, sources, album=True)[0].splitlines()[-1]
-            self.assertIn("album", last)
+        """An album has one gain for all its sources, and a row of its own in every format.
 
-    def test_incomplete_album(self) -> None:
-        """An album with a source that failed has no loudness and no gain."""
-        sources = {"local://a": LOUD, "local://b": "no"}
-        text, failures = self.report("json", sources, target=Decimal(-23), album=True)
+        An album with a source that failed has no loudness and no gain.
+        """
+        album: dict[str, Any] = {"target": Decimal(-23), "album": True}
+        text, _ = self.report("json", {"local://a": LOUD, "local://b": QUIET}, **album)
+        document = json.loads(text)
+        self.assertApproximates(document["album"]["integrated"], -22.6, 0.05)
+        gain = document["album"]["gain"]
+        self.assertEqual([row["gain"] for row in document["sources"]], [gain] * 2)
+        for form in ("table", "csv"):
+            text, _ = self.report(form, {"local://a": LOUD, "local://b": QUIET}, album=True)
+            self.assertIn("album", text.splitlines()[-1])
+        text, failures = self.report("json", {"local://a": LOUD, "local://b": "no"}, **album)
         document = json.loads(text)
         self.assertNotIn("album", document)
         self.assertEqual([row["gain"] for row in document["sources"]], [None, None])

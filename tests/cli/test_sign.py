@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -17,14 +18,6 @@ PIECE = "local://masters/piece.wav"
 
 class SignTests(SynchronousTestCase):
     """URLs that `sign` prints, compared with those of the library."""
-
-    def assert_refused(self, status: int, words: str, *arguments: str, **settings: str) -> None:
-        """Require an exit status, a one-line error message and no output."""
-        ended = command("sign", *arguments, environment={**SECRETS, **settings})
-        self.assertEqual((status, ""), (ended.status, ended.out))
-        self.assertTrue(ended.err.startswith("audioproxy: "), ended.err)
-        self.assertEqual(1, ended.err.count("\n"), ended.err)
-        self.assertIn(words, ended.err)
 
     def test_variant(self) -> None:
         """`sign` prints a URL for each source, with the options in canonical order."""
@@ -63,15 +56,20 @@ class SignTests(SynchronousTestCase):
 
         Either is reported in one line.
         """
-        self.assert_refused(1, '"br:9000" is not accepted', "-o", "br:9000", PIECE)
-        self.assert_refused(1, "a variant never expires", "-o", "exp:99", PIECE)
-        self.assert_refused(2, "AP_KEY: not set; export", PIECE, AP_KEY="")
-        self.assert_refused(2, "AP_SALT: not set; export", PIECE, AP_SALT="")
-        self.assert_refused(2, "AP_KEY: 2 bytes; at least 32", PIECE, AP_KEY="0011")
-        self.assert_refused(2, "AP_SALT: character 1", PIECE, AP_SALT="zz")
-        self.assert_refused(2, "a base is an origin", "-b", "audio example", PIECE)
-        self.assert_refused(2, "--path: a path starts with a slash", "--path", "f:mp3")
-        self.assert_refused(2, "--expires-in works with", "-e", "1h", "--info", PIECE)
+        for status, message, words, settings in (
+            (1, '"br:9000" is not accepted', ("-o", "br:9000", PIECE), {}),
+            (1, "a variant never expires", ("-o", "exp:99", PIECE), {}),
+            (2, "AP_KEY: not set; export", (PIECE,), {"AP_KEY": ""}),
+            (2, "AP_SALT: not set; export", (PIECE,), {"AP_SALT": ""}),
+            (2, "AP_KEY: 2 bytes; at least 32", (PIECE,), {"AP_KEY": "0011"}),
+            (2, "AP_SALT: character 1", (PIECE,), {"AP_SALT": "zz"}),
+            (2, "a base is an origin", ("-b", "audio example", PIECE), {}),
+            (2, "--path: a path starts with a slash", ("--path", "f:mp3"), {}),
+            (2, "--expires-in works with", ("-e", "1h", "--info", PIECE), {}),
+        ):
+            ended = command("sign", *words, environment={**SECRETS, **settings})
+            self.assertEqual((status, ""), (ended.status, ended.out))
+            self.assertRegex(ended.err, rf"\Aaudioproxy: .*{re.escape(message)}.*\n\Z")
         for text in ("0", "1w", "-1", "1.5h", ""):
             ended = command("sign", f"--expires-in={text}", PIECE)
             self.assertEqual(2, ended.status, text)
@@ -97,12 +95,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual(SIGNER.url(PIECE) + "\n", ended.out)
         # systemd and shells interpret these lines differently.
         for line in (
-            *(
-                "AP_SALT=fa11 # the salt",
-                "AP_SALT",
-                "export AP_SALT=fa11",
-                "AP_LOCAL_ROOT=/srv/a b",
-            ),
+            *("AP_SALT=fa11 # the salt", "AP_SALT", "export AP_SALT=fa11", "AP_LOCAL_ROOT=/a b"),
             *("AP_LOCAL_ROOT=/srv/$HOME", 'AP_LOCAL_ROOT="a\\"b"', "AP_LOCAL_ROOT='a'b"),
         ):
             file.write_text(f"AP_PORT=1\n{line}\n")

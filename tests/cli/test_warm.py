@@ -107,37 +107,32 @@ class FetchTests(ClientCase):
     def test_busy(self) -> None:
         """`warm` retries a 429 after Retry-After seconds, as often as --tries allows.
 
-        It waits 60 seconds at most, and 2 seconds after an invalid Retry-After.
+        It waits 60 seconds at most, and 2 seconds after an invalid Retry-After. It retries 502, 503
+        and 504 twice, whatever --tries says.
         """
-        busy = reply(429, headers={"Retry-After": "7"})
-        fetching = self.fetch(busy, busy, reply(200, headers=MISS))
-        for request_count in (1, 2):
-            self.network.advance(6.9)
-            self.assertEqual(request_count, len(self.network.requests))
-            self.network.advance(0.1)
-        self.assertEqual(RENDERED, self.successResultOf(fetching))
-        fetching = self.fetch(busy, busy, reply(429, b'{"error": "a", "message": "b"}'))
-        self.network.advance(7)
-        self.network.advance(7)
-        self.assertEqual("429 a: b", self.failure_reason(fetching))
-        for text, seconds in (("86400", 60), ("9" * 5000, 60), ("soon", 2), ("123456789x", 2)):
-            fetching = self.fetch(reply(429, headers={"Retry-After": text}), reply(200))
-            self.network.advance(seconds - 0.1)
-            self.assertNoResult(fetching)
-            self.network.advance(0.1)
-            self.successResultOf(fetching)
-
-    def test_gateway_errors(self) -> None:
-        """`warm` retries 502, 503 and 504 twice, whatever --tries says."""
-        for status in (502, 503, 504):
-            fetching = self.fetch(reply(status), reply(status), reply(200, headers=HIT), tries=1)
-            self.network.advance(2)
-            self.network.advance(2)
-            self.assertEqual(STORED, self.successResultOf(fetching))
-            fetching = self.fetch(*[reply(status)] * 3, tries=9)
-            self.network.advance(2)
-            self.network.advance(2)
-            self.assertIn(str(status), self.failure_reason(fetching))
+        good = reply(200, headers=HIT)
+        for status, text, seconds, tries, allowed in (
+            (429, "7", 7, 3, 3),
+            (429, "86400", 60, 2, 2),
+            (429, "9" * 5000, 60, 2, 2),
+            (429, "soon", 2, 2, 2),
+            (429, "123456789x", 2, 2, 2),
+            *((status, "x", 2, tries, 3) for status in (502, 503, 504) for tries in (1, 9)),
+        ):
+            busy = reply(status, b'{"error": "a", "message": "b"}', {"Retry-After": text})
+            for failures in (allowed - 1, allowed):
+                before = len(self.network.requests)
+                responses = [busy] * failures + [good] * (failures < allowed)
+                fetching = self.fetch(*responses, tries=tries)
+                for retried in range(1, allowed):
+                    self.network.advance(seconds - 0.1)
+                    self.assertEqual(retried, len(self.network.requests) - before)
+                    self.assertNoResult(fetching)
+                    self.network.advance(0.1)
+                if failures < allowed:
+                    self.assertEqual(STORED, self.successResultOf(fetching))
+                else:
+                    self.assertEqual(f"{status} a: b", self.failure_reason(fetching))
 
     def test_truncated_body(self) -> None:
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
