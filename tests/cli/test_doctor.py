@@ -116,10 +116,7 @@ class MachineTests(SynchronousTestCase):
         self.assertRegex(found.text, words)
 
     def test_open_files(self) -> None:
-        """A low limit of open files gets a note, and an unusable limit gets an error.
-
-        Both messages name what fixes the limit.
-        """
+        """A low limit of open files is a note, an unusable one bad; both say what fixes it."""
         config = Config(allow_insecure=True, max_concurrency=2)
         fix = "LimitNOFILE=16384 .*ulimit -Hn 16384"
         for limit, verdict, words in (
@@ -181,10 +178,7 @@ class OutputTests(SynchronousTestCase):
     """Output format and names of filesystems."""
 
     def test_line(self) -> None:
-        """A result is a single line, even if a path contains control characters.
-
-        The last line counts the problems that keep the service from working.
-        """
+        """A result is one printable line, and the last line counts the problems."""
         self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
         ok, odd, wrong = good("a", ""), note("b", ""), bad("c", "")
         for results, words in (
@@ -196,20 +190,14 @@ class OutputTests(SynchronousTestCase):
             self.assertEqual(words, summarize(results))
 
     def test_format_bytes(self) -> None:
-        """Byte counts have three significant digits and decimal units.
-
-        Other counts are followed by their noun in the singular or plural.
-        """
+        """Bytes have three digits and decimal units; other counts have their noun."""
         counts = {0: "0 B", 999: "999 B", 1000: "1 kB", 1_234_567: "1.23 MB", 999_600_000: "1 GB"}
         counts |= {2 * 10**9: "2 GB", 5 * PETABYTE: "5000 TB"}
         self.assertEqual(counts, {count: format_bytes(count) for count in counts})
         self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
 
     def test_filesystem(self) -> None:
-        """A folder belongs to the nearest mount point above it.
-
-        If that mount point was mounted on several times, the latest mount counts.
-        """
+        """A folder belongs to the latest mount on the nearest mount point above it."""
         table = Path(self.mktemp())
         table.write_text(
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

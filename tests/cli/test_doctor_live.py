@@ -57,10 +57,7 @@ class AllChecksTests(DoctorCase):
     """All checks, of which none prevents the others."""
 
     async def test_problems(self) -> None:
-        """A refused setting or certificate is reported, and the checks without it run.
-
-        A service without a variant store gets a note that every request renders.
-        """
+        """A refused setting or certificate is reported, and the checks without it run."""
         bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
         https = {"AP_SOURCE_ALLOWLIST": "*", "SSL_CERT_FILE": bundle}
         results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere", **https)
@@ -237,10 +234,7 @@ class BucketTests(RemoteCase):
         return {result.check: result for result in results}
 
     async def test_good_bucket(self) -> None:
-        """A good bucket passes: an object is written, found, fetched by its URL and removed.
-
-        A correct clock passes too.
-        """
+        """In a good bucket an object is written, found, fetched and removed; the clock passes."""
         results = await self.run_checks()
         self.assertNotIn(BAD, [result.verdict for result in results.values()])
         for what in ("variant store", "presigned URLs", "way to the store", "clock"):
@@ -264,10 +258,7 @@ class BucketTests(RemoteCase):
         self.assertIn("SignatureDoesNotMatch", results["bucket sources"].text)
 
     async def test_certificates(self) -> None:
-        """For an untrusted certificate, the result names AP_S3_CA_BUNDLE.
-
-        With the right bundle, the check "way to the store" passes.
-        """
+        """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and passes with it."""
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}

@@ -25,12 +25,7 @@ class UrlTests(SynchronousTestCase):
         return parts
 
     def test_all_parts(self) -> None:
-        """`explain` shows what a URL requests and how the service would serve it.
-
-        The explanation has the verdict on the signature, the options and their canonical form, the
-        source, the cache key, the location in the variant store, and the ffprobe and ffmpeg
-        commands.
-        """
+        """`explain` shows what a URL requests and how the service would serve it."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         url = SIGNER.sign("/f:opus/br:96/t:30.0:15/plain/s3://masters/piece.wav")

@@ -64,10 +64,7 @@ class SourceTests(SynchronousTestCase):
         self.assertIn("libmp3lame", parts["ffmpeg"])
 
     def test_refusals(self) -> None:
-        """If a URL is refused because of its source, `explain` shows the status and the reason.
-
-        A source above AP_MAX_SRC_BYTES is refused with 413.
-        """
+        """If a URL is refused because of its source, `explain` shows the status and the reason."""
         good = SIGNER.url("local://a b.flac")
         late = SIGNER.url("local://a b.flac", Variant(t=500))
         for url, limit, words in (

@@ -34,10 +34,7 @@ class HelpTests(SynchronousTestCase):
                 build_parser().parse_args([name, *words.split()])
 
     def test_version(self) -> None:
-        """`--version` prints the version of the package.
-
-        An unknown or missing command or argument prints the usage and exits with 2.
-        """
+        """`--version` prints the version; wrong words print the usage and exit with 2."""
         self.assertEqual(f"audioproxy {audioproxy.__version__}\n", command("--version").out)
         for words in ((), ("bake",), ("sign",), ("verify", "--what")):
             ended = command(*words)

@@ -49,10 +49,7 @@ class ProgramTests(SynchronousTestCase):
     """The ``audioproxy`` program in a process of its own."""
 
     def test_unwritable_output(self) -> None:
-        """A closed output pipe ends the command with status 1 and without a traceback.
-
-        A full disk is reported in one line.
-        """
+        """A closed pipe ends the command with 1 and no words, a full disk with one line."""
         readable, writable = os.pipe()
         os.close(readable)
         with open(writable, "wb") as pipe:
@@ -65,10 +62,7 @@ class ProgramTests(SynchronousTestCase):
         self.assertRegex(ended.err, r"\Aaudioproxy: .*No space left on device.*\n\Z")
 
     def test_no_streams(self) -> None:
-        """A closed standard output is reported in one line, with status 2.
-
-        The same applies to a closed standard input, if ``-`` tells the command to read it.
-        """
+        """A closed standard output, or input that ``-`` reads, is reported in one line, with 2."""
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
             ended = run_program("sh", "-c", f'"$0" sign - {redirection}', PROGRAM)
             self.assertEqual((2, 1), (ended.status, ended.err.count("\n")), redirection)
@@ -92,10 +86,7 @@ class ProgramTests(SynchronousTestCase):
             self.assertIn(expected, ended.out.split(), ended.err)
 
     def test_reactor(self) -> None:
-        """A signal before the first await cancels the work of `run`, and its cleanup runs.
-
-        An exception of the work is raised to the caller and not logged.
-        """
+        """A signal before the first await cancels the work of `run`; its exception is raised."""
         for code, output in ((INTERRUPTED, "ended\ninterrupted\n"), (FAILED, "no such thing\n")):
             ended = run_program(sys.executable, "-c", code)
             self.assertEqual(RunResult(0, output, ""), ended)

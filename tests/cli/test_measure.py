@@ -138,10 +138,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(text.splitlines()[1], "  -20.0    0.0   -6.0  local://a")
 
     def test_documents(self) -> None:
-        """A JSON document has all sources, also those that failed; None is null.
-
-        CSV has a line of headings, and quotes what needs it (RFC 4180).
-        """
+        """JSON has all sources, with null for None; CSV has headings and quotes (RFC 4180)."""
         text, _ = self.report("json", {"local://a": SILENT, "local://b": "no"}, target=-16)
         nothing = dict.fromkeys(("integrated", "range", "true_peak", "gain", "shortfall"))
         expected = [
@@ -155,10 +152,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(row, ['local://a,"b"', "-20.00", "0.00", "-6.02", ""])
 
     def test_album(self) -> None:
-        """An album has one gain for all its sources, and a row of its own in every format.
-
-        An album with a source that failed has no loudness and no gain.
-        """
+        """An album has one gain and a row of its own, unless one of its sources failed."""
         album: dict[str, Any] = {"target": Decimal(-23), "album": True}
         text, _ = self.report("json", {"local://a": LOUD, "local://b": QUIET}, **album)
         document = json.loads(text)

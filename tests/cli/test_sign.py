@@ -52,10 +52,7 @@ class SignTests(SynchronousTestCase):
         self.assertIn("http://h/a: a source is local://, s3:// or https://", ended.err)
 
     def test_refusals(self) -> None:
-        """`sign` exits with 1 on refused options and with 2 on usage errors.
-
-        Either is reported in one line.
-        """
+        """Refused options exit with 1 and usage errors with 2, each with one line."""
         for status, message, words, settings in (
             (1, '"br:9000" is not accepted', ("-o", "br:9000", PIECE), {}),
             (1, "a variant never expires", ("-o", "exp:99", PIECE), {}),

@@ -99,10 +99,7 @@ class BucketTests(StoreCase):
                 self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_unwritable(self) -> None:
-        """An unusable bucket is reported with the message that the service would give at boot.
-
-        The message names the cause and the requirement.
-        """
+        """An unusable bucket is reported as at boot, with the cause and the requirement."""
         for code, required, *responses in (
             ("unreachable", "that can be reached"),
             ("NoSuchBucket", "a bucket that exists", reply(404, error("NoSuchBucket"))),

@@ -76,10 +76,7 @@ class VerifyTests(SynchronousTestCase):
             self.assertRegex(ended.out, rf"\Agood signature, but refused \(.*{re.escape(words)}")
 
     def test_several(self) -> None:
-        """`verify` prints a line for each URL, and exits with the highest status of all.
-
-        It reports a line that is not a URL, and verifies all others.
-        """
+        """`verify` prints a line for each URL, and exits with the highest status of all."""
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\nno\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))

@@ -220,10 +220,7 @@ class FetchAllTests(SynchronousTestCase):
         self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.progress.summary())
 
     def test_failures(self) -> None:
-        """A failed URL is reported in one line and does not stop the others.
-
-        This includes an unexpected exception.
-        """
+        """A URL that fails, even unexpectedly, is reported in one line; the others go on."""
         fetching = self.begin(4, concurrency=4)
         for result in (FetchFailed("404"), RuntimeError("oh")):
             self.waiting.pop().errback(result)
@@ -266,10 +263,7 @@ class ReadUrlsTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(read()))
 
     def test_lines(self) -> None:
-        """``-`` stands for the lines of standard input, without blank lines and comments.
-
-        A line may be split across several reads of the input.
-        """
+        """``-`` stands for the lines of standard input, however they are divided into reads."""
         text = b"# why\n\n  b \r\nc\n#d\nefghijk\xff"
         for size in (64 * 1024, 3):
             self.patch(warm_module, "_READ_SIZE", size)

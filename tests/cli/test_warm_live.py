@@ -47,10 +47,7 @@ class ServiceTests(ServiceCase):
         return progress
 
     async def test_rendered_and_stored(self) -> None:
-        """`warm` renders and stores missing variants, and does not render stored ones again.
-
-        It prints the service's message for each refusal, without the URL's signature.
-        """
+        """`warm` renders missing variants only, and prints refusals without signatures."""
         self.add("a.flac", short_flac())
         port = self.start().port
         path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")

@@ -78,10 +78,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
-        """While 64 calls run, a further call fails at once, even though no call is overdue.
-
-        The number can be another one.
-        """
+        """While the most calls run, 64 unless set, a further call fails at once."""
         for most in (64, 3):
             self.blocking_calls = BlockingCalls(self.clock, self.threads.in_thread, most)
             running = [self.run_call(lambda: "done") for _ in range(most)]
@@ -92,10 +89,7 @@ class RunTests(BlockingCallsCase):
             self.assert_works()
 
     def test_deadline(self) -> None:
-        """A call fails with TimeoutError, which is an OSError, at its deadline and not before.
-
-        A call that ends just before succeeds, and its result is not undone.
-        """
+        """A call fails with TimeoutError, an OSError, at its deadline and not before."""
         in_time = self.run_call(lambda: "done", seconds=10)
         self.clock.advance(9.9)
         self.threads.run()
@@ -176,10 +170,7 @@ class OverdueTests(BlockingCallsCase):
         self.assertEqual((list(folder.iterdir()), open_descriptors()), ([], before))
 
     def test_cancelled(self) -> None:
-        """A cancelled caller returns at once, and its call never counts as overdue.
-
-        A later result is undone, and a later error is dropped.
-        """
+        """A cancelled caller returns at once; its call is never overdue, and is undone."""
         for work in (lambda: "done", fail):
             running = self.run_call(work)
             running.cancel()

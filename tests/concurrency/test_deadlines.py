@@ -24,10 +24,7 @@ class ProgressTimeoutTests(SynchronousTestCase):
         )
 
     def test_expires(self) -> None:
-        """After the timeout the callback is called once; each reset restarts the whole timeout.
-
-        Resetting or cancelling an expired timeout does nothing.
-        """
+        """After the timeout the callback is called once; each reset restarts the timeout."""
         for _ in range(5):
             self.clock.advance(9)
             self.timeout.reset()
@@ -94,10 +91,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_cleanup(self) -> None:
-        """A timeout or a cancellation is raised only after the coroutine has ended.
-
-        The coroutine of this test ignores its cancellation.
-        """
+        """A timeout or a cancellation is raised only after the coroutine has ended."""
         for cancelled in (False, True):
             self.step = Deferred()
             working = self.begin(await_uncancelled(self.step))

@@ -140,10 +140,7 @@ class SharedCallsTests(SynchronousTestCase):
         self.assertNoResult(self.join())
 
     def test_detached(self) -> None:
-        """After `detach`, the next caller starts another call, which later callers share.
-
-        The end of the earlier call does not affect the later one.
-        """
+        """After `detach`, the next caller starts another call, which later callers share."""
         early = self.join()
         # Without a call in flight, `detach` has no effect.
         for key in ("a", "b"):
@@ -170,10 +167,7 @@ class InFlightCounterTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.counter.wait_until_idle(Deadline(self.clock, seconds)))
 
     def test_last_one(self) -> None:
-        """A wait ends with the last operation, even one that begins later, and leaves no timer.
-
-        A wait on an idle counter ends at once.
-        """
+        """A wait ends with the last operation, at once where there is none, without a timer."""
         self.successResultOf(self.wait())
         self.counter.begin()
         waits = [self.wait(), self.wait()]
@@ -188,10 +182,7 @@ class InFlightCounterTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_deadline(self) -> None:
-        """Each wait ends after its own timeout, even if operations are still in flight.
-
-        With a timeout of zero or less it ends in the next reactor turn.
-        """
+        """Each wait ends after its own timeout, even if operations are in flight."""
         self.counter.begin()
         none, negative, short, long = (self.wait(seconds) for seconds in (0, -3, 5, 30))
         for seconds, ended, waiting in (

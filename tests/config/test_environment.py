@@ -238,12 +238,7 @@ class ScalarTests(ConfigCase):
         )
 
     def test_conflicts(self) -> None:
-        """Settings in conflict are refused with a message that names both (Limits).
-
-        The ports of the listeners differ, unless both are 0, which selects any free port. The
-        threshold is at most the queue size. An explicit timeout of probes is shorter than that of
-        renders.
-        """
+        """Settings in conflict are refused with a message that names both (Limits)."""
         for variable, other, rows in (
             ("AP_METRICS_PORT", "AP_PORT", (("", "9568"), ("4000", ""), ("8080", "8080"))),
             ("AP_READY_QUEUE_THRESHOLD", "AP_QUEUE_SIZE", (("33", ""), ("5", "4"), ("1", "0"))),
@@ -260,10 +255,7 @@ class SigningTests(ConfigCase):
     """AP_KEY, AP_SALT and AP_ALLOW_INSECURE."""
 
     def test_key_and_salt(self) -> None:
-        """Key and salt are hex-decoded, in either letter case (Authentication, 1).
-
-        A malformed one is refused with its fault (Authentication, 4; D32).
-        """
+        """Key and salt are hexadecimal; refusals name the fault (Authentication, 1 and 4; D32)."""
         config = load({"AP_KEY": "aBcD" * 16, "AP_SALT": "0F"})[0]
         self.assertEqual((config.key, config.salt), (bytes.fromhex("abcd" * 16), b"\x0f"))
         for variable, text, fault in (
@@ -337,10 +329,7 @@ class SigningTests(ConfigCase):
         self.assertTrue(problem.startswith("AP_ALLOW_INSECURE: 'ture'"), problem)
 
     def test_insecure(self) -> None:
-        """Insecure mode needs no key, and always causes a warning (D31).
-
-        Without a key, boot warns that only "insecure" is accepted in place of a signature.
-        """
+        """Insecure mode needs no key, and always causes a warning (D31)."""
         (warning,) = self.warnings(AP_ALLOW_INSECURE="1")
         self.assertTrue(warning.startswith("AP_ALLOW_INSECURE: on"), warning)
         config, warnings = load({"AP_ALLOW_INSECURE": "on"})
@@ -374,11 +363,7 @@ class PathTests(ConfigCase):
             self.assert_refused("AP_VARIANT_STORE", values, wanted)
 
     def test_bucket_store(self) -> None:
-        """An s3:// store names a bucket alone (Deployment configuration).
-
-        The message that refuses a key prefix, a port, credentials or an invalid name shows no
-        credentials.
-        """
+        """An s3:// store is a bucket; refusals show no credentials (Deployment configuration)."""
         for name in ("b", "my-bucket.v1_x", "B" * 63):
             config = self.config(AP_VARIANT_STORE=f"s3://{name}", **SHARED)
             self.assertEqual(config.variant_store, BucketStore(name))
@@ -471,10 +456,7 @@ class ObjectStoreTests(ConfigCase):
         self.assertEqual((config.source_s3.ca_bundle, config.variant_s3.ca_bundle), (one, two))
 
     def test_endpoint_spelling(self) -> None:
-        """An endpoint is an origin; letter case and a default port are normalized.
-
-        Any other endpoint is refused, with an origin to use instead.
-        """
+        """An endpoint is an origin, which is normalized; a refusal names one to use."""
         for text, endpoint in (
             ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
             ("HTTPS://Minio.Example:443", "https://minio.example"),
@@ -555,10 +537,7 @@ class ObjectStoreTests(ConfigCase):
             self.assertIn(": set on its own", self.problem(token, **variables, **{token: "token"}))
 
     def test_bad_credentials(self) -> None:
-        """Credentials that would break a request header are refused at boot and not shown.
-
-        A bucket store without credentials is refused with the names of the missing variables.
-        """
+        """Credentials that break a header, or are missing, are refused and not shown."""
         for name in (*SHARED, *OWN, "AWS_SESSION_TOKEN", "AP_VARIANT_S3_SESSION_TOKEN"):
             for text in ("hush hush", "hush\n", "hush\u00fc", "hush\r\nX: y", " "):
                 problem = self.problem(name, **SHARED | OWN | {name: text})
@@ -799,10 +778,7 @@ class ReportTests(ConfigCase):
             self.assertIsInstance(config, Config)
 
     def test_field_per_variable(self) -> None:
-        """Each AP_* variable except AP_S3_* and AP_VARIANT_S3_* has a field of the same name.
-
-        Each field has a variable of the same name, except source_s3 and variant_s3.
-        """
+        """Each AP_* variable has a field of its name, except those of S3."""
         special = ("AP_S3_", "AP_VARIANT_S3_", "AWS_")
         plain = {name.removeprefix("AP_").lower() for name in KNOWN if not name.startswith(special)}
         self.assertEqual(plain, set(Config.__slots__) - {"source_s3", "variant_s3"})

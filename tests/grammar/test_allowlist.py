@@ -50,10 +50,7 @@ class AllowlistTests(SynchronousTestCase):
     """`Source.is_allowed`"""
 
     def test_empty_or_other(self) -> None:
-        """An empty allowlist refuses every bucket and every https host.
-
-        Local sources are never restricted.
-        """
+        """A list without a match refuses buckets and hosts; local sources are not restricted."""
         for allowlist in ((), ("other",)):
             self.assertFalse(bucket("any").is_allowed(allowlist), allowlist)
             self.assertFalse(host("a.example").is_allowed(allowlist), allowlist)

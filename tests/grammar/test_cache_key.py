@@ -83,11 +83,7 @@ class InfoKeyTests(SynchronousTestCase):
         other=st.tuples(st.binary(max_size=3), st.binary(max_size=3)),
     )
     def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-        """A different source or validator gives a different key.
-
-        No validator contains a newline: it is the value of an HTTP header, or the size and time of
-        a file. A file name may contain one.
-        """
+        """A different source or validator gives a different key; no validator has a newline."""
         first, second = (
             (source, validator.replace(b"\n", b"")) for source, validator in (one, other)
         )
@@ -95,10 +91,7 @@ class InfoKeyTests(SynchronousTestCase):
         self.assertNotEqual(info_key(*first), info_key(*second))
 
     def test_never_shared(self) -> None:
-        """A file name with a newline never has the key of another file.
-
-        An info document never shares a key with a variant of its source.
-        """
+        """Neither a file name with a newline nor a variant has the key of another document."""
         tricky = info_key(b"local://a\n5-5", b"1-1")
         self.assertNotEqual(tricky, info_key(b"local://a", b"5-5"))
         self.assertNotEqual(tricky, info_key(b"local://a\n5-5\n1-1", b""))

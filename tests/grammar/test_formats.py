@@ -63,10 +63,7 @@ class RatesTests(SynchronousTestCase):
                 self.assertIs(FORMATS[token].rates.accepts(rate), rate in accepted, (token, rate))
 
     def test_nearest(self) -> None:
-        """`Rates.nearest` returns the same rate, the next higher one or the highest (D8).
-
-        `Rates.describe` states the rates that ``sr`` accepts (D20).
-        """
+        """`nearest` is the same rate, the next higher one or the highest (D8, D20)."""
         for token, rates in (
             ("mp3", {44_100: 44_100, 44_099: 44_100, 44_101: 48_000, 1: 8000, 96_000: 48_000}),
             ("opus", {44_100: 48_000, 24_001: 48_000, 11_025: 12_000, 192_000: 48_000}),
@@ -91,10 +88,7 @@ class RatesTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(token=st.sampled_from(sorted(FORMATS)), source=st.integers(1, 800_000))
     def test_nearest_is_accepted(self, token: str, source: int) -> None:
-        """`Rates.nearest` returns a supported rate (D8, D13).
-
-        If that is higher than the source's rate, no supported rate is between the two.
-        """
+        """`nearest` is supported, and no rate from the source's up to it is (D8, D13)."""
         rates = FORMATS[token].rates
         rate = rates.nearest(source)
         self.assertTrue(rates.accepts(rate))

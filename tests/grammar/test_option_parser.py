@@ -141,10 +141,7 @@ class SegmentTests(OptionsCase):
                 self.assert_refused("expected", with_required(key, other))
 
     def test_first_in_order(self) -> None:
-        """The refusal names the first segment that is invalid by itself (D20).
-
-        Conflicts between valid segments are reported only if every segment is valid.
-        """
+        """The first segment that is invalid by itself is refused, before any conflict (D20)."""
         for words, text, at in (
             ("mp3", "f:x/br:x", 0),
             ("whole number", "br:x/f:x", 0),
@@ -220,10 +217,7 @@ class BoundsTests(OptionsCase):
     )
 
     def test_whole_numbers(self) -> None:
-        """Options with whole numbers accept both bounds, and nothing outside them (D6, D20).
-
-        They have at most 9 digits, ``exp`` 12, and no fraction, plus or exponent (D3).
-        """
+        """Whole numbers have both bounds, up to 9 digits, ``exp`` 12, and no sign (D3, D6, D20)."""
         for context, key, low, high, words in self.WHOLE:
             for value in (low, high, low - 1, high + 1, -999_999_999, 999_999_999):
                 text = joined(context, f"{key}:{value}")
@@ -239,11 +233,7 @@ class BoundsTests(OptionsCase):
         self.assert_refused("a whole number of at most 9 digits is expected", "br:0000000128")
 
     def test_decimals(self) -> None:
-        """Options with decimals accept both bounds, and refuse values 0.001 outside (D3, D6).
-
-        A decimal has 1 to 9 integer digits, up to 3 fractional digits, and no exponent. A leading
-        plus is legal for ``gain`` only.
-        """
+        """Decimals have both bounds, 1 to 9 and up to 3 digits, and no exponent (D3, D6)."""
         step = Decimal("0.001")
         for context, template, low, high, words in self.DECIMAL:
             text = joined(context, template)
@@ -338,10 +328,7 @@ class EncodingTests(OptionsCase):
             self.assert_refused("a lossy format takes at most 48000 Hz", *texts)
 
     def test_channels(self) -> None:
-        """``ch`` is 1 or 2, for every format (Format and encoding options).
-
-        The canonical string always contains the format (D4).
-        """
+        """``ch`` is 1 or 2, for every format (Format and encoding options; D4)."""
         for token in FORMATS:
             for channels in (1, 2):
                 options, _ = parse_options(split_options(f"f:{token}/ch:{channels}"))
@@ -394,10 +381,7 @@ class ProcessingTests(OptionsCase):
             self.assertEqual(parse_options(split_options(text)), (expected, None), text)
 
     def test_refused(self) -> None:
-        """Numbers out of bounds, and too few or too many parts, are refused (D3, D6).
-
-        So is a fade longer than the duration of ``t`` (D12).
-        """
+        """Numbers out of bounds, wrong parts, and fades longer than ``t`` are refused (D6, D12)."""
         for words, texts in (
             ("from 0 to 999999999", "t:-1 t:1:-1 fade:-1 fade:1:-1"),
             ("a duration longer than 0", "t:1:0 t:1:0.000 t:1:-0"),

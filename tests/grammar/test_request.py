@@ -65,10 +65,7 @@ class RequestTests(SynchronousTestCase):
     """`verify_request` and `parse_request`"""
 
     def test_requests(self) -> None:
-        """A variant request has options, source, expiry, canonical string, cache key and ETag.
-
-        An info request contains only a source.
-        """
+        """A request has all parts of its path; an info request has a source only."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
         request = verify_request(signed(path), KEYS, NOW)
         options, exp = parse_options([b"f:opus", b"br:96", b"exp:1800000001"])
@@ -95,10 +92,7 @@ class RequestTests(SynchronousTestCase):
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:
-        """Without the current time, even an expired path is parsed.
-
-        Its request expires after the second that ``exp`` names, or never without ``exp`` (D14).
-        """
+        """Without a clock an expired path is parsed; it expires after the second ``exp`` (D14)."""
         for path, exp in ((b"/exp:5/plain/local://a", 5), (b"/plain/local://a", None)):
             request = parse_request(path, None)
             assert isinstance(request, VariantRequest)

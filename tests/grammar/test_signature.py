@@ -106,10 +106,7 @@ class VerifyTests(SynchronousTestCase):
                     self.assertIs(verify(KEY, SALT, PATH, each), spelled == signature, each)
 
     def test_key_and_salt(self) -> None:
-        """Another key, salt or ``exp`` invalidates a signature (Authentication, 8).
-
-        So does removing ``exp`` (Request option exp, 1).
-        """
+        """Another key, salt or ``exp`` is refused (Authentication, 8; Request option exp, 1)."""
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY[::-1], SALT, PATH)))
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY, b"pepper", PATH)))
         signature = sign(KEY, SALT, b"/exp:1893456000/plain/local://a")
@@ -119,10 +116,7 @@ class VerifyTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(path=junk(), other=st.binary(max_size=60))
     def test_junk(self, path: bytes, other: bytes) -> None:
-        """A signature is valid for its own path only, and arbitrary bytes for no path.
-
-        (Authentication, 3 and 6)
-        """
+        """A signature is valid for its own path only (Authentication, 3 and 6)."""
         assume(path != other)
         signature = sign(KEY, SALT, path)
         self.assertTrue(verify(KEY, SALT, path, signature))

@@ -154,10 +154,7 @@ class HttpsTests(SourceCase):
                 self.assertEqual(found, b"https://" + host + b"/a", source)
 
     def test_not_normalized(self) -> None:
-        """Parts that only the origin interprets are kept (Canonical source string, 2 and 3).
-
-        These are the URL's own escapes, dots and slashes, letter case after the host, and queries.
-        """
+        """What only the origin interprets is kept (Canonical source string, 2 and 3)."""
         for rest in (
             b"%61 a%2Fb a%2fb %2e%2e/a %252e %zz a?q=%41 a/../b ./a .. /a a/ A?B=C"
             b" ?a=1&a=1 ?b&a a?? a?/b"
@@ -370,10 +367,7 @@ class PlainTests(SourceCase):
             self.assertEqual((source, canonical), (found, found.canonical), raw)
 
     def test_broken_escape(self) -> None:
-        """A percent sign without two hexadecimal digits is refused, as the same 404 (D16).
-
-        All refusals have one status, code and message, which reveal nothing (Errors, 7).
-        """
+        """A broken escape is the same 404 as all refusals (Errors, 7; D16)."""
         raw_sources = b"local://100% local://% local://%2 local://%zz s3://b/%k".split()
         self.assert_raw_refused(b"plain", "hexadecimal", *raw_sources)
 

@@ -91,10 +91,7 @@ class IntegerTests(SynchronousTestCase):
     """`parse_integer`"""
 
     def test_spellings(self) -> None:
-        """Whole numbers have at most 9 digits, and may have leading zeros and a minus (D3).
-
-        A fraction, an exponent, a plus or a tenth digit is refused.
-        """
+        """A whole number has up to 9 digits and a minus, and nothing else (D3)."""
         for text in b"0 -0 7 -7 000000007 -000000007 100000000 -100000000".split():
             self.assertEqual(parse_integer(text, -(10**8), 10**8), int(text), text)
         for text in (

@@ -189,10 +189,7 @@ class StopTests(ChildCase):
         self.spawner.last.exit_and_end(signal=9)
 
     def test_survives_a_kill(self) -> None:
-        """A child that survives KILL for five seconds is logged as an error, and still awaited.
-
-        That also holds for a wait that is cancelled.
-        """
+        """A child that survives KILL, cancelled or not, is logged after 5 s, and awaited."""
         for cancelled in (False, True):
             self.log.events.clear()
             waiting = self.wait(self.start())
@@ -227,10 +224,7 @@ class StopTests(ChildCase):
             self.assertEqual(self.errors(), [])
 
     def test_cancelled_again(self) -> None:
-        """A wait that is cancelled repeatedly returns only when the child is dead.
-
-        Another wait for the same child returns its exit.
-        """
+        """A wait cancelled repeatedly ends when the child is dead; other waits get its exit."""
         child = self.start()
         waiting, other = self.wait(child), self.wait(child)
         for _ in range(3):

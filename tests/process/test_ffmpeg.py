@@ -193,10 +193,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(b"some words", self.successResultOf(encoding))
 
     def test_stopped(self) -> None:
-        """The refusal for which a child was stopped is raised, however the child then ends.
-
-        The child may end after its deadline.
-        """
+        """The refusal for which a child was stopped is raised, however and whenever it ends."""
         for code, seconds in ((255, 0), (0, 0), (None, 10)):
             encoding = self.encode()
             self.clock.advance(99)
@@ -349,10 +346,7 @@ class MeasureTests(EncoderCase):
     """`Ffmpeg.measure`"""
 
     def test_last_report(self) -> None:
-        """The length of the source is ffmpeg's last report, one byte for each sample.
-
-        A source without a single sample has the length 0, also with ffmpeg 7.
-        """
+        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
         for report, length in (
             (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
             (b"_size=0\nprogress=end\n", 0),

@@ -69,10 +69,7 @@ class HungrySourceTests(ServiceCase):
         (Path(self.root) / name).write_bytes(data)
 
     async def test_claimed_samples(self) -> None:
-        """Tables that claim millions of samples are a 415, or are described without them.
-
-        Other clients notice nothing.
-        """
+        """Tables that claim millions of samples are a 415; other clients notice nothing."""
         self.put("one.m4a", claiming_m4a(1 << 26))
         self.put("four.m4a", claiming_m4a(1 << 26, 4))
         port = self.start(max_child_memory=MEMORY, variant_store=None).port

@@ -319,10 +319,7 @@ class ExpensiveTests(ProberCase):
         self.failureResultOf(probing, ProbeTimeout)
 
     def test_remembered(self) -> None:
-        """After more than half of the time on the CPU, the timeout is remembered for a minute.
-
-        It is remembered for this state of the source only, and where that is certain.
-        """
+        """A timeout after half of it on the CPU is remembered for a minute of a certain state."""
         self.time_out(FakeSource(b"1"), 5.1)
         count = len(self.spawner.children)
         self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
@@ -456,10 +453,7 @@ class EncryptedTests(ProberCase):
         return probing
 
     def test_seekable(self) -> None:
-        """An encrypted source is refused.
-
-        A clear source is read once for all requests while it is unchanged.
-        """
+        """An encrypted source is refused; a clear one is read once while it is unchanged."""
         probing = self.probe_mp4(FakeSource(data=self.ENCRYPTED))
         self.assert_refused(probing, EncryptedSource)
         source = FakeSource(b"1", data=TYPE + movie(CLEAR))
@@ -494,10 +488,7 @@ class SharingTests(ProberCase):
     """Shared probes"""
 
     def test_one_child(self) -> None:
-        """All requests for one source share one child and one slot (Info endpoint, 6).
-
-        Its spelling does not matter, only its identity. The requests share a refusal, too.
-        """
+        """Requests for one identity share a child, a slot and its result (Info endpoint, 6)."""
         for code in (0, 1):
             probing = [self.fetch(b"7-8") for _ in range(5)]
             other = self.fetch(b"7-9")

@@ -114,10 +114,7 @@ class LimitTests(SpawnCase):
         self.assertEqual((signal.SIGXCPU, True), (ended.signal, ended.used_up_cpu))
 
     def test_without_util_linux(self) -> None:
-        """Without util-linux, children run without limits and without the death signal.
-
-        Programs of the same names that do not support the options are not used.
-        """
+        """Without util-linux, or with other programs of its names, nothing is limited."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         for name in ("prlimit", "setpriv"):

@@ -136,10 +136,7 @@ class GoodEndTests(WaveformCase):
     """Waveforms that succeed"""
 
     def test_document(self) -> None:
-        """The document covers the child's output to its last sample.
-
-        Nothing is written while the child runs: the length of a pixel is not known yet.
-        """
+        """The document covers the output to its end, and is written when the child has ended."""
         rendering = self.start()
         self.spawner.last.write_stdout(samples(1, -1, 2, -2))
         self.spawner.last.write_stdout(samples(3, -3))
@@ -397,10 +394,7 @@ class CancelTests(WaveformCase):
     """Waveforms that are cancelled"""
 
     def test_before_it_is_written(self) -> None:
-        """Cancelling stops the child, and awaits the reader before the files are closed.
-
-        If a waveform is cancelled after the child's success, no document is written.
-        """
+        """Cancelling stops the child and awaits the reader; no document is written."""
         for ended in (False, True):
             rendering = self.start()
             self.spawner.last.write_stdout(samples(1, 2))
