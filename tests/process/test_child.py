@@ -198,7 +198,7 @@ class StopTests(ChildCase):
             self.assertEqual((self.signals, self.errors()), (["TERM", "KILL"], []))
             self.clock.advance(0.1)
             error = "child 77 survived SIGKILL; waiting for its end"
-            self.assertEqual(self.errors(), [error])
+            self.assertEqual((self.errors(), self.clock.getDelayedCalls()), ([error], []))
             if cancelled:
                 waiting.cancel()
             self.clock.advance(1000)

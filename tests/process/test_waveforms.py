@@ -54,10 +54,7 @@ def full_file(size: int, **_: object) -> IO[bytes]:
 
 
 class WaveformCase(SynchronousTestCase):
-    """Waveforms that are written to a file.
-
-    After each test, no call in a thread, no timer and no descriptor may be left.
-    """
+    """Waveforms in a file. No work, timer or descriptor may be left after a test."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -65,7 +62,7 @@ class WaveformCase(SynchronousTestCase):
         self.threads = FakeThreads()
         self.ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
         self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
-        self.addCleanup(lambda: os.close(self.output))
+        self.addCleanup(os.close, self.output)
         self.before = open_descriptors()
         self.addCleanup(self.assert_nothing_left)
 
@@ -81,20 +78,30 @@ class WaveformCase(SynchronousTestCase):
         timeout: float = 100,
         output: int | None = None,
         in_thread: Callable[[Any], Any] | None = None,
-        limit: int = 1_000_000,
+        source: bytes | None = None,
+        codec: str = "pcm_s16le",
     ) -> Deferred[None]:
-        """Start to render a waveform."""
+        """Start to render a waveform.
+
+        :param source: the content of a source of two frames that needs no decoder.
+        """
         in_thread = in_thread or self.threads.in_thread
-        rendering = Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
-            Pipeline(["ffmpeg"]),
-            None,
-            {},
-            spec,
-            self.output if output is None else output,
-            limit,
-            Deadline(self.clock, timeout, RenderTimeout),
-        )
-        return Deferred.fromCoroutine(rendering)
+
+        async def render() -> None:
+            with tempfile.TemporaryFile() as file:
+                file.write(source or b"")
+                file.flush()
+                await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
+                    Pipeline(["ffmpeg"]),
+                    None if source is None else PcmSamples(codec, 0, 2, 2),
+                    {SOURCE_DESCRIPTOR: file.fileno()},
+                    spec,
+                    self.output if output is None else output,
+                    1000,
+                    Deadline(self.clock, timeout, RenderTimeout),
+                )
+
+        return Deferred.fromCoroutine(render())
 
     def end(self, code: int = 0, signal: int | None = None, **output: bytes) -> None:
         """End the child with its last output, then run the waiting threads."""
@@ -249,25 +256,18 @@ class BadEndTests(WaveformCase):
         self.end(stdout=samples(1, 2) * 5)
         self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
-    def assert_write_failed(
-        self,
-        rendering: Deferred[None],
-        events: Iterable[Any],
-        kind: type[Refusal] = DiskFull,
-        why: str = "No space left on device",
-    ) -> None:
-        """Assert that the waveform fails with a 500 and one warning in the log."""
-        self.refused(rendering, kind)
-        (event,) = [event for event in events if "cannot be written" in event["log_format"]]
-        self.assertIs(LogLevel.warn, event["log_level"])
-        self.assertIn(why, event["log_format"].format(**event))
+    def warning(self, events: Iterable[Any]) -> str:
+        """Return the only warning of a log."""
+        (event,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        return str(formatEvent(event))
 
     def test_full_disk(self) -> None:
         """An output on a full disk is a 500, and the log says why."""
         with capturedLogs() as events, open("/dev/full", "wb") as full:
             rendering = self.start(output=full.fileno())
             self.end(stdout=samples(1, 2))
-        self.assert_write_failed(rendering, events)
+        self.refused(rendering, DiskFull)
+        self.assertRegex(self.warning(events), "cannot be written: .*No space left on device")
 
     def test_blocks_cannot_be_stored(self) -> None:
         """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is.
@@ -285,12 +285,8 @@ class BadEndTests(WaveformCase):
                 self.spawner.last.exit_and_end(code, signal, stderr=stderr)
                 self.threads.run()
             self.refused(rendering, RenderFailed)
-            (line,) = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
-            self.assertEqual(
-                line,
-                "the samples of a waveform cannot be written to TMPDIR: [Errno 28] No space left"
-                " on device",
-            )
+            line = "the samples of a waveform cannot be written to TMPDIR: [Errno 28] No space left"
+            self.assertEqual(f"{line} on device", self.warning(events))
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
@@ -301,7 +297,8 @@ class BadEndTests(WaveformCase):
         self.patch(decoder.os, "pipe", refuse)
         with capturedLogs() as events:
             rendering = self.start()
-        self.assert_write_failed(rendering, events, RenderFailed, "Too many open files")
+        self.refused(rendering, RenderFailed)
+        self.assertRegex(self.warning(events), "cannot be written: .*Too many open files")
         self.assertEqual(self.spawner.children, [])
         self.threads.run()
 
@@ -331,50 +328,26 @@ class BadEndTests(WaveformCase):
 class ReadTests(WaveformCase):
     """`Waveforms.write`, of samples that need no decoder"""
 
-    def read(
-        self,
-        data: bytes,
-        codec: str = "pcm_s16le",
-        timeout: float = 60,
-        spec: WaveformSpec = STEREO,
-    ) -> Deferred[None]:
-        """Start the waveform of two frames, which are in a file."""
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-        self.addCleanup(file.close)
-        file.write(data)
-        file.flush()
-        in_thread = self.threads.in_thread
-        reading = Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
-            Pipeline(["ffmpeg"]),
-            PcmSamples(codec, 0, 2, 2),
-            {SOURCE_DESCRIPTOR: file.fileno()},
-            spec,
-            self.output,
-            1000,
-            Deadline(self.clock, timeout, RenderTimeout),
-        )
-        return Deferred.fromCoroutine(reading)
-
     def test_document(self) -> None:
         """The document has the samples of the file; no child is started."""
-        reading = self.read(samples(1, -2, 3, -4, 99, 99))
+        reading = self.start(source=samples(1, -2, 3, -4, 99, 99))
         self.threads.run()
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 3, 3, -4, -4])
         self.assertEqual(self.spawner.children, [])
 
     def test_refused(self) -> None:
         """A timeout, or an output that is too large, refuses the waveform."""
-        reading = self.read(samples(1, 2, 3, 4), timeout=-1)
+        reading = self.start(source=samples(1, 2, 3, 4), timeout=-1)
         self.threads.run()
         self.refused(reading, RenderTimeout)
-        reading = self.read(samples(1, 2, 3, 4), spec=replace(STEREO, pixels=500))
+        reading = self.start(source=samples(1, 2, 3, 4), spec=replace(STEREO, pixels=500))
         self.threads.run()
         self.failureResultOf(reading, OutputTooLarge)
         self.assertLessEqual(len(self.written()), 1000)
 
     def test_unusual(self) -> None:
         """ffmpeg decodes samples that it must convert."""
-        reading = self.read(struct.pack("<4f", 0, 0, 0, float("nan")), "pcm_f32le")
+        reading = self.start(source=struct.pack("<4f", 0, 0, 0, float("nan")), codec="pcm_f32le")
         self.threads.run_next()
         self.assertEqual(self.written(), b"")
         self.end(stdout=samples(1, -2))
@@ -382,7 +355,7 @@ class ReadTests(WaveformCase):
 
     def test_cancelled(self) -> None:
         """Cancelling stops the reader, and waits for it before the files are closed."""
-        reading = self.read(samples(1, 2, 3, 4))
+        reading = self.start(source=samples(1, 2, 3, 4))
         reading.cancel()
         self.assertNoResult(reading)
         self.threads.run()
