@@ -27,15 +27,18 @@ class PcmReaderTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115
         self.addCleanup(self.file.close)
+        self.stop = Event()
 
     def reader(
         self, data: bytes, codec: str = "pcm_s16le", frames: int = 2, timeout: float = 60
     ) -> PcmReader:
         """Return a reader of mono samples, which begin at the fifth byte of the file."""
+        self.file.seek(0)
+        self.file.truncate()
         self.file.write(b"head" + data)
         self.file.flush()
         samples = PcmSamples(codec, 4, frames, 1)
-        return PcmReader(samples, self.file.fileno(), deadline(timeout), Event())
+        return PcmReader(samples, self.file.fileno(), deadline(timeout), self.stop)
 
     def read(self, reader: PcmReader) -> bytes:
         """Return what one call reads."""
@@ -64,8 +67,6 @@ class PcmReaderTests(SynchronousTestCase):
             ("pcm_f64le", struct.pack("<3d", 2.5 / 32768, -0.4 / 32768, 1), (2, 0, 32767)),
             ("pcm_f64be", struct.pack(">3d", 65535.9, -65535.9, 0), (32767, -32768, 0)),
         ):
-            self.file.seek(0)
-            self.file.truncate()
             read = self.read(self.reader(data, codec, frames=3))
             self.assertEqual(struct.unpack("<3h", read), expected, codec)
 
@@ -73,7 +74,6 @@ class PcmReaderTests(SynchronousTestCase):
         """NaN, infinite and huge samples are left to ffmpeg."""
         for codec, letter in (("pcm_f32le", "f"), ("pcm_f64le", "d")):
             for value in (float("nan"), float("inf"), -float("inf"), 65536.0, -1e30):
-                self.file.seek(0)
                 reader = self.reader(struct.pack(f"<2{letter}", 0, value), codec)
                 self.assertRaises(UnusualSamples, self.read, reader)
 
@@ -86,19 +86,12 @@ class PcmReaderTests(SynchronousTestCase):
         """A file that cannot be read fails the render."""
         folder = os.open("/", os.O_RDONLY)
         self.addCleanup(os.close, folder)
-        reader = PcmReader(PcmSamples("pcm_s16le", 4, 2, 1), folder, deadline(), Event())
+        reader = PcmReader(PcmSamples("pcm_s16le", 4, 2, 1), folder, deadline(), self.stop)
         error = self.assertRaises(RenderFailed, self.read, reader)
         self.assertEqual(error.message, "The source could not be read.")
 
-    def test_timeout(self) -> None:
-        """No sample is read past the deadline."""
+    def test_ended(self) -> None:
+        """No sample is read past the deadline, or after the render was stopped."""
         self.assertRaises(RenderTimeout, self.read, self.reader(b"abcd", timeout=-1))
-
-    def test_stopped(self) -> None:
-        """No sample is read after the render was stopped."""
-        stop = Event()
-        reader = PcmReader(PcmSamples("pcm_s16le", 0, 2, 1), self.file.fileno(), deadline(), stop)
-        self.file.write(b"abcd")
-        self.file.flush()
-        stop.set()
-        self.assertEqual(self.read(reader), b"")
+        self.stop.set()
+        self.assertEqual(self.read(self.reader(b"abcd")), b"")

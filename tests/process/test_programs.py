@@ -6,9 +6,11 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
@@ -68,8 +70,9 @@ class CapabilitiesCase(SynchronousTestCase):
             self.assertEqual(self.spawner.last.arguments[0], program)
             self.spawner.last.exit_and_end(stdout=output)
 
-    def answer_lists(self, without: tuple[str, ...] = ()) -> None:
-        for flag, _, needed in LISTS:
+    def answer_lists(self, without: tuple[str, ...] = (), lists: Any = LISTS) -> None:
+        """Make ffmpeg print lists of encoders and filters."""
+        for flag, _, needed in lists:
             self.assertIn(flag, self.spawner.last.arguments)
             for name in needed:
                 if name not in without:
@@ -139,8 +142,7 @@ class FindMissingTests(CapabilitiesCase):
         finding = self.find()
         self.answer_versions()
         self.spawner.last.exit_and_end(1)
-        lines = [f" ..C {name}  A->A  what it does\n" for name in LISTS[1][2]]
-        self.spawner.last.exit_and_end(stdout="".join(lines).encode())
+        self.answer_lists(lists=LISTS[1:])
         expected = ["/x/ffmpeg cannot be run (exit status 1)"]
         self.assertEqual(self.successResultOf(finding), expected)
 
@@ -163,13 +165,23 @@ class ResamplerTests(CapabilitiesCase):
         return Deferred.fromCoroutine(programs.probe_resampler())
 
     def test_found_once(self) -> None:
-        """libsoxr is used if ffmpeg has it, else libswresample (D60). ffmpeg is asked once."""
-        for flags, resampler in (("--enable-libsoxr",), SOXR), ((), SWRESAMPLE):
+        """libsoxr is used if ffmpeg has it, else libswresample, and its lack is stated (D60).
+
+        ffmpeg is asked once.
+        """
+        for flags, resampler, text in (
+            (("--enable-libsoxr",), SOXR, ""),
+            ((), SWRESAMPLE, "/x/ffmpeg lacks libsoxr, so "),
+        ):
             programs = self.programs()
             finding = self.find(programs)
             self.answer_configuration(*flags)
             self.assertEqual(self.successResultOf(finding), resampler)
             self.assertEqual(self.successResultOf(self.find(programs)), resampler)
+            stating = Deferred.fromCoroutine(programs.probe_shortcoming())
+            found = self.successResultOf(stating) or ""
+            self.assertEqual((found[: len(text)], "\n" in found), (text, False))
+            self.assertEqual(bool(found), bool(text))
 
     def test_replaced(self) -> None:
         """ffmpeg is asked again after its file was replaced."""
@@ -191,15 +203,6 @@ class ResamplerTests(CapabilitiesCase):
             self.spawner.last.exit_and_end(127)
             self.assertEqual(self.successResultOf(finding), SOXR)
 
-    def test_shortcoming(self) -> None:
-        """The lack of libsoxr is stated in one line."""
-        for flags, text in (((), "/x/ffmpeg lacks libsoxr, so "), (("--enable-libsoxr",), "")):
-            finding = Deferred.fromCoroutine(self.programs().probe_shortcoming())
-            self.answer_configuration(*flags)
-            found = self.successResultOf(finding) or ""
-            self.assertEqual((found[: len(text)], "\n" in found), (text, False))
-            self.assertEqual(bool(found), bool(text))
-
 
 class ProgramsMonitorTests(CapabilitiesCase):
     """`ProgramsMonitor`: checks that are repeated until both programs can be run"""
@@ -218,30 +221,24 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.addCleanup(lambda: self.successResultOf(Deferred.fromCoroutine(monitor.stop())))
         return monitor
 
-    def errors(self) -> list[str]:
-        """Return the events that were logged as errors."""
-        return [str(event["missing"]) for event in self.log.events]
-
     def test_good(self) -> None:
-        """Programs that run are reported once, even if encoders are missing (D34)."""
-        for without, error in (((), []), (("libopus",), ["/x/ffmpeg lacks the encoder libopus"])):
+        """Programs that run are reported once, even if a feature is missing (D34, D60)."""
+        complete = b"version 7 --enable-libsoxr"
+        for version, without, logged in (
+            (complete, (), ""),
+            (complete, ("libopus",), "renders will fail: /x/ffmpeg lacks the encoder libopus; "),
+            (b"version 7", (), "/x/ffmpeg lacks libsoxr, so "),
+        ):
             self.watch()
             self.assertEqual([], self.reports)
-            self.answer_versions()
+            self.answer_versions(version)
             self.assertEqual([True], self.reports)
             self.answer_lists(without=without)
             self.assertEqual([], self.spawner.alive)
-            self.assertEqual(error, self.errors())
+            texts = [str(formatEvent(event)) for event in self.log.events]
+            self.assertEqual([logged] * bool(logged), [text[: len(logged)] for text in texts])
             self.reports.clear()
-
-    def test_without_libsoxr(self) -> None:
-        """An ffmpeg without libsoxr causes one warning (D60)."""
-        self.watch()
-        self.answer_versions(b"version 7")
-        self.answer_lists()
-        self.assertEqual(1, len(self.log.events))
-        self.assertIn("/x/ffmpeg lacks libsoxr", str(self.log.events[0]["shortcoming"]))
-        self.assertEqual([True], self.reports)
+            self.log.events.clear()
 
     def test_bad(self) -> None:
         """A program that does not run is reported at once, and checked until it runs (D34)."""
@@ -249,7 +246,8 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.spawner.last.exit_and_end(127)
         self.spawner.last.exit_and_end(stdout=b"version 7")
         self.assertEqual([False], self.reports)
-        self.assertEqual(["/x/ffmpeg cannot be run (exit status 127)"], self.errors())
+        (event,) = self.log.events
+        self.assertEqual("/x/ffmpeg cannot be run (exit status 127)", event["missing"])
         for reports in ([False, False], [False, False, True]):
             self.assertEqual([], self.spawner.alive)
             self.clock.advance(10)
@@ -259,7 +257,7 @@ class ProgramsMonitorTests(CapabilitiesCase):
             self.spawner.last.exit_and_end()
             self.assertEqual(reports, self.reports)
         self.answer_lists()
-        self.assertEqual(1, len(self.errors()))
+        self.assertEqual([event], self.log.events)
         self.assertEqual([], self.clock.getDelayedCalls())
         monitor.check()
         self.answer_all()
