@@ -178,10 +178,7 @@ class ProgramTests(ServiceCase):
         return run_command("doctor", *words, environment=self.environment(**variables))
 
     def test_good(self) -> None:
-        """Without problems `doctor` marks each line with ok, and exits with 0.
-
-        It checks settings, sources, store, disk space, open files and both ports.
-        """
+        """Without problems `doctor` marks each of its checks with ok, and exits with 0."""
         self.add("a.wav", b"RIFF")
         ended = self.run_doctor()
         *lines, blank, last = ended.out.splitlines()

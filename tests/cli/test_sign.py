@@ -80,10 +80,7 @@ class SignTests(SynchronousTestCase):
         self.assertIn("/c/../d: --path: clients remove . and .. segments", ended.err)
 
     def test_env_file(self) -> None:
-        """--env-file reads variables in the format of systemd's EnvironmentFile.
-
-        The file replaces the environment. Ambiguous lines are refused with their line number.
-        """
+        """--env-file has systemd's format; ambiguous lines are refused with their number."""
         file = Path(self.mktemp())
         lines = f"# keys\n\n; or so\n AP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n"
         file.write_text(lines + 'AP_LOCAL_ROOT="/srv/a b"\nAP_SOURCE_ALLOWLIST=*.a.example,b\n')

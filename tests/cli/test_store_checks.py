@@ -126,11 +126,7 @@ class SourceTests(StoreCase):
         )
 
     def test_credentials(self) -> None:
-        """Valid credentials are good, with or without the right to list buckets.
-
-        Invalid ones, or an error of the store, are reported with status and code. A wrong clock is
-        a cause of its own.
-        """
+        """Accepted credentials are good; others, errors and a wrong clock are reported."""
         accepted = good("bucket sources", "http://s3.test accepts the credentials")
         self.assertEqual(accepted, self.check(reply(200, b"<ListAllMyBucketsResult/>")))
         for status, code in (

@@ -66,10 +66,7 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_request_target(self) -> None:
-        """`warm` drops a URL's fragment, percent-encodes as browsers do, and keeps the rest.
-
-        It sends User-Agent, but neither Accept-Encoding nor the cookies of earlier responses.
-        """
+        """`warm` sends a URL without its fragment, a User-Agent and no cookies."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
@@ -105,11 +102,7 @@ class FetchTests(ClientCase):
             self.assertEqual(words, self.failure_reason(self.fetch(response)))
 
     def test_busy(self) -> None:
-        """`warm` retries a 429 after Retry-After seconds, as often as --tries allows.
-
-        It waits 60 seconds at most, and 2 seconds after an invalid Retry-After. It retries 502, 503
-        and 504 twice, whatever --tries says.
-        """
+        """`warm` retries a 429 as --tries allows, and 502 to 504 twice, after Retry-After."""
         good = reply(200, headers=HIT)
         for status, text, seconds, tries, allowed in (
             (429, "7", 7, 3, 3),

@@ -112,10 +112,7 @@ class SharedCallsTests(SynchronousTestCase):
         self.assertNoResult(other)
 
     def test_failure(self) -> None:
-        """All callers get the exception of the call.
-
-        A caller that arrives after the end of a call, good or bad, starts another one.
-        """
+        """All callers get the exception of the call, and the next caller starts another one."""
         callers = [self.join(), self.join()]
         self.started[0].errback(ValueError())
         for caller in callers:
@@ -126,10 +123,7 @@ class SharedCallsTests(SynchronousTestCase):
             self.assertEqual(result, self.successResultOf(caller))
 
     def test_cancelled(self) -> None:
-        """The call is cancelled with the last of its callers, and not before.
-
-        A caller that arrives then starts another call.
-        """
+        """The call is cancelled with the last of its callers; the next one starts another."""
         first, last = self.join(), self.join()
         first.cancel()
         self.failureResultOf(first, CancelledError)

@@ -404,10 +404,7 @@ class PathTests(ConfigCase):
             self.assertEqual("(the default)" in problem, not variables)
 
     def test_files(self) -> None:
-        """AP_LOCAL_ROOT is an existing, readable directory, and a CA bundle a regular file.
-
-        (Deployment configuration)
-        """
+        """AP_LOCAL_ROOT is a readable directory, a bundle a file (Deployment configuration)."""
         folder, file = self.folder(), self.file()
         config = self.config(AP_LOCAL_ROOT=folder, AP_S3_CA_BUNDLE=file)
         self.assertEqual((config.local_root, config.source_s3.ca_bundle), (folder, file))
@@ -426,11 +423,7 @@ class ObjectStoreTests(ConfigCase):
     """Endpoints, addressing and credentials of object stores."""
 
     def test_endpoint_and_addressing(self) -> None:
-        """The default addressing follows from the endpoint.
-
-        The variant store uses AP_S3_ENDPOINT and AP_S3_ADDRESSING by default. With its own
-        endpoint, it ignores AP_S3_ADDRESSING. (Deployment configuration)
-        """
+        """The variant store's endpoint defaults to the shared one (Deployment configuration)."""
         shared, own = "AP_S3_ENDPOINT=http://shared", "AP_VARIANT_S3_ENDPOINT=http://own"
         for source, variant, settings in (
             ("None virtual", "None virtual", ""),
@@ -479,11 +472,7 @@ class ObjectStoreTests(ConfigCase):
         )
 
     def test_identities(self) -> None:
-        """Without its own credentials the variant store uses AWS_*, including the session token.
-
-        A variant store with its own credentials never uses the shared session token, and sources
-        never use the variant store's own credentials.
-        """
+        """Without its own credentials the variant store uses AWS_*, else none of them."""
         endpoint = (None, "virtual", None)
         shared = S3Config(*endpoint, "shared-id", "shared-secret", "token", "eu-west-1")
         own = S3Config(*endpoint, "own-id", "own-secret", None, "us-east-2")
@@ -645,10 +634,7 @@ class AllowlistTests(ConfigCase):
             self.assertEqual((config.source_allowlist, warnings), (entries, ()))
 
     def test_empty(self) -> None:
-        """An empty entry is refused with its position, and a list that is set but empty too.
-
-        Only an unset list allows every bucket (D49).
-        """
+        """An empty entry, or a list that is set but empty, is refused (D49)."""
         for words, texts in (
             ("entry 2 of 3 is empty", ("a,,b",)),
             ("entry 2 of 2 is empty", ("a,",)),

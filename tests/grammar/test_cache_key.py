@@ -29,11 +29,7 @@ class CacheKeyTests(SynchronousTestCase):
     """`cache_key`"""
 
     def test_definition(self) -> None:
-        """The key is the SHA-256 of revision, options and source, joined by newlines (D5).
-
-        A new byte revision of a format changes the keys of that format only. The ETag is the key as
-        a quoted string (Stored object).
-        """
+        """The key is the SHA-256 of revision, options and source (Stored object; D5)."""
         for revision in (5, 6):
             formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=revision)}
             self.patch(options_module, "FORMATS", formats)
@@ -51,11 +47,7 @@ class CacheKeyTests(SynchronousTestCase):
     def test_any_spelling(
         self, data: st.DataObject, segments: list[bytes], exp: int, source: bytes
     ) -> None:
-        """Options in any order and a source in any form give one key (Signed URL grammar).
-
-        URLs that differ only in ``exp`` are one variant (Option classes). Canonical options contain
-        no newline, so different options give a different key (Design rules, 2).
-        """
+        """All spellings have one key (Design rules, 2; Signed URL grammar; Option classes)."""
         shuffled = data.draw(st.permutations([*segments, b"exp:%d" % exp]))
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
         enc = read_source(b"enc", encoded(source)).canonical

@@ -18,11 +18,7 @@ class FormatTests(SynchronousTestCase):
     """`FORMATS`"""
 
     def test_formats(self) -> None:
-        """The formats are the eight of the contract (Format and encoding options).
-
-        Bit rates have the bounds that the encoders honor (D6). The Content-Type of peaks depends on
-        ``pk_fmt`` (D22).
-        """
+        """The formats are the contract's eight (Format and encoding options; D6, D22)."""
         rows = {
             "mp3": ("audio/mpeg", True, (8, 320), ("0", "9"), False, ()),
             "opus": ("audio/ogg", True, (6, 510), ("0", "10"), True, ()),

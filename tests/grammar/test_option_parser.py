@@ -85,10 +85,7 @@ class SegmentTests(OptionsCase):
     """Segments of every option class"""
 
     def test_every_key(self) -> None:
-        """The known keys are exactly those of the contract (Versioning, 5).
-
-        A URL without options requests an mp3 (Format and encoding options; D1).
-        """
+        """The keys are the contract's (Versioning, 5; Format and encoding options; D1)."""
         for key, values in KEYS.items():
             for value in values:
                 parse_options(split_options(with_required(key, value)))
@@ -128,10 +125,7 @@ class SegmentTests(OptionsCase):
             self.assert_refused(f"{key} needs a value, spelled {key}:value", key, f"{key}:")
 
     def test_literal(self) -> None:
-        """Only ``dl`` and ``cb`` are decoded and may contain blanks and any number of colons (D2).
-
-        Escapes, spaces, line feeds, NUL and further colons are refused in all other options.
-        """
+        """Only ``dl`` and ``cb`` are decoded, and may have blanks and further colons (D2)."""
         for key, (first, second) in KEYS.items():
             others = [f"%{ord(first[0]):02X}{first[1:]}", f"{second}:1:1:1:1"]
             others += [f" {first}", f"{first} ", f"{first}\n", f"{first}\0"]
@@ -164,11 +158,7 @@ class SegmentTests(OptionsCase):
     @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
-        """Any bytes are parsed, or refused with a 422 whose message is ASCII (D13, D20).
-
-        If `parse_options` accepts them, `parse_expiry` returns the same ``exp`` (Request option
-        exp).
-        """
+        """Any bytes are parsed, or refused in ASCII (Request option exp; D13, D20)."""
         for each in (segments, [*good, *segments]):
             exp = parse_expiry(each)
             self.assertTrue(exp is None or 0 <= exp <= 253_402_300_799)
@@ -250,11 +240,7 @@ class EncodingTests(OptionsCase):
     """f, br, q, sr, ch, bd"""
 
     def test_choices(self) -> None:
-        """Options with fixed values accept no others (Format and encoding options; D6, D7).
-
-        An unknown preset of ``enhance`` is refused, even a name that a later preset may get
-        (Versioning, 4).
-        """
+        """Fixed values are the only ones (Versioning, 4; Format and encoding options; D6, D7)."""
         for key, others, words in (
             ("f:", "MP3 mp4 vorbis mp mp33 \xff", "mp3 or opus or ogg"),
             ("ch:", "0 3 -1 01 1.0 +1 mono \xb9", "1 or 2 is expected"),
@@ -266,10 +252,7 @@ class EncodingTests(OptionsCase):
             self.assert_refused(words, *(key + other for other in others.split()))
 
     def test_without_effect(self) -> None:
-        """Options that would not change the output are refused (D7; Peaks options, 2).
-
-        They would create a second cache key for the same bytes.
-        """
+        """Options without an effect on the output are refused (Peaks options, 2; D7)."""
         for segments, forms, what in (
             ("br:128", ("flac", "wav", "peaks"), "bitrate"),
             ("q:1 q:0", ("wav", "peaks"), "quality"),
@@ -309,10 +292,7 @@ class EncodingTests(OptionsCase):
                 self.assert_refused(words, f"q:{q}/f:{token}/br:128")
 
     def test_rates(self) -> None:
-        """``sr`` is a rate that the codec supports, from 1000 to 384000 Hz (D6, D8).
-
-        Above 48000 it is refused for lossy formats (Format and encoding options, 2).
-        """
+        """``sr`` is a rate of the codec (Format and encoding options, 2; D6, D8)."""
         for token, accepted, refused, words in (
             ("opus", (8000, 48000), (11025, 44100), "one of 8000, 12000, 16000, 24000, 48000 Hz."),
             ("aac", (7350, 44100, 48000), (1000, 12345, 47999), "32000, 44100, 48000 Hz."),
@@ -340,11 +320,7 @@ class ProcessingTests(OptionsCase):
     """t, fade, gain, norm, enhance; and with peaks, pts, pk_fmt and pk_bits"""
 
     def test_canonical(self) -> None:
-        """The canonical string has the shortest numbers, and all targets of ``norm`` (D3, D4).
-
-        Fades have the length of ``t`` at most (D12). Every default of peaks is present (Peaks
-        options).
-        """
+        """Numbers have their shortest form, and defaults are present (Peaks options; D3, D4)."""
         self.assert_canonical(
             {
                 "f:mp3/t:0": "t:-0.0",
@@ -431,10 +407,7 @@ class DeliveryTests(OptionsCase):
         self.assert_refused("a UTF-8 file name is expected", *(f"dl:{value}" for value in values))
 
     def test_limits(self) -> None:
-        """``dl`` and ``cb`` have at most 255 bytes, counted when decoded (D6).
-
-        A percent sign without two hexadecimal digits is refused (D2).
-        """
+        """``dl`` and ``cb`` have at most 255 decoded bytes, and whole escapes (D2, D6)."""
         broken = "every % must start an escape of two hexa"
         for key in ("dl", "cb"):
             for value in ("a" * 255, "%61" * 255, "%C3%A9" * 127 + "a"):
@@ -459,10 +432,7 @@ class ExpTests(OptionsCase):
             self.assertIsNone(parse_expiry(split_options(f"exp:{value}")), value)
 
     def test_other_errors(self) -> None:
-        """`parse_expiry` ignores errors in other segments (Request handling order, 2).
-
-        It returns None unless ``exp`` occurs once and is well formed (Request option exp).
-        """
+        """Errors in other segments are ignored (Request handling order, 2; Request option exp)."""
         for text in ("exp:5/br:1", "zz:1/exp:5", "f:mp3//exp:5", "br/exp:5", "br:96/q:1/exp:5"):
             self.assertEqual(parse_expiry(split_options(text)), 5, text)
             self.assertRaises(InvalidOptions, parse_options, split_options(text))
@@ -488,11 +458,7 @@ class InfoTests(SynchronousTestCase):
     """`refuse_options`: an info document has no options."""
 
     def test_any_segment(self) -> None:
-        """Only an info URL without segments is accepted (Info document, 5; D20).
-
-        Options of every class, an ``exp`` that has passed, unknown keys, empty segments and a
-        second info are refused.
-        """
+        """Only an info URL without segments is accepted (Info document, 5; D20)."""
         self.assertIsNone(refuse_options([]))
         segments = [f"{key}:{value}".encode() for key, values in KEYS.items() for value in values]
         for segment in (*segments, b"", b"x", b"info", b"f:", b"\xff\x00", b"x" * 100):

@@ -38,11 +38,7 @@ class CanonicalTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(segments=option_segments(), data=st.data())
     def test_inverse(self, segments: list[bytes], data: st.DataObject) -> None:
-        """Parsing a canonical string gives the same options and the same string (D4).
-
-        The same options in any order give one variant (Signed URL grammar). Options that were
-        parsed from a URL have no conflict (D13).
-        """
+        """Parsing a canonical string gives the same options (Signed URL grammar; D4, D13)."""
         options, exp = parse_options(segments)
         canonical = options.canonical()
         written = canonical.encode("ascii").split(b"/")
@@ -58,10 +54,7 @@ class FormatTests(SynchronousTestCase):
     """`VariantOptions.content_type` and `VariantOptions.format`"""
 
     def test_content_type(self) -> None:
-        """Audio has the type of its format, which is a row of `FORMATS` (D22).
-
-        ``pk_fmt`` decides the type of peaks, and json is its default (Peaks options, 4).
-        """
+        """Audio has the type of its format, peaks that of ``pk_fmt`` (Peaks options, 4; D22)."""
         for token, row in FORMATS.items():
             self.assertIs(VariantOptions(f=token).format, row)
             if token != "peaks":

@@ -104,11 +104,7 @@ class LifetimeTests(SynchronousTestCase):
     """`expired` and `clamp`"""
 
     def test_expired(self) -> None:
-        """A URL is valid to the end of the second that ``exp`` names (D6, D14).
-
-        There is no leeway for clock skew (Request option exp, 2). A URL without ``exp`` never
-        expires (Authentication, 8).
-        """
+        """``exp`` is the last second (Request option exp, 2; Authentication, 8; D6, D14)."""
         for exp, now, is_expired in (
             (1000, 0.0, False),
             (1000, 1000.0, False),
@@ -123,10 +119,7 @@ class LifetimeTests(SynchronousTestCase):
             self.assertIs(expired(exp, now), is_expired, (exp, now))
 
     def test_clamp(self) -> None:
-        """A lifetime is at most ``exp`` minus now in whole seconds (Request option exp, 3; D14).
-
-        It is 0 once ``exp`` is reached, and unchanged without ``exp``.
-        """
+        """A lifetime ends with ``exp``, in whole seconds (Request option exp, 3; D14)."""
         for seconds, now, clamped in (
             (300, 700.0, 300),
             (300, 700.999, 300),

@@ -47,12 +47,7 @@ class SplitTargetTests(SynchronousTestCase):
     """`split_target`"""
 
     def test_where_options_end(self) -> None:
-        """Options end at the first segment that is exactly ``plain`` or ``enc`` (D1).
-
-        A URL without options is legal. An empty segment is kept, so that the parser refuses it
-        (Signed URL grammar). ``info`` as the first segment requests the info document; other
-        spellings of it are options.
-        """
+        """Options end at ``plain`` or ``enc``, and ``info`` is first (Signed URL grammar; D1)."""
         for signed, *parts in (
             (b"/f:mp3/plain/local://a", False, (b"f:mp3",), b"plain", b"local://a"),
             (b"/f:mp3/br:96/enc/YQ", False, (b"f:mp3", b"br:96"), b"enc", b"YQ"),

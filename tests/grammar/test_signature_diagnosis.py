@@ -35,11 +35,7 @@ class DiagnosisTests(SynchronousTestCase):
             self.assertIn(word, found)
 
     def test_other_input(self) -> None:
-        """Wrong secrets and a wrong path are diagnosed.
-
-        These are the hexadecimal text of key or salt in either letter case, a missing salt, swapped
-        secrets, a missing slash and a decoded path.
-        """
+        """Wrong secrets, a missing salt or slash, and a decoded path are diagnosed."""
         wanted = "the bytes that the hexadecimal digits encode are expected"
         for spell in (str.lower, str.upper):
             key, salt = spell(KEY.hex()).encode(), spell(SALT.hex()).encode()

@@ -60,10 +60,7 @@ class LaunchTests(ChildCase):
     """The calls to the reactor"""
 
     def test_command(self) -> None:
-        """The prefix that kills a child when the service dies precedes the command line (D40).
-
-        Without a stdout limit, stdout is not captured.
-        """
+        """The parent-death prefix is first; stdout is captured up to a limit (D40)."""
         for limit, piped in ((1, {1, 2}), (0, {2})):
             self.start(("setpriv", "--"), stdout_limit=limit)
             last = self.spawner.last

@@ -253,52 +253,45 @@ class DecoderTests(EncoderCase):
             self.spawner.last.exit_and_end()
             self.successResultOf(running)
 
-    def test_second_attempt(self) -> None:
-        """What makes a source irregular does not matter to an encoder behind a decoder."""
+    def test_enough(self) -> None:
+        """An encoder may end before its decoder, which is then stopped."""
         for running in self.start_each():
-            self.decoder.exit_and_end()
-            self.spawner.last.exit_and_end(stderr=b"audioproxy.excess=1\n")
+            self.spawner.last.exit_and_end()
+            self.assertNoResult(running)
+            self.assertEqual(self.decoder.signals, ["TERM"])
+            self.decoder.exit_and_end(255)
             self.successResultOf(running)
 
-    def test_enough(self) -> None:
-        """An encoder may end before its decoder, which is then stopped, or has lost its reader."""
-        lost = b"av_interleaved_write_frame(): Broken pipe\n"
-        for first in (True, False):
-            for running in self.start_each():
-                if first:
-                    self.spawner.last.exit_and_end()
-                    self.assertNoResult(running)
-                    self.assertEqual(self.decoder.signals, ["TERM"])
-                    self.decoder.exit_and_end(255)
-                else:
-                    self.decoder.exit_and_end(1, stderr=lost)
-                    self.spawner.last.exit_and_end()
-                self.successResultOf(running)
-
-    def test_decoder_fails(self) -> None:
-        """If the decoder fails, the run fails with its cause, whatever the encoder made of it."""
+    def test_failures(self) -> None:
+        """A run fails with the cause of its decoder, or else of its encoder."""
+        reader = b"av_interleaved_write_frame(): Broken pipe\n"
         lost = (
             b"https://h/: Broken pipe\nStream ends prematurely at 5, should be 18446744073709551615"
         )
-        for code, number, stderr, refusal in (
-            (1, None, b"Invalid data found when processing input", UndecodableSource),
-            (0, None, lost, UpstreamUnavailable),
-            (None, signal.SIGKILL, b"", RenderFailed),
-            (None, signal.SIGTERM, b"", RenderFailed),
-            (255, None, b"", RenderFailed),
+        invalid, full = b"Invalid data found when processing input", b"No space left on device"
+        for code, number, decoder_stderr, encoder_code, stderr, refusal in (
+            (0, None, b"", 0, b"audioproxy.excess=1\n", None),
+            (1, None, reader, 0, b"", None),
+            (1, None, reader, 1, full, DiskFull),
+            *(
+                (*decoder, encoder_code, b"End of file", refusal)
+                for *decoder, refusal in (
+                    (1, None, invalid, UndecodableSource),
+                    (0, None, lost, UpstreamUnavailable),
+                    (None, signal.SIGKILL, b"", RenderFailed),
+                    (None, signal.SIGTERM, b"", RenderFailed),
+                    (255, None, b"", RenderFailed),
+                )
+                for encoder_code in (0, 1)
+            ),
         ):
-            for encoder in (0, 1):
-                for running in self.start_each():
-                    self.decoder.exit_and_end(code, number, stderr=stderr)
-                    self.spawner.last.exit_and_end(encoder, stderr=b"End of file")
-                    self.refused(running, refusal, (code, number, stderr))
-
-    def test_encoder_fails(self) -> None:
-        """If only the encoder fails, the run fails with its cause."""
-        for running in self.start_each():
-            self.spawner.last.exit_and_end(1, stderr=b"No space left on device")
-            self.decoder.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe\n")
-            self.refused(running, DiskFull)
+            for running in self.start_each():
+                self.decoder.exit_and_end(code, number, stderr=decoder_stderr)
+                self.spawner.last.exit_and_end(encoder_code, stderr=stderr)
+                if refusal is None:
+                    self.successResultOf(running)
+                else:
+                    self.refused(running, refusal, (code, number, decoder_stderr, encoder_code))
 
     def test_cancelled(self) -> None:
         """If the run is cancelled, both children are stopped; it ends when both are dead."""

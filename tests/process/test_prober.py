@@ -59,13 +59,9 @@ class FakeSource:
     """Source whose behavior each test sets.
 
     :ivar state: distinguishes its versions; empty where they cannot be distinguished.
-    :ivar changed: whether it was changed since it was opened.
-    :ivar data: its bytes, and ``reads`` counts the reads.
-    :ivar refusal: raised by `inspect` and `input`, if it is set.
-    :ivar input_calls: for each call of them, the seconds that it may take, and whether it was one
-        of `input`.
-    :ivar replacement: the input of a second look, if the source cannot be read as it was `opened`.
-    :ivar replacing: cancels the first look, and starts the second one.
+    :ivar refusal: raised by `inspect`, `input` and `read`, if it is set.
+    :ivar input_calls: for each `inspect` or `input` its seconds, and whether it was an `input`.
+    :ivar replacement: the input of a second look, which `replacing` starts.
     """
 
     state: bytes = b""
@@ -92,8 +88,7 @@ class FakeSource:
         self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
     ) -> T:
         self.input_calls.append((deadline.remaining, False))
-        if self.refusal is not None:
-            raise self.refusal
+        self._refuse()
         looking = Deferred.fromCoroutine(look(self.opened))
         self.replacing = looking.cancel
         try:
@@ -104,15 +99,17 @@ class FakeSource:
 
     async def input(self, deadline: Deadline) -> Input:
         self.input_calls.append((deadline.remaining, True))
-        if self.refusal is not None:
-            raise self.refusal
+        self._refuse()
         return self.opened
 
     async def read(self, offset: int, count: int) -> bytes:
         self.reads += 1
+        self._refuse()
+        return self.data[offset : offset + count]
+
+    def _refuse(self) -> None:
         if self.refusal is not None:
             raise self.refusal
-        return self.data[offset : offset + count]
 
 
 class ProberCase(SynchronousTestCase):
@@ -270,10 +267,7 @@ class ResultTests(ProberCase):
             self.assert_refused(probing, refusal)
 
     def test_long_tags(self) -> None:
-        """If a source's tags exceed the output limit, everything before the cut is known.
-
-        If the tags of streams hide the container, it is probed without them (D24).
-        """
+        """If tags exceed the limit, what precedes the cut is known, and the container (D24)."""
         tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
         probing = self.cut_off(probe_output(AUDIO, tags=tags))
         hidden = self.cut_off(probe_output({**AUDIO, "tags": tags}, container="ogg"))
@@ -380,18 +374,15 @@ class RemoteTests(ProberCase):
     URL = "https://a.test/b.mp3"
 
     def test_how_it_is_opened(self) -> None:
-        """A probe opens its source with AP_PROBE_TIMEOUT, and does not need the whole source."""
+        """A source is opened with AP_PROBE_TIMEOUT; if it cannot be, no child starts."""
+        source = FakeSource(refusal=UpstreamUnavailable())
+        self.assert_refused(self.fetch(source=source), UpstreamUnavailable)
+        self.assertEqual(self.spawner.children, [])
         source = FakeSource(opened=remote_input(self.URL, "us/1"))
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
         self.answer(probing)
-
-    def test_source_not_opened(self) -> None:
-        """If a source cannot be opened, its error is raised, and no child starts."""
-        source = FakeSource(refusal=UpstreamUnavailable())
-        self.assert_refused(self.fetch(source=source), UpstreamUnavailable)
-        self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
         """A request that shares a probe, or finds no free slot, does not open its source."""
@@ -410,12 +401,7 @@ class RemoteTests(ProberCase):
         return probing
 
     def test_diagnostics(self) -> None:
-        """A probe that fails because of the connection is refused with the cause.
-
-        So is one of a source that was cut short, although ffprobe exits with 0. Messages about
-        recovered connections or other faults do not fail a probe. Without range support, the end of
-        a source is never taken for a lost connection.
-        """
+        """A connection that is lost or refused, and nothing else, fails a probe."""
         for refusal, diagnostics in REMOTE_FAILURES.items():
             for stderr in diagnostics:
                 self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)

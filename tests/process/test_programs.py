@@ -165,10 +165,7 @@ class ResamplerTests(CapabilitiesCase):
         return Deferred.fromCoroutine(programs.probe_resampler())
 
     def test_found_once(self) -> None:
-        """libsoxr is used if ffmpeg has it, else libswresample, and its lack is stated (D60).
-
-        ffmpeg is asked once.
-        """
+        """libsoxr is used if ffmpeg, asked once, has it; its lack is stated (D60)."""
         for flags, resampler, text in (
             (("--enable-libsoxr",), SOXR, ""),
             ((), SWRESAMPLE, "/x/ffmpeg lacks libsoxr, so "),

@@ -270,11 +270,7 @@ class BadEndTests(WaveformCase):
         self.assertRegex(self.warning(events), "cannot be written: .*No space left on device")
 
     def test_blocks_cannot_be_stored(self) -> None:
-        """A waveform with blocks that cannot be stored is a 500, whatever the child's exit is.
-
-        The only line of the log names the disk, and not the broken pipe of the child. The disk of
-        the output is not blamed: a render outside the store would not succeed either.
-        """
+        """Blocks that cannot be stored are a 500, and the log names only their disk."""
         self.patch(waveforms, "SpooledTemporaryFile", full_file)
         self.patch(reader_module, "_CHUNK", 4)
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
