@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from audioproxy.process.spawn import probe_limits
+from tests.media.lengths.test_mp4 import box
+from tests.media.lengths.test_pcm import chunk, wav
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
 MEMORY = 1 << 27
-
-
-def box(kind: bytes, *parts: bytes) -> bytes:
-    """Return a box of MP4 (ISO/IEC 14496-12)."""
-    body = b"".join(parts)
-    return struct.pack(">I", 8 + len(body)) + kind + body
 
 
 def claiming_m4a(samples: int, tracks: int = 1) -> bytes:
@@ -45,15 +40,10 @@ def claiming_m4a(samples: int, tracks: int = 1) -> bytes:
     )
 
 
-def wav(rate: int, channels: int, frames: int) -> bytes:
-    """Return a file of 16 bits with a sample rate in Hz."""
-    data = b"\1\0" * channels * frames
-    form = struct.pack("<IHHIIHH", 16, 1, channels, rate, 2 * rate * channels, 2 * channels, 16)
-    return b"RIFF%bWAVEfmt %bdata%b" % (
-        struct.pack("<I", 36 + len(data)),
-        form,
-        struct.pack("<I", len(data)) + data,
-    )
+def low_rate_wav(rate: int, frames: int) -> bytes:
+    """Return a mono file of 16 bits with a sample rate in Hz."""
+    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
+    return wav(chunk(b"fmt ", form), chunk(b"data", b"\1\0" * frames))
 
 
 class HungrySourceTests(ServiceCase):
@@ -64,14 +54,10 @@ class HungrySourceTests(ServiceCase):
         self.assertIsNotNone(probe_limits(MEMORY))
         self.add("short.flac", short_flac())
 
-    def put(self, name: str, data: bytes) -> None:
-        """Add a source."""
-        (Path(self.root) / name).write_bytes(data)
-
     async def test_claimed_samples(self) -> None:
         """Tables that claim millions of samples are a 415; other clients notice nothing."""
-        self.put("one.m4a", claiming_m4a(1 << 26))
-        self.put("four.m4a", claiming_m4a(1 << 26, 4))
+        self.add("one.m4a", claiming_m4a(1 << 26))
+        self.add("four.m4a", claiming_m4a(1 << 26, 4))
         port = self.start(max_child_memory=MEMORY, variant_store=None).port
         requests = [signed(f"/f:mp3/plain/local://{name}.m4a") for name in ("one", "four")]
         hungry = [Deferred.fromCoroutine(fetch(port, each)) for each in requests * 4]
@@ -87,7 +73,7 @@ class HungrySourceTests(ServiceCase):
 
     async def test_low_rates(self) -> None:
         """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
-        self.put("low.wav", wav(1, 1, 300))
+        self.add("low.wav", low_rate_wav(1, 300))
         port = self.start(max_child_memory=MEMORY).port
         for options, size in (("f:wav/sr:48000", 300 * 48_000 * 2), ("f:mp3", 300 * 64_000 // 8)):
             response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))

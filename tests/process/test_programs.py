@@ -26,7 +26,6 @@ from audioproxy.process.programs import (
     LISTS,
     Programs,
     ProgramsMonitor,
-    list_arguments,
     missing_from,
 )
 from audioproxy.process.spawn import Launcher
@@ -73,7 +72,8 @@ class CapabilitiesCase(SynchronousTestCase):
     def answer_lists(self, without: tuple[str, ...] = (), lists: Any = LISTS) -> None:
         """Make ffmpeg print lists of encoders and filters."""
         for flag, _, needed in lists:
-            self.assertIn(flag, self.spawner.last.arguments)
+            expected = [PROGRAMS[0], "-hide_banner", "-v", "error", flag]
+            self.assertEqual(self.spawner.last.arguments, expected)
             for name in needed:
                 if name not in without:
                     self.spawner.last.write_stdout(f" A....D {name}  what it does\n".encode())
@@ -110,32 +110,24 @@ class FindMissingTests(CapabilitiesCase):
             expected = [f"/x/ffmpeg lacks {name}" for name in missing]
             self.assertEqual(self.successResultOf(finding), expected)
 
-    def test_both_programs(self) -> None:
-        """Programs that cannot be started are named."""
+    def test_unusable(self) -> None:
+        """Programs that cannot be started, also by the prefix, or that hang are named."""
+        stderr = b"setpriv: failed to execute: No such file"
+        for code, why in (
+            (127, f"cannot be run (exit status 127: {stderr.decode()})"),
+            (None, "did not respond within 20 seconds"),
+        ):
+            finding = self.find("setpriv", "--")
+            for _ in PROGRAMS:
+                self.clock.advance(20 if code is None else 19.9)
+                self.spawner.last.exit_and_end(code or 0, None if code else 15, stderr=stderr)
+            self.assertEqual(self.successResultOf(finding), [f"{each} {why}" for each in PROGRAMS])
+            self.assertEqual(self.clock.getDelayedCalls(), [])
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.assertEqual(
-            self.successResultOf(self.find()),
-            [f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS],
-        )
-
-    def test_program_behind_a_prefix(self) -> None:
-        """A program that the spawn prefix cannot execute is named."""
-        finding = self.find("setpriv", "--")
-        self.spawner.last.exit_and_end(stdout=b"version 7")
-        stderr = "setpriv: failed to execute /x/ffprobe: No such file"
-        self.spawner.last.exit_and_end(127, stderr=stderr.encode())
-        expected = [f"/x/ffprobe cannot be run (exit status 127: {stderr})"]
-        self.assertEqual(self.successResultOf(finding), expected)
-
-    def test_program_that_hangs(self) -> None:
-        """A program that does not respond counts as missing."""
-        finding = self.find()
-        for _ in PROGRAMS:
-            self.clock.advance(20)
-            self.spawner.last.exit_and_end(signal=15)
-        expected = [f"{each} did not respond within 20 seconds" for each in PROGRAMS]
-        self.assertEqual(self.successResultOf(finding), expected)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+        expected = [
+            f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS
+        ]
+        self.assertEqual(self.successResultOf(self.find()), expected)
 
     def test_list_that_fails(self) -> None:
         """An ffmpeg that cannot list its encoders is reported as failing, not as lacking them."""
@@ -308,13 +300,6 @@ def _after(option: str, words: list[str]) -> str:
 
 class RequirementsTests(SynchronousTestCase):
     """`LISTS` and the functions that use them"""
-
-    def test_arguments(self) -> None:
-        """Each list is requested without a banner."""
-        self.assertEqual(
-            list_arguments("/usr/bin/ffmpeg", "-filters"),
-            ["/usr/bin/ffmpeg", "-hide_banner", "-v", "error", "-filters"],
-        )
 
     def test_missing(self) -> None:
         """The names that a list lacks are returned in the order of the requirements (D34)."""
