@@ -33,8 +33,8 @@ from tests.support.service import PATIENCE, ServiceCase, make_service, reactor
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 
 
-class DoctorCase(ServiceCase):
-    """Machine and settings without problems, with local sources and a file store."""
+class CheckTests(ServiceCase):
+    """Checks of a machine and settings without problems, with local sources and a file store"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -51,10 +51,6 @@ class DoctorCase(ServiceCase):
         found = single_result(results, what)
         self.assertIs(verdict, found.verdict, found.line)
         self.assertRegex(found.text, words)
-
-
-class AllChecksTests(DoctorCase):
-    """All checks, of which none prevents the others."""
 
     async def test_problems(self) -> None:
         """A refused setting or certificate is reported, and the checks without it run."""
@@ -86,10 +82,6 @@ class AllChecksTests(DoctorCase):
         self.assertEqual(["temporary files"], others)
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
 
-
-class ProgramsTests(DoctorCase):
-    """Checks of ffmpeg, ffprobe and setpriv."""
-
     async def test_no_programs(self) -> None:
         """Without ffmpeg or setpriv, the result names the package to install."""
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
@@ -120,10 +112,6 @@ class ProgramsTests(DoctorCase):
             self.assert_result(results, "ffmpeg", verdict, words)
             if verdict == GOOD:
                 self.assert_result(results, "libsoxr", NOTE, "lacks libsoxr, .* install ffmpeg")
-
-
-class PortsTests(DoctorCase):
-    """Checks of the ports."""
 
     async def test_taken(self) -> None:
         """A port in use is good if an audioproxy uses it for the same setting, otherwise bad."""

@@ -17,8 +17,8 @@ from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
 
-class ChildCase(SynchronousTestCase):
-    """A launcher, its log, and a clock."""
+class ChildTests(SynchronousTestCase):
+    """`Launcher.launch` and `Child`"""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -55,10 +55,6 @@ class ChildCase(SynchronousTestCase):
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-
-class LaunchTests(ChildCase):
-    """The calls to the reactor"""
-
     def test_command(self) -> None:
         """The parent-death prefix is first; stdout is captured up to a limit (D40)."""
         for limit, piped in ((1, {1, 2}), (0, {2})):
@@ -82,10 +78,6 @@ class LaunchTests(ChildCase):
             self.spawner.refusal = error
             self.assertRaises(SpawnFailed, launcher.launch, ["x"], {}, 5)
             self.assertEqual(3, len(failures), error)
-
-
-class EndTests(ChildCase):
-    """How a child ends"""
 
     def test_exits(self) -> None:
         """An exit status or a signal is reported, and only exit status 0 is a success."""
@@ -151,10 +143,6 @@ class EndTests(ChildCase):
         self.assertTrue(self.spawner.last.pipes_closed)
         self.spawner.last.end()
         self.assertEqual(self.successResultOf(waiting).code, 3)
-
-
-class StopTests(ChildCase):
-    """How a child is stopped"""
 
     def test_escalation(self) -> None:
         """At the deadline a child gets TERM; two seconds later it gets KILL once."""

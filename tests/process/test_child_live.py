@@ -46,8 +46,8 @@ class RealCase(TestCase):
         return await self.start([sys.executable, "-c", source], descriptors).wait()
 
 
-class EndTests(RealCase):
-    """How a child ends"""
+class ChildTests(RealCase):
+    """How a child starts, what it inherits, and how it ends"""
 
     async def test_exits(self) -> None:
         """The exit status or the signal is reported, with all output; no descriptor leaks."""
@@ -66,10 +66,6 @@ class EndTests(RealCase):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(open_descriptors(), before)
 
-
-class StopTests(RealCase):
-    """How a child is stopped"""
-
     async def test_dead_at_return(self) -> None:
         """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
         for error, timeout in ((ChildTimeout, 0.05), (CancelledError, PATIENCE)):
@@ -83,10 +79,6 @@ class StopTests(RealCase):
             with self.assertRaises(error):
                 await waiting
             self.assertRaises(ProcessLookupError, os.kill, pid, 0)
-
-
-class InheritanceTests(RealCase):
-    """What a child inherits"""
 
     async def test_environment(self) -> None:
         """A child has exactly the given environment, without keys and credentials (D45)."""
@@ -123,10 +115,6 @@ class InheritanceTests(RealCase):
         ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
         # Descriptor 3 is that of the listed folder itself.
         self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
-
-
-class StartTests(RealCase):
-    """Programs that cannot be started"""
 
     def test_refused(self) -> None:
         """A missing program, or a file that is no program, is reported at once with its name."""

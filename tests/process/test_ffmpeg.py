@@ -179,12 +179,8 @@ class EndTests(EncoderCase):
             self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)
         self.assertEqual([], log.events)
 
-
-class EncodeTests(EncoderCase):
-    """`Ffmpeg.encode`"""
-
-    def test_success(self) -> None:
-        """The child writes to the disk, without passing bytes through the service (D38)."""
+    def test_output_file(self) -> None:
+        """The child of `encode` writes to the disk, and no byte goes through the service (D38)."""
         encoding = self.encode()
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.write_stdout(b"abc")
@@ -205,11 +201,7 @@ class EncodeTests(EncoderCase):
             self.spawner.last.exit_and_end(code or 0, None if seconds == 0 else 9, stderr=stderr)
             self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
-
-class IrregularTests(EncoderCase):
-    """Irregular sources (D63)"""
-
-    def test_found(self) -> None:
+    def test_irregular(self) -> None:
         """A run that finds its source irregular is refused as such, whatever its end (D63)."""
         for stderr, code, number in (
             (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", 1, None),
@@ -221,6 +213,45 @@ class IrregularTests(EncoderCase):
                 running: Deferred[Any] = start()
                 self.spawner.last.exit_and_end(code, number, stderr=stderr)
                 self.refused(running, IrregularSource, stderr)
+
+    def test_output_pipe(self) -> None:
+        """The stdout of `run_to_pipe` is the pipe; both the pipe and the run end with the child."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        running = self.run_to_pipe(writing)
+        self.assertEqual(self.spawner.last.piped, {2})
+        self.spawner.last.write_stdout(b"abc")
+        self.assertEqual(os.read(reading, 9), b"abc")
+        self.spawner.last.exit_and_end()
+        self.assertEqual(os.read(reading, 9), b"")
+        self.successResultOf(running)
+
+    def test_reader_failed(self) -> None:
+        """A child whose reader has failed is not blamed: the reader's own error is the cause."""
+        with capturedLogs() as events:
+            running = self.run_to_pipe(has_reader_failed=True)
+            self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
+        self.successResultOf(running)
+        self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
+
+    def test_last_report(self) -> None:
+        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
+        for report, length in (
+            (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
+            (b"_size=0\nprogress=end\n", 0),
+            (b"_size=N/A\nprogress=end\n", 0),
+        ):
+            measuring = self.measure()
+            self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
+            self.spawner.last.exit_and_end(stdout=report)
+            self.assertEqual(self.successResultOf(measuring), length)
+
+    def test_no_report(self) -> None:
+        """A pass that reports no valid size has failed."""
+        for report in (b"", b"total_size=\nprogress=end\n", b"xtotal_size=5\n"):
+            measuring = self.measure()
+            self.spawner.last.exit_and_end(stdout=report)
+            self.refused(measuring, RenderFailed, report)
 
 
 class DecoderTests(EncoderCase):
@@ -309,50 +340,3 @@ class DecoderTests(EncoderCase):
         self.spawner.refusal = OSError(2, "No such file or directory")
         for running in self.start_each():
             self.refused(running, RenderFailed)
-
-
-class RunToPipeTests(EncoderCase):
-    """`Ffmpeg.run_to_pipe`"""
-
-    def test_success(self) -> None:
-        """The child's stdout is the pipe; both the pipe and the run end with the child."""
-        reading, writing = os.pipe()
-        self.addCleanup(os.close, reading)
-        running = self.run_to_pipe(writing)
-        self.assertEqual(self.spawner.last.piped, {2})
-        self.spawner.last.write_stdout(b"abc")
-        self.assertEqual(os.read(reading, 9), b"abc")
-        self.spawner.last.exit_and_end()
-        self.assertEqual(os.read(reading, 9), b"")
-        self.successResultOf(running)
-
-    def test_reader_failed(self) -> None:
-        """A child whose reader has failed is not blamed: the reader's own error is the cause."""
-        with capturedLogs() as events:
-            running = self.run_to_pipe(has_reader_failed=True)
-            self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
-        self.successResultOf(running)
-        self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
-
-
-class MeasureTests(EncoderCase):
-    """`Ffmpeg.measure`"""
-
-    def test_last_report(self) -> None:
-        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
-        for report, length in (
-            (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
-            (b"_size=0\nprogress=end\n", 0),
-            (b"_size=N/A\nprogress=end\n", 0),
-        ):
-            measuring = self.measure()
-            self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
-            self.spawner.last.exit_and_end(stdout=report)
-            self.assertEqual(self.successResultOf(measuring), length)
-
-    def test_no_report(self) -> None:
-        """A pass that reports no valid size has failed."""
-        for report in (b"", b"total_size=\nprogress=end\n", b"xtotal_size=5\n"):
-            measuring = self.measure()
-            self.spawner.last.exit_and_end(stdout=report)
-            self.refused(measuring, RenderFailed, report)

@@ -145,7 +145,7 @@ class ProberCase(SynchronousTestCase):
 
 
 class CacheTests(ProberCase):
-    """Cached probe results"""
+    """Cached probe results and timeouts"""
 
     def probe_uncached(self, state: bytes, name: bytes = b"a") -> Probe:
         """Probe a source, and assert that this starts a child."""
@@ -204,6 +204,34 @@ class CacheTests(ProberCase):
         self.probe_uncached(b"1", b"another")
         self.successResultOf(self.fetch(source=FakeSource(b"1", b"0")))
         self.probe_uncached(b"1", b"1")
+
+    def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
+        """Make a probe time out, after it has used the CPU for some seconds."""
+        self.patch(child_module, "_read_cpu_seconds", lambda pid: cpu_seconds)
+        probing = self.fetch(source=source)
+        self.clock.advance(10)
+        self.spawner.last.exit_and_end(signal=15)
+        self.failureResultOf(probing, ProbeTimeout)
+
+    def test_remembered(self) -> None:
+        """A timeout after half of it on the CPU is remembered for a minute of a certain state."""
+        self.time_out(FakeSource(b"1"), 5.1)
+        count = len(self.spawner.children)
+        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.assertEqual(count, len(self.spawner.children))
+        for source, cpu_seconds in ((FakeSource(b"2"), 4.9), (FakeSource(b""), 5.1)):
+            self.time_out(source, cpu_seconds)
+            self.answer(self.fetch(source=source))
+        self.clock.advance(40)
+        self.answer(self.fetch(source=FakeSource(b"1")))
+
+    def test_cpu_limit(self) -> None:
+        """A probe at the kernel's limit of CPU time is such a timeout, too."""
+        probing = self.fetch(source=FakeSource(b"1"))
+        self.spawner.last.exit_and_end(signal=SIGXCPU)
+        self.failureResultOf(probing, ProbeTimeout)
+        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.assertEqual(1, len(self.spawner.children))
 
 
 class ResultTests(ProberCase):
@@ -299,38 +327,6 @@ class ResultTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(probing, ProbeTimeout)
-
-
-class ExpensiveTests(ProberCase):
-    """Sources that keep a CPU busy until the timeout"""
-
-    def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
-        """Make a probe time out, after it has used the CPU for some seconds."""
-        self.patch(child_module, "_read_cpu_seconds", lambda pid: cpu_seconds)
-        probing = self.fetch(source=source)
-        self.clock.advance(10)
-        self.spawner.last.exit_and_end(signal=15)
-        self.failureResultOf(probing, ProbeTimeout)
-
-    def test_remembered(self) -> None:
-        """A timeout after half of it on the CPU is remembered for a minute of a certain state."""
-        self.time_out(FakeSource(b"1"), 5.1)
-        count = len(self.spawner.children)
-        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
-        self.assertEqual(count, len(self.spawner.children))
-        for source, cpu_seconds in ((FakeSource(b"2"), 4.9), (FakeSource(b""), 5.1)):
-            self.time_out(source, cpu_seconds)
-            self.answer(self.fetch(source=source))
-        self.clock.advance(40)
-        self.answer(self.fetch(source=FakeSource(b"1")))
-
-    def test_cpu_limit(self) -> None:
-        """A probe at the kernel's limit of CPU time is such a timeout, too."""
-        probing = self.fetch(source=FakeSource(b"1"))
-        self.spawner.last.exit_and_end(signal=SIGXCPU)
-        self.failureResultOf(probing, ProbeTimeout)
-        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
-        self.assertEqual(1, len(self.spawner.children))
 
 
 class PaddedTests(ProberCase):

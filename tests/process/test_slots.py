@@ -50,8 +50,8 @@ class Holder:
         self.outcome = getattr(result, "value", "done")
 
 
-class SlotsCase(SynchronousTestCase):
-    """Slots with a clock that the test controls."""
+class SlotsTests(SynchronousTestCase):
+    """`Slots`, with a clock that the test controls"""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -73,10 +73,6 @@ class SlotsCase(SynchronousTestCase):
         """Return a new holder, and keep a reference, so that it is not garbage-collected."""
         self.all_holders.append(Holder(slots, on_slot))
         return self.all_holders[-1]
-
-
-class SlotsTests(SlotsCase):
-    """`Slots`"""
 
     def test_no_gap(self) -> None:
         """A released slot goes to the first in the queue, even if a request arrives just then."""
@@ -133,10 +129,6 @@ class SlotsTests(SlotsCase):
         self.assertEqual((slots.held, slots.depth), (0, 0))
         self.assertEqual(self.depths[-3:], [2, 1, 0])
 
-
-class RetryAfterTests(SlotsCase):
-    """`Slots.retry_after`"""
-
     def refusal(self, slots: Slots) -> int:
         """Return the Retry-After of a refused request."""
         refused = self.take_slot(slots)
@@ -162,7 +154,9 @@ class RetryAfterTests(SlotsCase):
         longest_wait=st.integers(1, 1000),
         holds=st.lists(st.floats(0, 5000), max_size=8),
     )
-    def test_always(self, capacity: int, queue: int, longest_wait: int, holds: list[float]) -> None:
+    def test_any_estimate(
+        self, capacity: int, queue: int, longest_wait: int, holds: list[float]
+    ) -> None:
         """After any history, Retry-After is a whole number from 1 to AP_RENDER_TIMEOUT (D21)."""
         self.setUp()
         slots = self.make(capacity, queue, longest_wait)
@@ -175,10 +169,6 @@ class RetryAfterTests(SlotsCase):
         seconds = self.refusal(slots)
         self.assertIsInstance(seconds, int)
         self.assertTrue(1 <= seconds <= longest_wait, seconds)
-
-
-class AnyOrderTests(SlotsCase):
-    """Any order of events"""
 
     @DETERMINISTIC
     @given(

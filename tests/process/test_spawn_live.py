@@ -29,8 +29,8 @@ MEMORY = 1 << 28
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
 
 
-class SpawnCase(RealCase):
-    """Real child processes with limits."""
+class SpawnTests(RealCase):
+    """Limits and process groups of real child processes"""
 
     def setUp(self) -> None:
         limits = probe_limits(MEMORY)
@@ -42,10 +42,6 @@ class SpawnCase(RealCase):
     def launch(self, *arguments: str, timeout: float = PATIENCE, **options: Any) -> Child:
         """Start a program."""
         return self.launcher.launch(arguments, {}, timeout, stdout_limit=65_536, **options)
-
-
-class LimitTests(SpawnCase):
-    """Limits of the kernel"""
 
     async def test_values(self) -> None:
         """Memory, address space, CPU time, descriptors, cores and files are limited."""
@@ -123,10 +119,6 @@ class LimitTests(SpawnCase):
         for path in ("/nowhere", str(folder)):
             self.patch(os, "environ", {"PATH": path})
             self.assertEqual(((), None), (probe_parent_death_prefix(), probe_limits(MEMORY)))
-
-
-class GroupTests(SpawnCase):
-    """The process group of a child"""
 
     async def test_leads(self) -> None:
         """A child leads a group, so that a terminal's Ctrl-C does not reach it (D39)."""

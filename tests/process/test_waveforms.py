@@ -53,8 +53,8 @@ def full_file(size: int, **_: object) -> IO[bytes]:
     return open("/dev/full", "r+b", buffering=0)
 
 
-class WaveformCase(SynchronousTestCase):
-    """Waveforms in a file. No work, timer or descriptor may be left after a test."""
+class WaveformTests(SynchronousTestCase):
+    """`Waveforms`. No work, timer or descriptor may be left after a test."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -138,10 +138,6 @@ class WaveformCase(SynchronousTestCase):
         self.assertEqual(self.written(), b"")
         return error
 
-
-class GoodEndTests(WaveformCase):
-    """Waveforms that succeed"""
-
     def test_document(self) -> None:
         """The document covers the output to its end, and is written when the child has ended."""
         rendering = self.start()
@@ -221,10 +217,6 @@ class GoodEndTests(WaveformCase):
         steps.append(self.spawner.last.exit_and_end)
         self.threads.run()
         self.assertEqual(self.read_values(rendering), render_waveform(frames, 1000, 2))
-
-
-class BadEndTests(WaveformCase):
-    """Waveforms that fail"""
 
     def test_encoder(self) -> None:
         """A child that fails, or outputs no complete frame, causes a refusal."""
@@ -320,18 +312,14 @@ class BadEndTests(WaveformCase):
         self.failureResultOf(rendering, TypeError)
         self.assertEqual(self.written(), b"")
 
-
-class ReadTests(WaveformCase):
-    """`Waveforms.write`, of samples that need no decoder"""
-
-    def test_document(self) -> None:
-        """The document has the samples of the file; no child is started."""
+    def test_file(self) -> None:
+        """The document has the samples of a source without a decoder; no child is started."""
         reading = self.start(source=samples(1, -2, 3, -4, 99, 99))
         self.threads.run()
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 3, 3, -4, -4])
         self.assertEqual(self.spawner.children, [])
 
-    def test_refused(self) -> None:
+    def test_file_refused(self) -> None:
         """A timeout, or an output that is too large, refuses the waveform."""
         reading = self.start(source=samples(1, 2, 3, 4), timeout=-1)
         self.threads.run()
@@ -341,7 +329,7 @@ class ReadTests(WaveformCase):
         self.failureResultOf(reading, OutputTooLarge)
         self.assertLessEqual(len(self.written()), 1000)
 
-    def test_unusual(self) -> None:
+    def test_unusual_file(self) -> None:
         """ffmpeg decodes samples that it must convert."""
         reading = self.start(source=struct.pack("<4f", 0, 0, 0, float("nan")), codec="pcm_f32le")
         self.threads.run_next()
@@ -349,7 +337,7 @@ class ReadTests(WaveformCase):
         self.end(stdout=samples(1, -2))
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 0, 0, 0, 0])
 
-    def test_cancelled(self) -> None:
+    def test_cancelled_file(self) -> None:
         """Cancelling stops the reader, and waits for it before the files are closed."""
         reading = self.start(source=samples(1, 2, 3, 4))
         reading.cancel()
@@ -357,10 +345,6 @@ class ReadTests(WaveformCase):
         self.threads.run()
         self.failureResultOf(reading, CancelledError)
         self.assertEqual(self.written(), b"")
-
-
-class CancelTests(WaveformCase):
-    """Waveforms that are cancelled"""
 
     def test_before_it_is_written(self) -> None:
         """Cancelling stops the child and awaits the reader; no document is written."""
