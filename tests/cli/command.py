@@ -13,10 +13,14 @@ from typing import Any
 from unittest import mock
 
 from audioproxy.cli.main import main
+from audioproxy.urls import Signer
 from tests.support.service import PATIENCE, PROJECT
 
+KEY, SALT = bytes(range(32)), b"\xfa\x11"
 #: Key and salt as environment variables.
-SECRETS = {"AP_KEY": bytes(range(32)).hex(), "AP_SALT": "fa11"}
+SECRETS = {"AP_KEY": KEY.hex(), "AP_SALT": SALT.hex()}
+SIGNER = Signer(KEY, SALT, "https://audio.example")
+PIECE = "local://masters/piece.wav"
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS, command
-
-SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
+from audioproxy.urls import Variant
+from tests.cli.command import SECRETS, SIGNER, command
 
 
 class UrlTests(SynchronousTestCase):

@@ -9,12 +9,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS, run_command, run_program
+from audioproxy.urls import Variant
+from tests.cli.command import SECRETS, SIGNER, run_command, run_program
 from tests.support.audio import read_wav
 from tests.support.service import short_flac
-
-SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
 
 
 class SourceTests(SynchronousTestCase):

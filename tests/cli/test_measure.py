@@ -18,7 +18,7 @@ from audioproxy.cli.measure import MeasurePlan, MeasureProgress, measure_all, wr
 from audioproxy.cli.measure_report import REPORTS
 from audioproxy.loudness import Measurement
 from audioproxy.urls import Signer, Variant
-from tests.cli.command import command
+from tests.cli.command import SECRETS, command
 
 LOUD = Measurement((-20.0,) * 10, (-20.0,), 0.5)
 QUIET = Measurement((-30.0,) * 10, (-30.0,), 0.1)
@@ -28,29 +28,20 @@ SILENT = Measurement((-90.0,) * 10, (), 0)
 class ArgumentTests(SynchronousTestCase):
     """Command lines that are refused"""
 
-    def test_conflicts(self) -> None:
-        """Options that contradict each other are named."""
-        for words, message in {
-            "--ceiling -1": "--ceiling goes with --target",
-            "--target -16 -o gain:3": "gain is what --target computes",
-            "-o f:peaks": "a waveform, which has no loudness",
-            "--target 3": "a number from -70 to -5 is required",
-            "--target -16 --ceiling x": "a number from -9 to 0 is required",
-            "-o t:x": '"t:x" is not accepted',
-        }.items():
-            ended = command("measure", *words.split(), "local://a.wav")
-            self.assertNotEqual(ended.status, 0)
-            self.assertIn(message, ended.err)
-
-    def test_settings(self) -> None:
-        """URLs need a key; measuring does not, but it needs valid settings."""
-        invalid = {"AP_MAX_CONCURRENCY": "x"}
-        for words, environment, message in (
-            (("--sign", "local://a.wav"), {}, "AP_KEY: not set"),
-            (("local://a.wav",), invalid, "AP_MAX_CONCURRENCY"),
+    def test_refused(self) -> None:
+        """Options in conflict are named, and a missing key where a URL needs it."""
+        for status, words, environment, message in (
+            (2, "--ceiling -1", SECRETS, "--ceiling goes with --target"),
+            (2, "--target -16 -o gain:3", SECRETS, "gain is what --target computes"),
+            (2, "-o f:peaks", SECRETS, "a waveform, which has no loudness"),
+            (2, "--target 3", SECRETS, "a number from -70 to -5 is required"),
+            (2, "--target -16 --ceiling x", SECRETS, "a number from -9 to 0 is required"),
+            (1, "-o t:x", SECRETS, '"t:x" is not accepted'),
+            (2, "--sign", {}, "AP_KEY: not set"),
+            (2, "", {"AP_MAX_CONCURRENCY": "x"}, "AP_MAX_CONCURRENCY"),
         ):
-            ended = command("measure", *words, environment=environment)
-            self.assertEqual(ended.status, 2)
+            ended = command("measure", *words.split(), "local://a.wav", environment=environment)
+            self.assertEqual(ended.status, status, words)
             self.assertIn(message, ended.err)
 
 

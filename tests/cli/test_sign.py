@@ -9,11 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS, RunResult, command
-
-KEY, SALT = bytes.fromhex(SECRETS["AP_KEY"]), bytes.fromhex(SECRETS["AP_SALT"])
-SIGNER = Signer(KEY, SALT, "https://audio.example")
-PIECE = "local://masters/piece.wav"
+from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, RunResult, command
 
 
 class SignTests(SynchronousTestCase):

@@ -10,13 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.url_input import parse_url
 from audioproxy.grammar.signature import sign, verify
-from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS, command
+from audioproxy.urls import Variant
+from tests.cli.command import KEY, PIECE, SALT, SIGNER, command
 from tests.support.strategies import DETERMINISTIC
-
-KEY, SALT = bytes.fromhex(SECRETS["AP_KEY"]), bytes.fromhex(SECRETS["AP_SALT"])
-SIGNER = Signer(KEY, SALT, "https://audio.example")
-PIECE = "local://masters/piece.wav"
 
 #: Parts of a path that `Signer.sign` refuses, since clients would change them.
 REFUSED_PARTS = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
