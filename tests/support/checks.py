@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
+
+from twisted.internet.defer import succeed
 
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
@@ -25,9 +28,10 @@ async def run_checks(
     # The real function raises the descriptor limit of the whole test process.
     case.patch(machine_module, "raise_descriptor_limit", lambda: None)
     if not ffmpeg:
-        case.patch(Programs, "probe_missing", _miss_nothing)
-        case.patch(Programs, "probe_versions", _no_versions)
-        case.patch(Programs, "probe_shortcoming", _lack_nothing)
+        paths = attrgetter("ffmpeg", "ffprobe")
+        case.patch(Programs, "probe_missing", lambda _: succeed([]))
+        case.patch(Programs, "probe_versions", lambda it: succeed(dict.fromkeys(paths(it), "")))
+        case.patch(Programs, "probe_shortcoming", lambda _: succeed(None))
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append)
     return results
@@ -38,15 +42,3 @@ def single_result(results: list[CheckResult], check: str) -> CheckResult:
     found = [result for result in results if result.check == check]
     assert len(found) == 1, [result.line for result in results]
     return found[0]
-
-
-async def _miss_nothing(*arguments: Any) -> list[str]:
-    return []
-
-
-async def _lack_nothing(programs: Programs) -> None:
-    """Replace `Programs.probe_shortcoming`."""
-
-
-async def _no_versions(programs: Programs) -> dict[str, str]:
-    return {programs.ffmpeg: "", programs.ffprobe: ""}

@@ -59,20 +59,16 @@ class FakeSpawnerTests(SynchronousTestCase):
         self.child.end()
         self.assertIsInstance(self.listener.calls[4], ProcessDone)
 
-    def test_reasons(self) -> None:
-        """A child that dies of a signal ends with the signal and without an exit status."""
+    def test_signals(self) -> None:
+        """A signal is recorded; a child that dies of one ends with it, and accepts no more."""
+        self.child.signalProcess("TERM")
+        self.assertTrue(self.child.alive)
         self.child.exit_and_end(signal=9)
+        self.assertRaises(ProcessExitedAlready, self.child.signalProcess, "KILL")
+        self.assertEqual(self.child.signals, ["TERM"])
         reason = self.listener.calls[-1]
         assert isinstance(reason, ProcessTerminated)
         self.assertEqual((reason.exitCode, reason.signal), (None, 9))
-
-    def test_signals(self) -> None:
-        """A signal does not end the child; a signal after its exit raises ProcessExitedAlready."""
-        self.child.signalProcess("TERM")
-        self.assertTrue(self.child.alive)
-        self.child.exit()
-        self.assertRaises(ProcessExitedAlready, self.child.signalProcess, "KILL")
-        self.assertEqual(self.child.signals, ["TERM"])
 
     def test_inherited(self) -> None:
         """The child holds its own copy of a descriptor until it exits."""
