@@ -31,8 +31,8 @@ def fail() -> None:
     raise FULL
 
 
-class BlockingCallsCase(SynchronousTestCase):
-    """Base class with a fake clock and a thread pool double."""
+class BlockingCallsTests(SynchronousTestCase):
+    """`BlockingCalls`"""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -52,10 +52,6 @@ class BlockingCallsCase(SynchronousTestCase):
         running = self.run_call(lambda: "next")
         self.threads.run()
         self.assertEqual(self.successResultOf(running), "next")
-
-
-class RunTests(BlockingCallsCase):
-    """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
         """Each caller gets the result of its call, even if it is None; several run at a time."""
@@ -108,10 +104,6 @@ class RunTests(BlockingCallsCase):
         for _ in range(2):
             failure = self.failureResultOf(self.run_call(lambda: "done"), OSError)
             self.assertEqual(failure.value.errno, errno.EAGAIN)
-
-
-class OverdueTests(BlockingCallsCase):
-    """Calls that end after their deadline, or never"""
 
     def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:
         """Run a call, and require that it fails at its deadline."""

@@ -287,27 +287,20 @@ class SigningTests(ConfigCase):
     def test_in_code(self) -> None:
         """A Config built in code has the same checks and messages (D31, D32)."""
         short_key, short_salt = f"AP_KEY: {{}}; {KEY_REQUIRED}", f"AP_SALT: {{}}; {SALT_REQUIRED}"
-        wrong_type = "{}; bytes are required, such as bytes.fromhex returns for hexadecimal text"
+        wrong_type = "bytes are required, such as bytes.fromhex returns for hexadecimal text"
+        types = f"AP_KEY: str; {wrong_type}", f"AP_SALT: bytearray; {wrong_type}"
+        insecure = "AP_ALLOW_INSECURE: str; True or False is required"
         missing = "{}: missing beside {}; set AP_KEY and AP_SALT together"
         key, salt = bytes(32), b"s"
         for arguments, *problems in (
             ({}, short_key.format("not set"), short_salt.format("not set")),
-            ({"key": b"", "salt": b""}, short_key.format("0 bytes"), short_salt.format("0 bytes")),
             ({"key": bytes(31), "salt": salt}, short_key.format("31 bytes")),
-            ({"key": b"k", "salt": salt}, short_key.format("1 byte")),
             ({"key": b"", "salt": salt, "allow_insecure": True}, short_key.format("0 bytes")),
             ({"key": key, "salt": b""}, short_salt.format("0 bytes")),
             ({"key": key}, missing.format("AP_SALT", "AP_KEY")),
             ({"salt": salt, "allow_insecure": True}, missing.format("AP_KEY", "AP_SALT")),
-            (
-                {"key": KEY, "salt": bytearray(salt)},
-                wrong_type.format("AP_KEY: str"),
-                wrong_type.format("AP_SALT: bytearray"),
-            ),
-            (
-                {"key": key, "salt": salt, "allow_insecure": "no"},
-                "AP_ALLOW_INSECURE: str; True or False is required",
-            ),
+            ({"key": KEY, "salt": bytearray(salt)}, *types),
+            ({"key": key, "salt": salt, "allow_insecure": "no"}, insecure),
         ):
             error = self.assertRaises(ConfigError, Config, **arguments)
             self.assertEqual(problems, [*map(str, error.problems)], arguments)
@@ -537,7 +530,7 @@ class ObjectStoreTests(ConfigCase):
 
 
 class OriginTests(ConfigCase):
-    """AP_ALLOW_ORIGIN (CORS, 4)."""
+    """AP_ALLOW_ORIGIN (CORS, 4) and AP_SOURCE_ALLOWLIST."""
 
     def test_accepted(self) -> None:
         """``*`` and http or https origins, as browsers send them, are accepted unchanged."""
@@ -618,10 +611,6 @@ class OriginTests(ConfigCase):
         except ValueError:
             return
         self.assertEqual(self.config(AP_ALLOW_ORIGIN=canonical).allow_origin, canonical)
-
-
-class AllowlistTests(ConfigCase):
-    """AP_SOURCE_ALLOWLIST."""
 
     def test_entries(self) -> None:
         """Entries are separated by commas, and blanks around them are ignored."""
