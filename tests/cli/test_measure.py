@@ -25,8 +25,8 @@ QUIET = Measurement((-30.0,) * 10, (-30.0,), 0.1)
 SILENT = Measurement((-90.0,) * 10, (), 0)
 
 
-class ArgumentTests(SynchronousTestCase):
-    """Command lines that are refused"""
+class MeasureTests(SynchronousTestCase):
+    """The command line, `measure_all` and `MeasureProgress`"""
 
     def test_refused(self) -> None:
         """Options in conflict are named, and a missing key where a URL needs it."""
@@ -43,10 +43,6 @@ class ArgumentTests(SynchronousTestCase):
             ended = command("measure", *words.split(), "local://a.wav", environment=environment)
             self.assertEqual(ended.status, status, words)
             self.assertIn(message, ended.err)
-
-
-class MeasureAllTests(SynchronousTestCase):
-    """`measure_all`"""
 
     def start(self, names: str) -> Deferred[None]:
         """Start to measure sources."""
@@ -82,6 +78,18 @@ class MeasureAllTests(SynchronousTestCase):
         self.failureResultOf(collecting, CancelledError)
         self.assertEqual(sorted(self.cancelled), list("abcd"))
         self.assertEqual(self.yielded, [])
+
+    def test_progress(self) -> None:
+        """The bar shows the audio of all sources so far."""
+        texts: list[str] = []
+        bar = tqdm(disable=True)
+        bar.set_postfix_str = texts.append
+        progress = MeasureProgress(bar, lambda work, *words: work(*words))
+        one, other = progress.track(), progress.track()
+        one(30)
+        other(45)
+        one(60)
+        self.assertEqual(texts, ["0:30 of audio", "1:15 of audio", "1:45 of audio"])
 
 
 class ReportTests(SynchronousTestCase):
@@ -177,19 +185,3 @@ class ReportTests(SynchronousTestCase):
         text, _ = self.report("json", {"local://a": "no"}, variant=Variant(), sign=signer.url)
         (row,) = json.loads(text)["sources"]
         self.assertEqual((row["url"], row["error"]), (signer.url("local://a", Variant()), "no"))
-
-
-class ProgressTests(SynchronousTestCase):
-    """`MeasureProgress`"""
-
-    def test_progress(self) -> None:
-        """The bar shows the audio of all sources so far."""
-        texts: list[str] = []
-        bar = tqdm(disable=True)
-        bar.set_postfix_str = texts.append
-        progress = MeasureProgress(bar, lambda work, *words: work(*words))
-        one, other = progress.track(), progress.track()
-        one(30)
-        other(45)
-        one(60)
-        self.assertEqual(texts, ["0:30 of audio", "1:15 of audio", "1:45 of audio"])

@@ -23,7 +23,7 @@ from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.s3 import S3VariantStore
-from tests.support.checks import single_result
+from tests.support.checks import collect, single_result
 from tests.support.wire import ClientCase, error, is_presigned, is_signed, reply
 
 SECRET = "a-secret-that-nobody-may-see"
@@ -49,11 +49,7 @@ class StoreCase(ClientCase):
     def results(self, check: AsyncIterator[CheckResult], *responses: bytes) -> list[CheckResult]:
         """Return the results of a check whose requests get these responses."""
         self.network.scripts += responses
-
-        async def collect() -> list[CheckResult]:
-            return [result async for result in check]
-
-        return self.result_of(collect())
+        return self.result_of(collect(check))
 
 
 class BucketTests(StoreCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -42,3 +42,8 @@ def single_result(results: list[CheckResult], check: str) -> CheckResult:
     found = [result for result in results if result.check == check]
     assert len(found) == 1, [result.line for result in results]
     return found[0]
+
+
+async def collect(check: AsyncIterator[CheckResult]) -> list[CheckResult]:
+    """Return the results of a check."""
+    return [result async for result in check]
