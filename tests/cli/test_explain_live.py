@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.urls import Variant
 from tests.cli.command import SECRETS, SIGNER, run_command, run_program
 from tests.support.audio import read_wav
-from tests.support.service import short_flac
+from tests.support.service import PATIENCE, short_flac
 
 
 class SourceTests(SynchronousTestCase):
@@ -27,6 +27,7 @@ class SourceTests(SynchronousTestCase):
             "PATH": os.environ["PATH"],
             "AP_LOCAL_ROOT": str(root),
             "TMPDIR": str(root),
+            "AP_PROBE_TIMEOUT": f"{PATIENCE:.0f}",
         }
 
     def explain(self, status: int, url: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.process import child as child_module
+from audioproxy.process import spawn as spawn_module
 from audioproxy.process.child import Child
 from audioproxy.process.spawn import (
     ChildLimits,
@@ -33,6 +34,7 @@ class SpawnTests(RealCase):
     """Limits and process groups of real child processes"""
 
     def setUp(self) -> None:
+        self.patch(spawn_module, "_PREFIX_TIMEOUT", PATIENCE)
         limits = probe_limits(MEMORY)
         assert limits is not None
         self.launcher = Launcher(
@@ -51,7 +53,7 @@ class SpawnTests(RealCase):
         for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
             self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=probe_limits(memory))
             ended = await self.launch(
-                "cat", "/proc/self/limits", timeout=9.1, output_limit=5
+                "cat", "/proc/self/limits", timeout=PATIENCE - 0.9, output_limit=5
             ).wait()
             found = re.findall(r"Max (.+?)  +(\d+) +(\d+)", ended.stdout.decode())
             limits = {name: (int(soft), int(hard)) for name, soft, hard in found}
@@ -59,7 +61,7 @@ class SpawnTests(RealCase):
                 "core file size": (0, 0),
                 "data size": (memory,) * 2,
                 "address space": (address_space,) * 2,
-                "cpu time": (30, 35),
+                "cpu time": (360, 365),
                 "open files": (256, 256),
                 "stack size": (8 << 20, 8 << 20),
                 "file size": (5, 5),
