@@ -92,7 +92,7 @@ class CapabilitiesCase(SynchronousTestCase):
 
 
 class FindMissingTests(CapabilitiesCase):
-    """`Programs.probe_missing`"""
+    """`Programs.probe_missing` and `Programs.probe_resampler`"""
 
     def find(self, *prefix: str) -> Deferred[list[str]]:
         """Start to check the programs."""
@@ -148,11 +148,7 @@ class FindMissingTests(CapabilitiesCase):
             self.answer_versions(output)
             self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
 
-
-class ResamplerTests(CapabilitiesCase):
-    """`Programs.probe_resampler`"""
-
-    def find(self, programs: Programs) -> Deferred[tuple[str, ...]]:
+    def find_resampler(self, programs: Programs) -> Deferred[tuple[str, ...]]:
         """Start to look for the resampler."""
         return Deferred.fromCoroutine(programs.probe_resampler())
 
@@ -163,10 +159,10 @@ class ResamplerTests(CapabilitiesCase):
             ((), SWRESAMPLE, "/x/ffmpeg lacks libsoxr, so "),
         ):
             programs = self.programs()
-            finding = self.find(programs)
+            finding = self.find_resampler(programs)
             self.answer_configuration(*flags)
             self.assertEqual(self.successResultOf(finding), resampler)
-            self.assertEqual(self.successResultOf(self.find(programs)), resampler)
+            self.assertEqual(self.successResultOf(self.find_resampler(programs)), resampler)
             stating = Deferred.fromCoroutine(programs.probe_shortcoming())
             found = self.successResultOf(stating) or ""
             self.assertEqual((found[: len(text)], "\n" in found), (text, False))
@@ -180,7 +176,7 @@ class ResamplerTests(CapabilitiesCase):
         for flag, resampler in (("", SWRESAMPLE), ("--enable-libsoxr", SOXR)):
             Path(f"{path}.new").write_text(flag)
             os.replace(f"{path}.new", path)
-            finding = self.find(programs)
+            finding = self.find_resampler(programs)
             self.answer_configuration(flag)
             self.assertEqual(self.successResultOf(finding), resampler)
 
@@ -188,7 +184,7 @@ class ResamplerTests(CapabilitiesCase):
         """If ffmpeg cannot be run, libsoxr is assumed, and ffmpeg is asked again next time."""
         programs = self.programs()
         for _ in range(2):
-            finding = self.find(programs)
+            finding = self.find_resampler(programs)
             self.spawner.last.exit_and_end(127)
             self.assertEqual(self.successResultOf(finding), SOXR)
 
