@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.config import ConfigError
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, opened_since
 
 
 class SocketTests(SynchronousTestCase):
@@ -70,7 +70,7 @@ class SocketTests(SynchronousTestCase):
             line = self.refusal(given)
             self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a listening TCP socket; ")
             self.assertIn("ListenStream=", line)
-        self.assertEqual(before, open_descriptors())
+        self.assertEqual(set(), opened_since(before))
 
     def test_no_socket(self) -> None:
         """A descriptor that is a pipe or closed is refused; the message says what to configure."""

@@ -13,11 +13,9 @@ from tests.cli.command import RunResult, command, run_program
 
 PROGRAM = Path(sys.executable).with_name("audioproxy")
 
-# The signal arrives before the first await, when `run` has no Deferred yet that it could cancel. A
-# shell without job control starts programs in the background with SIGINT ignored.
+# The signal arrives before the first await, when `run` has no Deferred yet that it could cancel.
 INTERRUPTED = """
 import os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
 from twisted.internet.defer import Deferred
 from audioproxy.cli.reactor import run
 

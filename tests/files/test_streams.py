@@ -16,7 +16,7 @@ from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.files.streams import ConsumerGone, FileProducer
 from audioproxy.render.output import RenderOutput
 from tests.support.consumers import FakeConsumer
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.strategies import DETERMINISTIC
 
 CHUNK = 64 * 1024
@@ -246,7 +246,7 @@ class GrowingFileTests(FileProducerCase):
     def assert_released(self) -> None:
         """Assert that the producer no longer keeps the file open."""
         self.output.release()
-        self.assertEqual(open_descriptors(), self.before)
+        self.assertEqual(set(), opened_since(self.before))
 
     def test_as_it_grows(self) -> None:
         """Existing bytes are written at once, and later bytes as they are appended."""

@@ -16,7 +16,7 @@ from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, opened_since
 
 KEY = "ab" + "0" * 62
 BODY = bytes(range(256)) * 2
@@ -73,7 +73,7 @@ def check_stored(data: bytes, store: Store = _store) -> None:
                 # The body has no checksum: only its length can be verified.
                 trailer = content[size:]
                 assert (size, headers, trailer) == (len(BODY), HEADERS, WHOLE[size:]), content
-        assert open_descriptors() == before, "a descriptor is left open"
+        assert not opened_since(before), "a descriptor is left open"
 
 
 def _spliced(draws: Draws) -> bytes:

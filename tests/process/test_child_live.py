@@ -15,7 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import PATIENCE, TEST_PATIENCE
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
@@ -64,7 +64,7 @@ class ChildTests(RealCase):
         self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
         with self.assertRaises(ChildTimeout):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
-        self.assertEqual(open_descriptors(), before)
+        self.assertEqual(set(), opened_since(before))
 
     async def test_dead_at_return(self) -> None:
         """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
@@ -138,4 +138,4 @@ class ChildTests(RealCase):
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             self.assertEqual(str(error), "/bin/true: Too many open files", spare)
-        self.assertEqual(open_descriptors(), before)
+        self.assertEqual(set(), opened_since(before))

@@ -29,7 +29,7 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
 from tests.support.http import Log
-from tests.support.processes import FakeChild, FakeSpawner, open_descriptors
+from tests.support.processes import FakeChild, FakeSpawner, open_descriptors, opened_since
 
 # For each failed run: what the child wrote to stderr, its exit status and signal, and the refusal.
 FAILURES = (
@@ -125,7 +125,7 @@ class EndTests(EncoderCase):
         for start in starts:
             before = open_descriptors()
             yield start()
-            self.assertEqual(open_descriptors(), before)
+            self.assertEqual(set(), opened_since(before))
 
     def test_failures(self) -> None:
         """A failed run is refused with its cause, and its output is discarded (Errors, 8)."""
@@ -264,7 +264,7 @@ class DecoderTests(EncoderCase):
         for start in (self.encode, self.run_to_pipe):
             before = open_descriptors()
             yield start(pipeline=self.PIPELINE)
-            self.assertEqual(open_descriptors(), before)
+            self.assertEqual(set(), opened_since(before))
 
     @property
     def decoder(self) -> FakeChild:

@@ -36,7 +36,7 @@ from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
-from tests.support.processes import FakeSpawner, open_descriptors
+from tests.support.processes import FakeSpawner, open_descriptors, opened_since
 from tests.support.threads import FakeThreads
 from tests.support.waveforms import Frames, noisy_frames, parse_waveform, render_waveform
 
@@ -70,7 +70,7 @@ class WaveformTests(SynchronousTestCase):
         """Assert that no work, no timer and no descriptor is left."""
         self.assertEqual(self.threads.waiting, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.assertEqual(open_descriptors(), self.before)
+        self.assertEqual(set(), opened_since(self.before))
 
     def start(
         self,
@@ -298,7 +298,7 @@ class WaveformTests(SynchronousTestCase):
 
         self.refused(self.start(in_thread=refuse), RenderFailed)
         self.assertEqual(self.spawner.children, [])
-        self.assertEqual(open_descriptors(), self.before)
+        self.assertEqual(set(), opened_since(self.before))
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         rendering = self.start()
         self.threads.run()

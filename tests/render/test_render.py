@@ -34,7 +34,7 @@ from tests.observe.test_metrics import Counts
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import noise, silence, write_wav
 from tests.support.http import Log
-from tests.support.processes import FakeChild, open_descriptors
+from tests.support.processes import FakeChild, open_descriptors, opened_since
 
 PEAKS = "f:peaks/pts:2"
 INVALID = b"Invalid data found when processing input"
@@ -72,7 +72,7 @@ class RenderCase(SynchronousTestCase):
     def assert_released(self) -> None:
         """Assert that no resource is held any more."""
         self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
-        self.assertEqual(open_descriptors(), self.before)
+        self.assertEqual(set(), opened_since(self.before))
 
     def assert_nothing_stored(self) -> None:
         """Assert that nothing can be read from the store after all pending writes (D35)."""
@@ -139,7 +139,7 @@ class GoodEndTests(RenderCase):
         self.harness.clock.advance(0.9)
         self.assertNotEqual(open_descriptors(), self.before)
         self.harness.clock.advance(0.1)
-        self.assertEqual(open_descriptors(), self.before)
+        self.assertEqual(set(), opened_since(self.before))
 
     def test_first_byte(self) -> None:
         """Clients receive no byte while the output has only container headers."""

@@ -25,6 +25,14 @@ def open_descriptors() -> set[str]:
     return found
 
 
+def opened_since(before: set[str]) -> set[str]:
+    """Return the descriptors that are open now, and were not when `open_descriptors` was called.
+
+    Descriptors of an earlier test may be closed meanwhile, when the garbage collector visits it.
+    """
+    return open_descriptors() - before
+
+
 async def find_soxr() -> tuple[str, ...]:
     """Return the resampler of a complete ffmpeg."""
     return SOXR
