@@ -7,7 +7,6 @@ rendered in several ways is rendered by one process, because ffmpeg takes long t
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -17,9 +16,9 @@ import subprocess
 import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from audioproxy.errors import (
     ProbeFailed,
     RenderFailed,
 )
+from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.conversion import SOXR
@@ -65,12 +65,10 @@ from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
+from tests.support.service import PATIENCE
 
 #: As in the service, a child process inherits nothing else from the environment (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-
-# Timeout in seconds; a run with a short source takes less than one second.
-_PATIENCE = 120
 
 _TOTAL_SIZE = re.compile(rb"^total_size=(?:(\d+)|N/A)$", re.MULTILINE)
 _OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
@@ -139,7 +137,7 @@ def run(
             stderr=subprocess.PIPE,
             pass_fds=more,
             env=ENVIRONMENT,
-            timeout=_PATIENCE,
+            timeout=PATIENCE,
             check=False,
         )
     # The service, too, keeps the last 8 KiB of a child's stderr.
@@ -155,21 +153,16 @@ def options_of(text: str) -> VariantOptions:
 def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
-    if ended.code == 0:
-        found = parse_probe(ended.stdout, ended.stderr)
-        found = _refuse_encrypted(source, found) if found.may_be_encrypted else found
-        return _pad(source, found) if found.may_be_padded else found
-    raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
-
-
-def _refuse_encrypted(source: bytes, found: Probe) -> Probe:
-    if run_in_memory(lambda read: is_encrypted(read, len(source)), source):
-        raise EncryptedSource
-    return replace(found, may_be_encrypted=False)
-
-
-def _pad(source: bytes, found: Probe) -> Probe:
-    return run_in_memory(lambda read: resolve_padding(read, len(source), found), source)
+    if ended.code:
+        raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+    found, size = parse_probe(ended.stdout, ended.stderr), len(source)
+    if found.may_be_encrypted:
+        if run_in_memory(lambda read: is_encrypted(read, size), source):
+            raise EncryptedSource
+        found = replace(found, may_be_encrypted=False)
+    if found.may_be_padded:
+        return run_in_memory(lambda read: resolve_padding(read, size, found), source)
+    return found
 
 
 def input_of(found: Probe) -> Input:
@@ -231,52 +224,35 @@ def render_all(
     ffmpeg: str = "ffmpeg",
     resampler: tuple[str, ...] = SOXR,
 ) -> dict[str, bytes]:
-    """Render a source in several ways, or raise the refusal of one of them.
-
-    One process renders all outputs that have no delay. With others among them, ffmpeg 7 may never
-    end.
-    """
-    probes = {text: _known(source, text) for text in texts}
-    delayed = [text for text in probes if _delays(options_of(text))]
-    if delayed and len(probes) > 1:
-        groups = [[text for text in probes if text not in delayed], *([text] for text in delayed)]
-        rendered = ChainMap(
-            *(render_all(source, group, ffmpeg, resampler) for group in groups if group)
-        )
-        return {text: rendered[text] for text in probes}
-    try:
-        return _encode(source, probes, ffmpeg, resampler)
-    except (IrregularSource, NothingDecoded) as refusal:
-        if len(probes) > 1:
-            return {text: render_all(source, [text], ffmpeg, resampler)[text] for text in probes}
+    """Render a source in several ways, or raise the refusal of one of them."""
+    rendered = dict.fromkeys(texts, b"")
+    for process in _plan(source, rendered, ffmpeg, resampler):
         # The service, too, renders again with a decoder, or once it knows the length of the source.
-        if isinstance(refusal, IrregularSource):
-            again = {text: _known(source, text, irregular=True) for text in probes}
-            return _encode(source, again, ffmpeg, resampler, irregular=True)
-        ((text, found),) = probes.items()
-        if found.measured:
-            raise
-        return _encode(source, {text: measure(source)}, ffmpeg, resampler)
+        again = []
+        try:
+            rendered |= process.run(source)
+        except IrregularSource:
+            again = _plan(source, process.outputs, ffmpeg, resampler, irregular=True)
+        except NothingDecoded:
+            ((text, found), *others) = process.outputs.items()
+            if others:
+                for text in process.outputs:
+                    rendered |= render_all(source, [text], ffmpeg, resampler)
+            elif found.measured:
+                raise
+            else:
+                again = _plan(source, [text], ffmpeg, resampler, measured=True)
+        for process in again:
+            rendered |= process.run(source)
+    return rendered
 
 
-def render_once(source: bytes, text: str, *, irregular: bool) -> bytes:
+def render_once(source: bytes, texts: Iterable[str], *, irregular: bool) -> dict[str, bytes]:
     """Render a source in one attempt, or raise the refusal.
 
-    :param irregular: in two processes, as a node that knows the source as irregular.
+    :param irregular: as a node that knows the source as irregular, with a decoder of its own.
     """
-    probes = {text: _known(source, text, irregular=irregular)}
-    return _encode(source, probes, "ffmpeg", SOXR, irregular=irregular)[text]
-
-
-def _delays(options: VariantOptions) -> bool:
-    return options.norm is not None or options.enhance is not None
-
-
-def _known(source: bytes, text: str, *, irregular: bool = False) -> Probe:
-    """Return what the service knows about a source when it renders it."""
-    options = options_of(text)
-    found = find_probe(source, options)
-    return measure(source) if needs_measuring(options, found, irregular=irregular) else found
+    return dict(ChainMap(*(each.run(source) for each in _plan(source, texts, irregular=irregular))))
 
 
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
@@ -289,78 +265,88 @@ def find_probe(source: bytes, options: VariantOptions) -> Probe:
     return found
 
 
-def _encode(
+def _plan(
     source: bytes,
-    probes: Mapping[str, Probe],
-    ffmpeg: str,
-    resampler: tuple[str, ...],
+    texts: Iterable[str],
+    ffmpeg: str = "ffmpeg",
+    resampler: tuple[str, ...] = SOXR,
     *,
     irregular: bool = False,
-) -> dict[str, bytes]:
-    """Render with one process; raise NothingDecoded if any output has no audio.
+    measured: bool = False,
+) -> list[_Process]:
+    """Return the processes that render a source in several ways.
 
-    :param irregular: render one output with two processes.
+    One process renders all outputs that open the source alike and have no delay. With others among
+    them, ffmpeg 7 may never end.
+
+    :param measured: the source is measured even where the options do not require it.
     """
-    words: list[str] = []
-    # All probes are of one source.
-    opened, decoded = input_of(next(iter(probes.values()))), b""
-    if irregular:
-        (text, found), *_ = probes.items()
-        decoder = decoder_command(ffmpeg, opened, options_of(text), found)
-        decoded = run(decoder, source).stdout
-        opened = decoded_stream(found)
-    commands = {
-        text: encoder_arguments(ffmpeg, opened, options_of(text), found, resampler)
-        for text, found in probes.items()
-    }
-    with ExitStack() as stack:
-        spools = {text: _open_spool(stack) for text in commands}
-        outputs = {
-            text: RenderOutput(
-                _Spool(spools[text]),
-                1 << 40,
-                ENCODERS[options_of(text).f].header_bytes,
-                stated_length(options_of(text), found),
-            )
-            for text, found in probes.items()
-        }
-        for text, command in commands.items():
-            behind = command.index("-i") + 2
-            words = words or command[:behind]
-            assert words[:behind] == command[:behind], f"{text} needs other input options"
-            words += [*command[behind:-1], f"pipe:{spools[text]}"]
-        # Of several outputs, `empty_output` detects only that all are empty.
-        words = ["empty_output_stream" if word == "empty_output" else word for word in words]
-        ended = run(words, source, more=[*spools.values()], stdin=decoded)
-        pipeline = single_process(words, next(iter(probes.values())))
-        if not irregular and pipeline.is_irregular(ended.stderr, succeeded=not ended.code):
-            raise IrregularSource
-        refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
-        for text, output in outputs.items():
-            output.complete()
-            if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
-                refusal = refusal or NothingDecoded
-        if refusal is None:
-            return {text: output.read(0, output.size) for text, output in outputs.items()}
-    raise refusal(repr(ended.stderr[-2000:]))
+    plan: dict[object, _Process] = {}
+    for text in texts:
+        options = options_of(text)
+        found = find_probe(source, options)
+        if measured or needs_measuring(options, found, irregular=irregular):
+            found = measure(source)
+        opened, decoder = input_of(found), []
+        if irregular:
+            decoder = decoder_command(ffmpeg, opened, options, found)
+            opened = decoded_stream(found)
+        command = encoder_arguments(ffmpeg, opened, options, found, resampler)
+        behind = command.index("-i") + 2
+        delayed = text if options.norm or options.enhance else ""
+        key = (*decoder, *command[:behind], delayed)
+        process = plan.setdefault(key, _Process(tuple(decoder), command[:behind], {}, {}))
+        process.outputs[text], process.words[text] = found, command[behind:-1]
+    return list(plan.values())
 
 
 @dataclass(frozen=True)
-class _Spool:
-    """Scratch file that its creator closes."""
+class _Process:
+    """A run of ffmpeg that renders a source in several ways.
 
-    descriptor: int
+    :ivar decoder: the command line of the process ahead of it, where the source is irregular.
+    :ivar opened: the words up to the source.
+    :ivar outputs: what is known about the source, by options.
+    :ivar words: those of each output, without its destination.
+    """
 
-    def close(self) -> None:
-        pass
+    decoder: tuple[str, ...]
+    opened: list[str]
+    outputs: dict[str, Probe]
+    words: dict[str, list[str]]
+
+    def run(self, source: bytes) -> dict[str, bytes]:
+        """Return the outputs; raise NothingDecoded if any of them has no audio."""
+        with ExitStack() as stack:
+            words, outputs = self.opened, {}
+            for text, found in self.outputs.items():
+                spool, options = stack.enter_context(closing(AnonymousFile())), options_of(text)
+                assert spool.descriptor > SOURCE_DESCRIPTOR
+                least, stated = ENCODERS[options.f].header_bytes, stated_length(options, found)
+                outputs[text] = RenderOutput(spool, 1 << 40, least, stated)
+                words = [*words, *self.words[text], f"pipe:{spool.descriptor}"]
+            # Of several outputs, `empty_output` detects only that all are empty.
+            words = ["empty_output_stream" if word == "empty_output" else word for word in words]
+            decoded = _decode(source, self.decoder) if self.decoder else b""
+            spools = [output.descriptor for output in outputs.values()]
+            ended = run(words, source, more=spools, stdin=decoded)
+            pipeline = single_process(words, found)
+            if not self.decoder and pipeline.is_irregular(ended.stderr, succeeded=not ended.code):
+                raise IrregularSource
+            refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
+            for text, output in outputs.items():
+                output.complete()
+                if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
+                    refusal = refusal or NothingDecoded
+            if refusal is None:
+                return {text: output.read(0, output.size) for text, output in outputs.items()}
+        raise refusal(repr(ended.stderr[-2000:]))
 
 
-def _open_spool(stack: ExitStack) -> int:
-    """Open an unnamed file on a descriptor above those that every child has."""
-    with tempfile.TemporaryFile() as file:
-        descriptor = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, SOURCE_DESCRIPTOR + 1)
-    stack.callback(os.close, descriptor)
-    return descriptor
+@lru_cache(maxsize=4)
+def _decode(source: bytes, decoder: tuple[str, ...]) -> bytes:
+    """Return the samples of an irregular source."""
+    return run(decoder, source).stdout
 
 
 def render_and_decode(source: bytes, text: str) -> Sound:
@@ -381,6 +367,7 @@ def decode_all(files: Mapping[str, bytes], demuxers: Mapping[str, str] = {}) -> 
 
     :param demuxers: the format of files for which it is not detected.
     """
+    # A simple wav file needs no ffmpeg, which takes long to start.
     packed = {name: file for name, file in files.items() if not _is_simple_wav(file)}
     decoded = {name: read_wav(file) for name, file in files.items() if name not in packed}
     if packed:
@@ -409,10 +396,7 @@ def _is_simple_wav(file: bytes) -> bool:
 @cache
 def decode(source: bytes) -> Sound:
     """Decode the first audio stream of any file."""
-    # A wav file needs no ffmpeg, which takes long to start.
-    return read_wav(
-        source if _is_simple_wav(source) else convert(source, "-map", "0:a:0", *_FLOATS.split())
-    )
+    return decode_all({"": source})[""]
 
 
 def convert(source: bytes, *words: str, name: str = "out") -> bytes:
@@ -462,31 +446,29 @@ def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
 
 def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes:
     """Return a wav file of a sound; ``depth`` is 8, 16, 24, 32 or 32f."""
-    width, count = int(depth.rstrip("f")) // 8, len(sound.channels)
-    frames = sound.channels.T
+    width, count, frames = int(depth.rstrip("f")) // 8, len(sound.channels), sound.channels.T
     if depth == "32f":
         data = frames.tobytes()
     else:
-        scale = (1 << (8 * width - 1)) - 1
-        whole = np.rint(np.clip(frames.astype(np.float64), -1, 1) * scale)
+        whole = np.rint(np.clip(frames.astype(np.float64), -1, 1) * ((1 << (8 * width - 1)) - 1))
         if width == 1:
             whole += 128
         # The integers are little-endian: the first bytes of each hold the value.
         data = whole.astype("<i8").reshape(-1, 1).view(np.uint8)[:, :width].tobytes()
-    tag = 3 if depth == "32f" else 1
+    tag = struct.pack("<H", 3 if depth == "32f" else 1)
     frame = count * width
-    head = struct.pack("<HIIHH", count, sound.rate, sound.rate * frame, frame, width * 8)
+    form = struct.pack("<HIIHH", count, sound.rate, sound.rate * frame, frame, width * 8)
     if mask is None:
-        head = struct.pack("<H", tag) + head
-    else:
-        guid = struct.pack("<H", tag) + _SUBFORMAT
-        head = struct.pack("<H", 0xFFFE) + head + struct.pack("<HHI", 22, width * 8, mask) + guid
-    chunks = _chunk(b"fmt ", head) + _chunk(b"data", data)
-    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+        return riff(tag + form, data)
+    form += struct.pack("<HHI", 22, width * 8, mask)
+    return riff(b"\xfe\xff" + form + tag + _SUBFORMAT, data)
 
 
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return name + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
+def riff(form: bytes, data: bytes) -> bytes:
+    """Return a wav file with a format chunk and samples."""
+    chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+    return b"RIFF" + struct.pack("<I", len(chunks)) + chunks
 
 
 def read_wav(file: bytes) -> Sound:

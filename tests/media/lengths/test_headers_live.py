@@ -11,7 +11,6 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.exact_length import length_tolerance, length_warning, resampled_count
 from audioproxy.media.command.inputs import local_input
 from tests.support.audio import (
-    Sound,
     convert,
     convert_all,
     decode,
@@ -54,13 +53,26 @@ BOUNDED = {
     "a.aac": "-c:a aac -aac_pns 0",
     "a.mka": "-c:a libvorbis",
 }
-FORMATS = ("f:wav/bd:24/ch:1", "f:flac", "f:mp3/q:4", "f:m4a")
+#: Kinds that differ in how they are decoded; the lengths of all kinds are compared before.
+DECODED = (
+    *("pcm_s16le.wav", "a.aiff", "a.caf", "a.flac", "alac.m4a", "aac.m4a", "vorbis.ogg", "a.opus"),
+    *("constant.mp3", "variable.mp3", "low.mp3"),
+)
+#: Kinds that can be chained; the first two can be cut, too.
+CHAINED = ("vorbis.ogg", "a.opus", "a.flac", "constant.mp3")
+FORMATS = ("f:wav/bd:24/ch:1", "f:flac", "f:mp3/q:4", "f:m4a", "f:opus", "f:ogg", "f:peaks")
 
 
 @cache
 def sources() -> dict[str, bytes]:
     """Return the same noise in each container."""
-    return convert_all(write_wav(noise(RATE, SAMPLES, 2)), {**EXACT, **BOUNDED})
+    return convert_all(write_wav(noise(RATE, SAMPLES, 2)), EXACT)
+
+
+@cache
+def bounded() -> dict[str, bytes]:
+    """Return the kinds of which only a least length is known."""
+    return convert_all(write_wav(noise(8000, 32000)), BOUNDED)
 
 
 @cache
@@ -80,13 +92,18 @@ def samples_at(rate: int) -> int:
 
 
 def stated_samples(output: bytes) -> float:
-    """Return the number of samples that a header states."""
+    """Return the number of samples that a header or an end states; 0 where it states none."""
     if output[:4] == b"RIFF":
         channels, bits = (int.from_bytes(output[at : at + 2], "little") for at in (22, 34))
         at = output.index(b"data") + 4
-        return int.from_bytes(output[at : at + 4], "little") / (channels * bits // 8)
+        size = int.from_bytes(output[at : at + 4], "little")
+        return size / (channels * bits // 8) if size < 2**32 - 1 else 0
     if output[:4] == b"fLaC":
         return int.from_bytes(output[18:26], "big") & 2**36 - 1
+    if output[:4] == b"OggS":
+        last, head = output.rindex(b"OggS\0"), output.find(b"OpusHead")
+        skipped = int.from_bytes(output[head + 10 : head + 12], "little") if head > 0 else 0
+        return int.from_bytes(output[last + 6 : last + 14], "little") - skipped
     if output[4:8] == b"ftyp":
         at = output.index(b"mdhd") + 20
         return int.from_bytes(output[at : at + 4], "big") - 1024
@@ -113,42 +130,46 @@ class SourceTests(SynchronousTestCase):
             self.assertTrue(0 <= more < (1024 if length.ends_in_padding else 1), (name, more))
 
     def test_lower_bound(self) -> None:
-        """A least length is not above that of the decoded audio."""
-        for name in BOUNDED:
-            source = convert(write_wav(noise(8000, 32000)), *BOUNDED[name].split(), name=name)
+        """A least length is not above that of the decoded audio.
+
+        A trim that surely lies within such a source has a stated length, another one has none.
+        """
+        decoded = decode_all(bounded())
+        for name, source in bounded().items():
             length = probe_length(source).length
             assert length is not None
             self.assertFalse(length.exact, name)
-            self.assertTrue(0 < length.samples <= len(decode(source)), name)
+            self.assertTrue(0 < length.samples <= len(decoded[name]), name)
+            inside, outside = render_all(source, ("f:wav/t:0:0.2", "f:wav/t:0.1")).values()
+            self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, 0), name)
+            self.assertEqual(len(decode(inside)), 1600, name)
 
 
 class OutputTests(SynchronousTestCase):
     """The lengths of outputs"""
 
     def test_each_container(self) -> None:
-        """Each format states exactly the length of the source, from each container (D57)."""
-        for name in EXACT:
-            outputs = render_all(sources()[name], FORMATS)
-            decoded = decode_all(outputs)
-            for text, output in outputs.items():
-                expected = samples_at(probe_length(sources()[name]).sample_rate)
-                self.assertEqual(stated_samples(output), expected, (name, text))
-                self.assert_decoded(decoded[text], expected, text)
-
-    def test_without_header(self) -> None:
-        """Formats whose header states no length have that of the source, too (D57)."""
+        """Each format has and states exactly the length of the source, in any container (D57)."""
         short = {"one page.ogg": "-c:a libvorbis", "short.m4a": "-c:a aac", "a.mp3": "-b:a 64k"}
         kinds = convert_all(write_wav(noise(RATE, 4321, 2)), short)
-        for name, source in {**kinds, **{name: sources()[name] for name in EXACT}}.items():
+        outputs, expected = {}, {}
+        for name, source in {**kinds, **{name: sources()[name] for name in DECODED}}.items():
             found = probe_length(source)
             samples = 4321 if name in kinds else samples_at(found.sample_rate)
-            outputs = render_all(source, ("f:opus", "f:ogg", "f:peaks"))
-            at_opus_rate = resampled_count(0, samples, found.sample_rate, 48000)
-            for text, expected in (("f:opus", at_opus_rate), ("f:ogg", samples)):
-                length = probe_length(outputs[text]).length
-                assert length is not None
-                self.assertEqual(length.samples, expected, (name, text))
-            self.assertEqual(len(outputs["f:peaks"]), samples * 2 * found.channels, name)
+            for text, output in render_all(source, FORMATS).items():
+                rate = 48000 if text == "f:opus" else found.sample_rate
+                count = resampled_count(0, samples, found.sample_rate, rate)
+                if text == "f:peaks":
+                    self.assertEqual(len(output), count * 2 * found.channels, name)
+                    continue
+                self.assertEqual(stated_samples(output), count, (name, text))
+                # AAC adds its delay, and fills the last frame.
+                decoded = -(-(count + 1024) // 1024) * 1024 if text == "f:m4a" else count
+                outputs[f"{text} of {name}"], expected[f"{text} of {name}"] = output, decoded
+        for what, heard in decode_all(outputs).items():
+            # The decoder of ffmpeg 5.1 does not cut the last block of a file of one page.
+            most = 1024 if "f:ogg" in what else 1
+            self.assertTrue(0 <= len(heard) - expected[what] < most, (what, len(heard)))
 
     def test_options(self) -> None:
         """Trims, resampling, channels and fades keep the length exact (D57)."""
@@ -165,7 +186,7 @@ class OutputTests(SynchronousTestCase):
     def test_loudness(self) -> None:
         """Loudness, the voice preset and their rates keep the length exact (D57)."""
         for text in ("norm:ebu", "norm:ebu/sr:22050/t:0.1:0.9", "enhance:voice"):
-            output = render(sources()["aac.m4a"], f"f:flac/{text}")
+            output = render(sources()["aac.m4a"], f"f:wav/{text}")
             expected = self.expected("aac.m4a", text)
             self.assertEqual((stated_samples(output), len(decode(output))), (expected, expected))
 
@@ -181,12 +202,14 @@ class OutputTests(SynchronousTestCase):
 
     def test_last_block(self) -> None:
         """Vorbis that ends within a block has its stated length, and no warning is logged (D57)."""
-        for samples in (441, 2000, 30_000, RATE + 30_000):
-            source = convert(write_wav(noise(RATE, samples)), "-c:a", "libvorbis", name="a.ogg")
-            for text, rate in (("f:flac", RATE), ("f:flac/sr:8000", 8000)):
-                output = render(source, text)
-                count = resampled_count(0, samples, RATE, rate)
-                self.assertEqual((stated_samples(output), len(decode(output))), (count, count))
+        lengths = {f"{samples}.ogg": samples for samples in (441, 2000, 30_000, RATE + 30_000)}
+        cuts = {n: f"-af atrim=end_sample={end} -c:a libvorbis" for n, end in lengths.items()}
+        texts = {"f:wav": RATE, "f:wav/sr:8000": 8000}
+        for name, source in convert_all(write_wav(noise(RATE, 2 * RATE)), cuts).items():
+            for text, output in render_all(source, texts).items():
+                count = resampled_count(0, lengths[name], RATE, texts[text])
+                found = stated_samples(output), len(decode(output))
+                self.assertEqual(found, (count, count), (name, text))
         # The encoder's last block is missing.
         source = sources()["vorbis.ogg"]
         options = options_of("f:wav")
@@ -215,34 +238,13 @@ class OutputTests(SynchronousTestCase):
         source = write_wav(noise(88200, 150_003))
         self.assertEqual(len(render_and_decode(source, "f:wav/norm:ebu")), 150_003)
 
-    def test_joined(self) -> None:
-        """Consecutive trims to mp3, decoded and joined, have the length of one trim of both."""
-        texts = ("f:mp3/t:0:0.4", "f:mp3/t:0.4:0.4", "f:mp3/t:0:0.8")
-        for name in ("pcm_s16le.wav", "a.opus", "variable.mp3"):
-            one, other, both = render_and_decode_all(sources()[name], texts).values()
-            self.assertEqual(len(one) + len(other), len(both), name)
-
-    def test_least_length(self) -> None:
-        """A trim that surely lies within a source has a stated length, another one has none."""
-        for name in BOUNDED:
-            source = convert(write_wav(noise(8000, 32000)), *BOUNDED[name].split(), name=name)
-            inside, outside = render_all(source, ("f:flac/t:0:0.2", "f:flac/t:0.1")).values()
-            self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, 0), name)
-            self.assertEqual(len(decode(inside)), 1600, name)
-
-    def assert_decoded(self, decoded: Sound, samples: int, text: str) -> None:
-        """Require the number of decoded samples; AAC adds its delay, and fills the last frame."""
-        if text == "f:m4a":
-            samples = -(-(samples + 1024) // 1024) * 1024
-        self.assertEqual(len(decoded), samples, text)
-
 
 class LieTests(SynchronousTestCase):
     """Sources whose headers are wrong"""
 
     def assert_sound(self, source: bytes, samples: int, stated: int, silent: int = 0) -> None:
         """Require a decoded and a stated number of samples, and no silence but at most some."""
-        output = render(source, "f:flac")
+        output = render(source, "f:wav")
         heard = decode(output)
         self.assertEqual((len(heard), stated_samples(output)), (samples, stated))
         trailing = len(heard) - 1 - max(abs(heard.channels).max(axis=0).nonzero()[0])
@@ -251,24 +253,27 @@ class LieTests(SynchronousTestCase):
     def test_truncated(self) -> None:
         """A truncated source is never padded: its true end is stated, or nothing (D57)."""
         decoded = decode_all(truncated())
-        outputs = {name: render(source, "f:flac") for name, source in truncated().items()}
-        heard = decode_all(outputs)
         for name, source in truncated().items():
-            samples = len(decoded[name])
+            output, samples = render(source, "f:wav"), len(decoded[name])
             is_pcm = probe_length(source).codec.startswith("pcm")
-            self.assertEqual(stated_samples(outputs[name]), samples if is_pcm else 0, name)
-            self.assertEqual(len(heard[name]), samples, name)
+            self.assertEqual(stated_samples(output), samples if is_pcm else 0, name)
+            self.assertEqual(len(decode(output)), samples, name)
 
-    def test_cut_beginning(self) -> None:
-        """Vorbis and Opus from the middle of a stream state the length that they have (D57)."""
-        for name in ("vorbis.ogg", "a.opus"):
-            whole = convert(write_wav(noise(RATE, 3 * RATE)), EXACT[name], name=name)
-            for start in ("0.1", "0.7", "1.5"):
-                cut = convert(whole, f"-ss {start} -c copy", name=name)
-                samples = len(decode(cut))
-                output = render(cut, "f:flac")
-                self.assertIn(stated_samples(output), (0, samples), (name, start))
-                self.assertEqual(len(decode(output)), samples, (name, start))
+    def test_parts(self) -> None:
+        """The middle of a stream, and chained files, state the length that they have (D57).
+
+        All audio is kept, and no silence is added.
+        """
+        sound = write_wav(noise(RATE, 3 * RATE))
+        files = {name: source * 2 for name, source in sources().items() if name in CHAINED}
+        for name, whole in convert_all(sound, {name: EXACT[name] for name in CHAINED[:2]}).items():
+            cuts = {f"{start}.{name}": f"-ss {start} -c copy" for start in ("0.1", "0.7", "1.5")}
+            files |= convert_all(whole, cuts)
+        decoded = decode_all(files)
+        for name, source in files.items():
+            output, samples = render(source, "f:wav"), len(decoded[name])
+            self.assertIn(stated_samples(output), (0, samples), name)
+            self.assertEqual(len(decode(output)), samples, name)
 
     def test_false_numbers(self) -> None:
         """False numbers of samples are not believed if the end or the bytes contradict them."""
@@ -278,7 +283,7 @@ class LieTests(SynchronousTestCase):
             lying = flac[:18] + (stated + change).to_bytes(8, "big") + flac[26:]
             self.assert_sound(lying, SAMPLES, 0)
         lying = self.with_frames(sources()["constant.mp3"], 2)
-        output = render(lying, "f:flac")
+        output = render(lying, "f:wav")
         self.assertEqual((len(decode(output)), stated_samples(output)), (len(decode(lying)), 0))
 
     def test_believed(self) -> None:
@@ -286,8 +291,7 @@ class LieTests(SynchronousTestCase):
         source = sources()["variable.mp3"]
         whole = len(decode(self.with_frames(source, 2)))
         for factor in (2, 0.5):
-            lying = self.with_frames(source, factor)
-            output = render(lying, "f:flac")
+            output = render(self.with_frames(source, factor), "f:wav")
             samples = len(decode(output))
             self.assertGreaterEqual(samples, whole - 2000)
             self.assertEqual(stated_samples(output) == samples, factor < 1, factor)
@@ -301,30 +305,21 @@ class LieTests(SynchronousTestCase):
         self.assertTrue(0 < lost < RATE)
         self.assert_sound(bytes(source), SAMPLES, SAMPLES, lost)
 
-    def test_chained(self) -> None:
-        """Of chained files, all audio is kept, no silence is added, and no part is stated."""
-        for name in ("vorbis.ogg", "a.opus", "a.flac", "constant.mp3"):
-            source = sources()[name] * 2
-            output, samples = render(source, "f:flac"), len(decode(source))
-            self.assertEqual(len(decode(output)), samples, name)
-            self.assertIn(stated_samples(output), (0, samples), name)
-
     def test_equal_parts(self) -> None:
         """A flac file that was joined of equally long ones is one stream (D11, D12, D57)."""
-        for channels in (2, 1):
-            parts = (noise(RATE, 2 * RATE, 2, 0.4), noise(RATE, 2 * RATE, channels, 0.2))
-            source = b"".join(convert(write_wav(part), "-c:a flac -f flac") for part in parts)
-            whole = render_and_decode(source, "f:wav/bd:24")
+        loud, quiet = (write_wav(noise(RATE, 2 * RATE, 2, amplitude)) for amplitude in (0.4, 0.2))
+        first = convert(loud, name="a.flac")
+        regions = {"t:0.5:1": (0.5, 1), "t:1.5:1": (1.5, 1), "t:3:0.5": (3, 0.5)}
+        texts = [f"f:wav/bd:24{text}" for text in ("", *(f"/{t}" for t in regions), "/fade:0:1")]
+        for name, second in convert_all(quiet, {"2.flac": "", "1.flac": "-ac 1"}).items():
+            whole, *trimmed, faded = render_and_decode_all(first + second, texts).values()
             # The decoder drops frames where the second header is.
-            self.assertTrue(0 <= 4 * RATE - len(whole) < 3 * 4608, channels)
-            trims = {"t:0.5:1": (0.5, 1), "t:1.5:1": (1.5, 1), "t:3:0.5": (3, 0.5)}
-            texts = [f"f:wav/bd:24/{text}" for text in (*trims, "fade:0:1")]
-            *trimmed, faded = (render_and_decode(source, text) for text in texts)
-            for (start, length), heard in zip(trims.values(), trimmed, strict=True):
+            self.assertTrue(0 <= 4 * RATE - len(whole) < 3 * 4608, name)
+            for (start, length), heard in zip(regions.values(), trimmed, strict=True):
                 at = round(start * RATE)
-                self.assertEqual(len(heard), length * RATE, (channels, start))
+                self.assertEqual(len(heard), length * RATE, (name, start))
                 difference = heard.channels - whole.part(at, at + len(heard)).channels
-                self.assertLess(peak(difference), -60, (channels, start))
+                self.assertLess(peak(difference), -60, (name, start))
             self.assertEqual(len(faded), len(whole))
             self.assertLess(level(faded.channels[0][-1000:]), level(whole.channels[0]) - 20)
 
@@ -334,11 +329,11 @@ class LieTests(SynchronousTestCase):
         wrong = {name: truncated()[name] for name in names}
         wrong["chained"] = sources()["vorbis.ogg"] * 2
         wrong["lying"] = self.with_frames(sources()["variable.mp3"], 2)
+        plain = decode_all(wrong)
         for name, source in wrong.items():
-            plain = decode(source)
             faded = decode(render(source, "f:wav/bd:32f/fade:0:0.5"))
             fall = np.minimum(1, (len(faded) - np.arange(len(faded))) / (faded.rate // 2))
-            expected = plain.channels[:, : len(faded)] * fall
+            expected = plain[name].channels[:, : len(faded)] * fall
             np.testing.assert_allclose(faded.channels, expected, atol=1e-4, err_msg=name)
 
     def with_frames(self, source: bytes, factor: float) -> bytes:
