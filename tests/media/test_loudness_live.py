@@ -85,8 +85,7 @@ class LoudnessTests(SynchronousTestCase):
         source = write_wav(noise(48000, 4 * 48000, 2, 0.2), "24")
         texts = [
             "bd:24/f:flac",
-            "bd:24/f:flac/t:1:2.5",
-            "bd:24/ch:1/f:flac",
+            "bd:24/ch:1/f:flac/t:1:2.5",
             "bd:24/enhance:voice/f:flac",
             "bd:24/f:flac/norm:ebu",
             "bd:24/f:flac/fade:1:1/gain:-3/sr:44100",
@@ -101,7 +100,7 @@ class LoudnessTests(SynchronousTestCase):
 
     def test_gain(self) -> None:
         """A lossless render with the gain is at the target, with its peak below the ceiling."""
-        for sound in list(varied_programmes(4)):
+        for sound in list(varied_programmes(3))[::2]:
             source = write_wav(sound, "24")
             for target, ceiling in ((-16, -1), (-30, -9)):
                 plain = measure_loudness(source, "f:flac")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import mutagen
@@ -14,12 +15,29 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.support.audio import noise, render_all, write_wav
 from tests.support.programs import FFPROBE
+from tests.support.service import PATIENCE
 
 RATE, SAMPLES = 44100, 105_001
 SECONDS = SAMPLES / RATE
 # Seconds that readers may count besides: the delay of AAC, or the delay and the padding of mp3 and
 # the header frame of a constant bit rate.
 PADDING = {"m4a": 1024 / RATE, "mp3": 3 * 1152 / RATE}
+TEXTS = {
+    "16.wav": "f:wav/bd:16",
+    "24.wav": "f:wav/bd:24/ch:1",
+    "float.wav": "f:wav/bd:32f",
+    "a.flac": "f:flac",
+    "a.m4a": "f:m4a",
+    "constant.mp3": "f:mp3",
+    "variable.mp3": "f:mp3/q:4/ch:1",
+}
+
+
+@cache
+def outputs() -> dict[str, bytes]:
+    """Return the files by name."""
+    rendered = render_all(write_wav(noise(RATE, SAMPLES, 2)), TEXTS.values())
+    return {name: rendered[text] for name, text in TEXTS.items()}
 
 
 def output_of(path: Path, *words: str, piped: bool = False) -> bytes:
@@ -30,8 +48,10 @@ def output_of(path: Path, *words: str, piped: bool = False) -> bytes:
         raise SkipTest(f"{words[0]} is not installed; `make test` installs it")
     data = path.read_bytes() if piped else None
     source = [] if piped else [str(path)]
-    ended = subprocess.run([*words, *source], input=data, capture_output=True, check=True)
-    return ended.stdout
+    words = (*words, *source)
+    return subprocess.run(
+        words, input=data, capture_output=True, check=True, timeout=PATIENCE
+    ).stdout
 
 
 def ffprobe(path: Path, *, piped: bool = False) -> float:
@@ -45,19 +65,9 @@ class ReaderTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
-        texts = {
-            "16.wav": "f:wav/bd:16",
-            "24.wav": "f:wav/bd:24/ch:1",
-            "float.wav": "f:wav/bd:32f",
-            "a.flac": "f:flac",
-            "a.m4a": "f:m4a",
-            "constant.mp3": "f:mp3",
-            "variable.mp3": "f:mp3/q:4/ch:1",
-        }
-        outputs = render_all(write_wav(noise(RATE, SAMPLES, 2)), texts.values())
-        self.files = [self.folder / name for name in texts]
-        for file, text in zip(self.files, texts.values(), strict=True):
-            file.write_bytes(outputs[text])
+        for name, output in outputs().items():
+            (self.folder / name).write_bytes(output)
+        self.files = [self.folder / name for name in TEXTS]
 
     def assert_durations(
         self, read: Callable[[Path], float], without: tuple[str, ...] = (), rounded: float = 1e-6

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
+from audioproxy.media.lengths.reading import SourceLength
 from tests.support.audio import (
     Samples,
     Sound,
@@ -17,6 +17,7 @@ from tests.support.audio import (
     convert_all,
     decode,
     join,
+    measure,
     measure_loudness,
     mix,
     noise,
@@ -137,7 +138,7 @@ class FadeTests(SynchronousTestCase):
 
         Sources without a header that states their length are measured first.
         """
-        for kind in ("wav", *KINDS, *STREAMED):
+        for kind in ("wav", "m4a", *STREAMED):
             heard = render_and_decode(recording(kind), f"{PLAIN}/fade:0.1:0.5")
             expected = faded(heard_of(kind), heard.rate // 10, heard.rate // 2)
             np.testing.assert_allclose(heard.channels, expected, atol=1e-4, err_msg=kind)
@@ -167,12 +168,11 @@ class LevelTests(SynchronousTestCase):
         rows: dict[str, tuple[float | None, int]] = {
             f"{PLAIN}/norm:ebu": (-16, 22050),
             f"{PLAIN}/norm:ebu:-23:-2:7": (-23, 22050),
-            f"{PLAIN}/norm:ebu/gain:-6": (-22, 22050),
-            f"{PLAIN}/norm:ebu:-20/sr:48000": (-20, 48000),
+            f"{PLAIN}/norm:ebu:-20/sr:48000/gain:-6": (-26, 48000),
             f"{PLAIN}/norm:ebu:-20/t:1.25:4/ch:1": (-20, 22050),
             "f:opus/norm:ebu:-18": (-18, 48000),
             f"{PLAIN}/norm:ebu/t:1.25:0.5": (None, 22050),
-            **{f"f:{form}/norm:ebu/t:0:0.5": (None, 22050) for form in ("mp3", "ogg", "m4a")},
+            "f:mp3/norm:ebu/t:0:0.5": (None, 22050),
         }
         outputs = render_all(source, rows)
         sounds = {text: decode(output) for text, output in outputs.items()}
@@ -193,11 +193,11 @@ class LevelTests(SynchronousTestCase):
     def test_after_a_seek(self) -> None:
         """``norm`` and other stages work where ffmpeg seeks to the start of ``t`` (D13)."""
         stages = ("norm:ebu", "norm:ebu/sr:48000/fade:0.1", "enhance:voice", "ch:1/gain:2")
-        for channels, name in product((1, 2), ("a.wav", "a.flac")):
-            source = convert(write_wav(noise(44100, 4 * 44100, channels), "24"), name=name)
+        for channels in (1, 2):
+            source = convert(write_wav(noise(44100, 4 * 44100, channels), "24"), name="a.flac")
             texts = [f"f:wav/{stage}/t:3:0.5" for stage in stages]
             for text, heard in render_and_decode_all(source, texts).items():
-                self.assertEqual(len(heard), heard.rate // 2, (channels, name, text))
+                self.assertEqual(len(heard), heard.rate // 2, (channels, text))
 
     def test_last_frame(self) -> None:
         """``norm`` keeps the length of sources that end shortly after a frame of loudnorm.
@@ -238,13 +238,17 @@ class EnhanceTests(SynchronousTestCase):
         self.assertLess(peak(mixed[0] - both.mean(axis=0)), -90)
 
     def test_any_channels(self) -> None:
-        """``enhance`` works for any number of channels, with or without a channel layout (D51)."""
-        texts = {f"f:wav/ch:{count}/enhance:voice": count for count in (1, 2)}
+        """``enhance`` works for any number of channels, with or without a channel layout (D51).
+
+        Such sources are measured, too (D12).
+        """
         for channels, mask in ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None)):
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
-            for text, heard in render_and_decode_all(source, texts).items():
-                self.assertEqual((8820, texts[text]), (len(heard), len(heard.channels)))
-                self.assertGreater(peak(heard.channels[0]), -40, (channels, text))
+            self.assertEqual(measure(source).length, SourceLength(8820), channels)
+            outputs = 2 - channels % 2
+            heard = render_and_decode(source, f"f:wav/ch:{outputs}/enhance:voice")
+            self.assertEqual((8820, outputs), (len(heard), len(heard.channels)))
+            self.assertGreater(peak(heard.channels[0]), -40, channels)
 
     def test_layouts_that_ffmpeg_does_not_mix(self) -> None:
         """Layouts that ffmpeg does not downmix, such as rear channels only, are audible (D13)."""
@@ -281,13 +285,13 @@ class EnhanceTests(SynchronousTestCase):
         hiss = noise(rate, 2 * rate, 1, 0.004)
         rumbling = mix(tone(rate, 2 * rate, 40, amplitude=0.05), hiss)
         # Both levels after ``enhance`` include the compressor's make-up gain of 3 dB.
-        for sound, measure, least in (
+        for sound, find_level, least in (
             (rumbling, lambda samples: strength(samples, 40, rate), 8),
             (hiss, level, 5),
         ):
             source = write_wav(sound, "32f")
             heard = render_and_decode(source, f"{PLAIN}/enhance:voice")
-            before, after = (measure(each.part(rate).channels[0]) for each in (sound, heard))
+            before, after = (find_level(each.part(rate).channels[0]) for each in (sound, heard))
             self.assertGreater(before - after, least)
 
     def test_ceiling(self) -> None:
@@ -339,35 +343,11 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(sounds["f:wav"], decode(source))
             middle = decode(source).channels.mean(axis=0)
             (mono,) = sounds[f"{PLAIN}/ch:1"].channels
-            np.testing.assert_allclose(mono, middle, atol=1e-4, err_msg=depth)
+            np.testing.assert_allclose(mono, middle, atol=2**-24, err_msg=depth)
             for text in texts:
                 (mono,) = sounds[text].channels
                 change = level(mono[9000:13410]) - level(middle[9000:13410])
                 self.assertApproximates(change, 0, 0.3, text)
-
-    def test_full_scale(self) -> None:
-        """Downmixes never exceed full scale, even in float formats."""
-        loud = write_wav(constant(48000, 4800, *[0.9] * 6), mask=0x3F)
-        for text, heard in render_and_decode_all(loud, (PLAIN, f"{PLAIN}/ch:1", "f:flac")).items():
-            for channel in heard.channels:
-                self.assertApproximates(max(channel), 0.9, 0.001, text)
-
-    def test_surround(self) -> None:
-        """A 5.1 downmix keeps left and right apart, and adds the center equally to both."""
-        rate, hertz = 48000, (300, 500, 700, 50, 1100, 1300)
-        source = write_wav(tone(rate, rate // 2, *hertz, amplitude=0.15), mask=0x3F)
-        stereo, mono = render_and_decode_all(source, (PLAIN, f"{PLAIN}/ch:1")).values()
-        left, right = stereo.channels
-        for side, expected, unexpected in (
-            (left, (300, 700, 1100), (500, 1300)),
-            (right, (500, 700, 1300), (300, 1100)),
-            (mono.channels[0], (300, 500, 700, 1100, 1300), ()),
-        ):
-            for frequency in expected:
-                self.assertGreater(strength(side, frequency, rate), -35, frequency)
-            for frequency in unexpected:
-                self.assertLess(strength(side, frequency, rate), -80, frequency)
-        self.assertApproximates(strength(left, 700, rate), strength(right, 700, rate), 0.01)
 
     def test_any_count(self) -> None:
         """All channels of a source without a layout are in the downmix, except an assumed LFE.
@@ -407,17 +387,6 @@ class RateTests(SynchronousTestCase):
             if text in exact:
                 self.assertLessEqual(abs(len(heard) - rates[text]), 1, text)
 
-    def test_default(self) -> None:
-        """Without ``sr`` the rate is the source's, or the nearest that the codec supports (D8)."""
-        for rate, rates in (
-            (96000, {"f:mp3": 48000, "f:aac": 96000}),
-            (192000, {"f:wav": 192000, "f:aac": 96000}),
-            (11111, {"f:mp3": 12000}),
-            (22050, {"f:opus": 48000}),
-        ):
-            sounds = render_and_decode_all(write_wav(noise(rate, rate // 4)), rates)
-            self.assertEqual({text: heard.rate for text, heard in sounds.items()}, rates, rate)
-
 
 class DepthTests(SynchronousTestCase):
     """Bit depth: ``bd`` (Format and encoding options)."""
@@ -448,18 +417,6 @@ class DepthTests(SynchronousTestCase):
             outputs = render_all(source, depths)
             found = {text: self.depth(output) for text, output in outputs.items()}
             self.assertEqual(depths, found, what)
-
-    def test_lossless(self) -> None:
-        """Lossless formats keep every bit of the source if the depth suffices."""
-        for depth in ("16", "24", "32f"):
-            source = write_wav(noise(48000, 4800, 2, 0.99), depth)
-            outputs = render_all(source, ("f:wav", "f:flac/q:12"))
-            self.assertEqual(decode(outputs["f:wav"]), decode(source), depth)
-            if depth != "32f":
-                flac = outputs["f:flac/q:12"]
-                again = render_and_decode_all(flac, ("f:wav", "f:flac"))
-                for heard in (decode(flac), *again.values()):
-                    self.assertEqual(heard, decode(source), depth)
 
 
 class QualityTests(SynchronousTestCase):

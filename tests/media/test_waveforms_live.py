@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 
+from audioproxy.observe.metrics import Metrics
 from tests.support.audio import (
     Sound,
     constant,
@@ -24,11 +26,15 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
+from tests.support.programs import FFMPEG
 from tests.support.service import (
+    PATIENCE,
     ServiceCase,
+    children,
     encoders,
     fetch,
-    long_flac,
+    is_stopped,
+    reactor,
     resident_bytes,
     scratch_files,
     send,
@@ -109,17 +115,24 @@ class DeliveryTests(ServiceCase):
 
     async def test_shared_render(self) -> None:
         """Clients share one waveform render; meanwhile the service responds to other requests."""
-        self.add("long.flac", long_flac())
+        # An encoder that waits for the test.
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        (folder / "ffmpeg").write_text(
+            f'#!/bin/sh\ncase "$*" in *pipe:1) kill -STOP $$ ;; esac\nexec {FFMPEG} "$@"\n'
+        )
+        (folder / "ffmpeg").chmod(0o755)
+        self.patch(os, "environ", {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        joined: Deferred[str] = Deferred()
+        self.patch(Metrics, "coalesced", lambda metrics, form: joined.callback(form))
         port = self.start().port
-        path = signed("/f:peaks/pts:65536/ch:2/t:0:240/plain/local://long.flac")
+        path = signed("/f:peaks/pts:65536/ch:2/plain/local://short.flac")
         first = await send(port, path)
-        await until(encoders, "the encoder")
+        (encoder,) = await until(lambda: list(filter(is_stopped, children())), "a held encoder")
         second = await send(port, path)
-        response_count = 0
-        while first.closed is None:
-            self.assertEqual(200, (await fetch(port, b"/health")).status)
-            response_count += 1
-        self.assertGreater(response_count, 1)
+        self.assertEqual("peaks", await joined.addTimeout(PATIENCE, reactor))
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        os.kill(encoder, signal.SIGCONT)
         one, two = await first.end(), await second.end()
         self.assertEqual((200, b"MISS", True), summary(one))
         self.assertEqual((200, b"COALESCED", True), summary(two))
@@ -201,11 +214,9 @@ def sources_with_wrong_length() -> Iterator[tuple[str, int, bytes]]:
     for name, claimed in (("more", 3 * size), ("less", size // 2), ("open", 2**32 - 1), ("0", 0)):
         yield f"{name}.wav", 2, wav[:40] + struct.pack("<I", claimed) + wav[44:]
     yield "one.wav", 1, write_wav(constant(8000, 1, -0.5))
-    floats = write_wav(noise(96000, 5000), "32f")
-    yield "float.wav", 1, floats
-    mono = write_wav(noise(48000, 40_000))
+    yield "float.wav", 1, write_wav(noise(96000, 5000), "32f")
     forms = {"a.ogg": "-c:a libvorbis", "a.opus": "", "a.m4a": ""}
-    for name, source in convert_all(mono, forms).items():
+    for name, source in convert_all(write_wav(noise(48000, 40_000)), forms).items():
         yield name, 1, source
 
 

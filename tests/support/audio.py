@@ -327,7 +327,7 @@ class _Process:
                 words = [*words, *self.words[text], f"pipe:{spool.descriptor}"]
             # Of several outputs, `empty_output` detects only that all are empty.
             words = ["empty_output_stream" if word == "empty_output" else word for word in words]
-            decoded = _decode(source, self.decoder) if self.decoder else b""
+            decoded = decode_irregular(source, self.decoder) if self.decoder else b""
             spools = [output.descriptor for output in outputs.values()]
             ended = run(words, source, more=spools, stdin=decoded)
             pipeline = single_process(words, found)
@@ -344,7 +344,7 @@ class _Process:
 
 
 @lru_cache(maxsize=4)
-def _decode(source: bytes, decoder: tuple[str, ...]) -> bytes:
+def decode_irregular(source: bytes, decoder: tuple[str, ...]) -> bytes:
     """Return the samples of an irregular source."""
     return run(decoder, source).stdout
 
