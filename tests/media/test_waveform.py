@@ -7,7 +7,6 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
 from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,12 +18,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, NothingDecoded, UndecodableSource
-from audioproxy.grammar.options import VariantOptions
 from audioproxy.media import waveform as waveform_module
-from audioproxy.media.probe import Probe
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
-from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import (
     KEYS,
@@ -38,7 +34,6 @@ from tests.support.waveforms import (
     render_waveform,
 )
 
-STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 SPEC = WaveformSpec(44100, 1, 1, 800, 16, "json")
 FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
 
@@ -66,43 +61,6 @@ def reduce(
 def values(waveform: Waveform) -> list[int]:
     """Return the values in the order of the documents."""
     return list(waveform.extremes.reshape(-1).tolist())
-
-
-class WaveformSpecTests(SynchronousTestCase):
-    """`WaveformSpec.of`"""
-
-    def test_options(self) -> None:
-        """Every option of peaks has an effect (Peaks options).
-
-        The default is 800 pairs of 16-bit values for one channel, as JSON, even if the options were
-        not parsed from a URL.
-        """
-        for options, spec in (
-            (options_of("f:peaks"), WaveformSpec(44100, 2, 1, 800, 16, "json")),
-            (VariantOptions(f="peaks"), WaveformSpec(44100, 2, 1, 800, 16, "json")),
-            (
-                options_of("f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"),
-                WaveformSpec(44100, 2, 2, 5, 8, "dat"),
-            ),
-        ):
-            self.assertEqual(WaveformSpec.of(options, STEREO), spec)
-
-    def test_rate(self) -> None:
-        """The sample rate is the source's, even an unusual one (Peaks options, 3)."""
-        for rate in (1, 7919, 384_000, 5_644_800):
-            spec = WaveformSpec.of(options_of("f:peaks"), replace(STEREO, sample_rate=rate))
-            self.assertEqual(spec.sample_rate, rate)
-
-    def test_where_channels_are_mixed(self) -> None:
-        """`Reduction` mixes stereo that is at most trimmed, and ffmpeg all else (Peaks options)."""
-        for text, channels, decoded in (
-            *(("ch:1", 1, 1), ("ch:1", 2, 2), ("ch:1/t:1:2", 2, 2), ("ch:1/gain:1", 2, 1)),
-            *(("ch:1", 6, 1), ("ch:2", 1, 2), ("ch:2", 6, 2)),
-        ):
-            probe = replace(STEREO, channels=channels)
-            spec = WaveformSpec.of(options_of(f"f:peaks/{text}"), probe)
-            found = spec.decoded_channels, spec.channels
-            self.assertEqual(found, (decoded, int(text[3])), (text, channels))
 
 
 class ReductionTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Which waveforms need no decoder."""
+"""What a waveform is rendered from, and which waveforms need no decoder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,40 @@ from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
+from audioproxy.media.waveform_spec import (
+    PcmSamples,
+    WaveformSpec,
+    may_read_samples,
+    readable_samples,
+)
 from tests.support.audio import options_of
 
 STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=2)
+
+
+class WaveformSpecTests(SynchronousTestCase):
+    """`WaveformSpec.of`"""
+
+    def test_options(self) -> None:
+        """Every option of peaks has an effect (Peaks options).
+
+        The default is 800 pairs of 16-bit values for one channel, as JSON, even if the options were
+        not parsed from a URL. The rate is the source's. ffmpeg mixes channels where it has to.
+        """
+        default = WaveformSpec(8000, 2, 1, 800, 16, "json")
+        rows = {
+            "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2": WaveformSpec(8000, 2, 2, 5, 8, "dat"),
+            "f:peaks/ch:1/gain:1": replace(default, decoded_channels=1),
+        }
+        for text, spec in rows.items():
+            self.assertEqual(WaveformSpec.of(options_of(text), STEREO), spec, text)
+        for options in (options_of("f:peaks"), VariantOptions(f="peaks")):
+            for rate in (1, 7919, 8000, 384_000, 5_644_800):
+                found = WaveformSpec.of(options, replace(STEREO, sample_rate=rate))
+                self.assertEqual(found, replace(default, sample_rate=rate))
 
 
 class PcmTests(SynchronousTestCase):

@@ -61,12 +61,10 @@ class SampleFormatTests(SynchronousTestCase):
         expected |= {"flac16": "s16", "flac24": "s32"}
         expected |= {"wav16": "s16", "wav24": "s32", "wav32f": "flt", "peaks": "s16"}
         self.assertEqual(found, expected)
-
-    def test_default_depth(self) -> None:
-        """Without ``bd``, the sample format is that of the default depth."""
-        for source, name in ((8, "s16"), (24, "s32"), (32, "flt")):
-            probe = replace(CD, bit_depth=source)
-            self.assertEqual(output_sample_format(options_of("f:wav"), probe), name)
+        # Without ``bd``, it is that of the default depth.
+        probes = (replace(CD, bit_depth=depth) for depth in (8, 24, 32))
+        names = [output_sample_format(options_of("f:wav"), probe) for probe in probes]
+        self.assertEqual(names, ["s16", "s32", "flt"])
 
     def test_working_format(self) -> None:
         """Stages compute samples in double precision, at a rate that the filter states (D60)."""
@@ -79,7 +77,8 @@ class DitherTests(SynchronousTestCase):
     def test_depths(self) -> None:
         """Samples are dithered if they have more bits than the output; computed ones always do.
 
-        Floats are not dithered (D60).
+        The bits of decoded samples decide, not those that the source states. Floats are not
+        dithered (D60).
         """
         for decoded in (8, 16, 20, 24, 32, 64):
             for depth in ("16", "24", "32f"):
@@ -91,13 +90,6 @@ class DitherTests(SynchronousTestCase):
                     if depth != "32f" and (computed or decoded > int(depth)):
                         expected = f"aresample={DITHERED[depth]}:dither_method=triangular_hp"
                     self.assertEqual(found, expected, (decoded, depth, computed))
-
-    def test_decoded_bits(self) -> None:
-        """The bits of decoded samples decide, not those that the source states (D60)."""
-        lossy = replace(CD, bit_depth=16, decoded_bits=64)
-        options = options_of("f:flac")
-        self.assertIsNotNone(dither_filter(options, lossy, computed=False))
-        self.assertIsNone(dither_filter(options, CD, computed=False))
 
     def test_never(self) -> None:
         """Waveforms and lossy formats are never dithered (D60)."""
