@@ -19,7 +19,6 @@ from tests.support.audio import (
     decode_irregular,
     join,
     noise,
-    render,
     render_all,
     render_and_decode,
     render_and_decode_all,
@@ -218,11 +217,6 @@ class DepthTests(SynchronousTestCase):
                 part = original.part(start, start + len(heard))
                 self.assertEqual(heard, part, (depth, text))
                 self.assertEqual(len(heard), 8820 if ":0.2" in text else 22050 - start)
-
-    def test_waveforms(self) -> None:
-        """Waveforms show samples without dither: silence is zero."""
-        document = render(write_wav(silence(48000, 4800), "24"), "f:peaks/gain:3")
-        self.assertEqual(document, bytes(9600))
 
     def test_full_scale(self) -> None:
         """Dither never makes full scale overflow."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from functools import cache
 
 import numpy as np
@@ -16,11 +18,11 @@ from tests.support.audio import (
     convert,
     convert_all,
     decode,
-    join,
     measure,
     measure_loudness,
     mix,
     noise,
+    probe,
     render,
     render_all,
     render_and_decode,
@@ -69,6 +71,14 @@ def heard_of(kind: str) -> Sound:
     return whole.part(0, round(2.4 * whole.rate)) if kind == "m4a" else whole
 
 
+def dsd(count: int) -> bytes:
+    """Return a DSF file of one channel with a number of random bytes, in whole blocks."""
+    form = (b"fmt ", 52, 1, 0, 1, 1, 2_822_400, 1, count * 8, 4096, 0)
+    body = struct.pack("<4sQIIIIIIQII", *form) + struct.pack("<4sQ", b"data", 12 + count)
+    body += random.Random(1).randbytes(count)
+    return struct.pack("<4sQQQ", b"DSD ", 28, 28 + len(body), 0) + body
+
+
 def faded(whole: Sound, fade_in: int, fade_out: int) -> Samples:
     """Return the samples with linear fades of these lengths at both ends."""
     at = np.arange(len(whole))
@@ -104,15 +114,6 @@ class TrimTests(SynchronousTestCase):
         source = convert(recording("wav"), *"-c:a aac -f mp4".split())
         first, second = (render(source, "f:wav/t:2.2") for _ in range(2))
         self.assertEqual(first, second)
-
-    def test_then_resampled(self) -> None:
-        """A trim cuts the source before ``sr`` resamples it."""
-        source = write_wav(tone(44100, 88200, 441, 441))
-        heard = render_and_decode(source, f"{PLAIN}/t:0.5:0.25/sr:22050/ch:1")
-        self.assertEqual((heard.rate, len(heard.channels)), (22050, 1))
-        self.assertLessEqual(abs(len(heard) - round(0.25 * 22050)), 1)
-        wanted = tone(22050, 33075, 441).channels[0][11025 : 11025 + 5000]
-        self.assertGreater(correlation(heard.channels[0][:5000], wanted), 0.9999)
 
 
 class FadeTests(SynchronousTestCase):
@@ -204,14 +205,18 @@ class LevelTests(SynchronousTestCase):
 
         With ffmpeg 7.1, a resampler after loudnorm failed for these lengths.
         """
-        for rate, length in ((44100, 132_321), (44100, 180_864), (11025, 52_976), (48000, 144_019)):
+        for rate, length in (
+            *((44100, 132_321), (44100, 180_864), (11025, 52_976), (48000, 144_019)),
+            # At 88.2 kHz, loudnorm may add a sample (D57).
+            (88200, 150_003),
+        ):
             source = write_wav(noise(rate, length))
             heard = render_and_decode(source, f"{PLAIN}/norm:ebu")
             self.assertEqual(len(heard), length, (rate, length))
 
     def test_short_sources(self) -> None:
         """``norm`` keeps the length of the shortest sources; a trim without samples is refused."""
-        for length, name in ((1, "wav"), (99, "wav"), (4409, "wav"), (1, "au"), (40, "flac")):
+        for length, name in ((1, "wav"), (4409, "wav"), (1, "au"), (40, "flac")):
             source = write_wav(noise(44100, length))
             source = source if name == "wav" else convert(source, name=f"a.{name}")
             heard = render_and_decode(source, f"{PLAIN}/norm:ebu")
@@ -227,15 +232,6 @@ class LevelTests(SynchronousTestCase):
 
 class EnhanceTests(SynchronousTestCase):
     """Enhancement preset: ``enhance:voice`` (Time-domain and preview options)."""
-
-    def test_ahead_of_the_downmix(self) -> None:
-        """``enhance`` processes each channel of the source, before the downmix (D51)."""
-        source = write_wav(
-            join(noise(44100, 44100, 1, 0.5), tone(44100, 44100, 300, amplitude=0.05))
-        )
-        texts = (f"{PLAIN}/enhance:voice", f"{PLAIN}/enhance:voice/ch:1")
-        both, mixed = (render_and_decode_all(source, texts)[text].channels for text in texts)
-        self.assertLess(peak(mixed[0] - both.mean(axis=0)), -90)
 
     def test_any_channels(self) -> None:
         """``enhance`` works for any number of channels, with or without a channel layout (D51).
@@ -343,29 +339,11 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(sounds["f:wav"], decode(source))
             middle = decode(source).channels.mean(axis=0)
             (mono,) = sounds[f"{PLAIN}/ch:1"].channels
-            np.testing.assert_allclose(mono, middle, atol=2**-24, err_msg=depth)
+            np.testing.assert_allclose(mono, middle, atol=2**-25, err_msg=depth)
             for text in texts:
                 (mono,) = sounds[text].channels
                 change = level(mono[9000:13410]) - level(middle[9000:13410])
                 self.assertApproximates(change, 0, 0.3, text)
-
-    def test_any_count(self) -> None:
-        """All channels of a source without a layout are in the downmix, except an assumed LFE.
-
-        (D13)
-        """
-        for channels in (3, 7, 9, 16):
-            hertz = [400 + 100 * channel for channel in range(channels)]
-            source = write_wav(tone(8000, 1600, *hertz, amplitude=0.05))
-            counts = {f"{PLAIN}/ch:{count}": count for count in (1, 2)}
-            for text, heard in render_and_decode_all(source, counts).items():
-                self.assertEqual(len(heard.channels), counts[text])
-                for frequency in hertz:
-                    best = max(strength(side, frequency, 8000) for side in heard.channels)
-                    # ffmpeg treats the fourth of seven channels as the low-frequency channel of
-                    # 6.1.
-                    if (channels, frequency) != (7, 700):
-                        self.assertGreater(best, -60, (channels, frequency))
 
 
 class RateTests(SynchronousTestCase):
@@ -391,31 +369,30 @@ class RateTests(SynchronousTestCase):
 class DepthTests(SynchronousTestCase):
     """Bit depth: ``bd`` (Format and encoding options)."""
 
-    def depth(self, file: bytes) -> int:
-        """Return the bits per sample in the header of a wav or FLAC file."""
-        if file[:4] == b"RIFF":
-            return int.from_bytes(file[34:36], "little")
-        return (int.from_bytes(file[20:22], "big") >> 4 & 31) + 1
-
     def test_depths(self) -> None:
         """A file has the bit depth of ``bd``.
 
         Without ``bd`` the depth is the source's or the nearest that the format supports. A source
-        without a bit depth gives 16 bits (Format and encoding options, 1).
+        without a bit depth gives 16 bits (Format and encoding options, 1), and DSD 24 (D69).
         """
         short = noise(8000, 400)
         requested = {f"f:{form}/bd:{bits}": bits for form in ("wav", "flac") for bits in (16, 24)}
-        for what, source, wav, flac in (
-            ("8", write_wav(short, "8"), 16, 16),
-            ("24", write_wav(short, "24"), 24, 24),
-            ("32", write_wav(short, "32"), 32, 24),
-            ("32f", write_wav(short, "32f"), 32, 24),
-            ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24),
-            ("mp3", recording("mp3"), 16, 16),
+        for what, source, stated, wav, flac in (
+            ("8", write_wav(short, "8"), 8, 16, 16),
+            ("32", write_wav(short, "32"), 32, 32, 24),
+            ("32f", write_wav(short, "32f"), 32, 32, 24),
+            ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24, 24),
+            ("mp3", recording("mp3"), None, 16, 16),
+            ("DSD", dsd(4096 * 16), 8, 24, 24),
         ):
+            self.assertEqual(probe(source).description.bit_depth, stated, what)
             depths = {"f:wav": wav, "f:flac": flac, PLAIN: 32, **requested}
-            outputs = render_all(source, depths)
-            found = {text: self.depth(output) for text, output in outputs.items()}
+            found = {}
+            for text, file in render_all(source, depths).items():
+                # The header of wav, or that of FLAC.
+                bits = int.from_bytes(file[34:36], "little")
+                is_wav = file[:4] == b"RIFF"
+                found[text] = bits if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
             self.assertEqual(depths, found, what)
 
 

@@ -20,9 +20,7 @@ from tests.support.audio import (
     convert_all,
     noise,
     probe,
-    render,
     render_all,
-    silence,
     write_wav,
 )
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
@@ -36,7 +34,6 @@ from tests.support.service import (
     is_stopped,
     reactor,
     resident_bytes,
-    scratch_files,
     send,
     short_flac,
     signed,
@@ -102,17 +99,6 @@ class DeliveryTests(ServiceCase):
             beyond = await fetch(port, path, range=b"bytes=%d-" % size)
             self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
-    async def test_identical_bytes(self) -> None:
-        """Two renders of a waveform give equal bytes, and JSON and dat give equal values (D44)."""
-        port = self.start().port
-        text = "f:peaks/pts:333/ch:2/norm:ebu/enhance:voice"
-        paths = [f"/{text}/{extra}" for extra in ("cb:1", "cb:2", "cb:1/pk_fmt:dat")]
-        one, again, dat = [
-            (await fetch(port, signed(f"{path}/plain/local://short.flac"))).body for path in paths
-        ]
-        self.assertEqual(one, again)
-        self.assertEqual(parse_waveform(one), parse_waveform(dat))
-
     async def test_shared_render(self) -> None:
         """Clients share one waveform render; meanwhile the service responds to other requests."""
         # An encoder that waits for the test.
@@ -138,27 +124,6 @@ class DeliveryTests(ServiceCase):
         self.assertEqual((200, b"COALESCED", True), summary(two))
         self.assertEqual(one.body, two.body)
         self.assertEqual(2 * 2 * 65536, len(parse_waveform(one.body).values))
-
-    async def test_refused(self) -> None:
-        """Options that do not fit give 422, sources without audio 415, too large waveforms 500.
-
-        (Peaks options, 2)
-        """
-        self.add("text.mp3", b"No sound, but words.\n" * 500)
-        self.add("empty.wav", write_wav(silence(8000, 0)))
-        port = self.start(max_variant_bytes=1000).port
-        for rest, status, code in (
-            ("br:128/plain/local://short.flac", 422, "invalid_options"),
-            ("plain/local://text.mp3", 415, "undecodable_source"),
-            ("plain/local://empty.wav", 415, "undecodable_source"),
-            ("t:7:1/pk_fmt:dat/plain/local://short.flac", 422, "invalid_options"),
-            ("pts:65536/plain/local://short.flac", 500, "render_failed"),
-        ):
-            response = await fetch(port, signed(f"/f:peaks/{rest}"))
-            self.assertEqual((status, code), (response.status, response.error), rest)
-        await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        usable = await fetch(port, signed("/f:peaks/pts:9/plain/local://short.flac"))
-        self.assertEqual(200, usable.status)
 
 
 def summary(response: Response) -> tuple[int, bytes | None, bool]:
@@ -316,15 +281,6 @@ class OptionTests(SourceCase):
             self.assertLess(np.count_nonzero(differences), 10, (name, text))
 
         await gatherResults([Deferred.fromCoroutine(check(*each)) for each in checks])
-
-    async def test_mean_as_heard(self) -> None:
-        """A mono waveform of stereo differs from the rounded downmix by one step at most."""
-        source = write_wav(noise(22050, 20_000, 2, 1.0))
-        self.add("a.wav", source)
-        waveform = await self.request_waveform("a.wav", "/pts:200")
-        heard = round_frames(render(source, "f:wav/bd:32f/ch:1"))
-        mixed = render_waveform(heard, waveform.pixel, 200)
-        self.assertLessEqual(np.abs(np.subtract(waveform.values, mixed)).max(), 1)
 
 
 #: Seconds and sample rate of a source of 58 MB. ffmpeg 7 takes 10 µs for each packet of a wav file,

@@ -115,11 +115,6 @@ def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames
         }
 
 
-def frames_of_wav(file: bytes, channels: int) -> Frames:
-    """Return the frames of a 16-bit wav file; the length in its header is ignored."""
-    return frames_of(array("h", file[file.index(b"data") + 8 :]), channels)
-
-
 def round_frames(file: bytes) -> Frames:
     """Return the frames of a wav file of floats, rounded to 16 bits without dither."""
     samples = read_wav(file).channels.T.astype(np.float64)

