@@ -201,10 +201,7 @@ class ClassifyTests(SynchronousTestCase):
             self.assertIsNone(unsupported_container(stderr))
 
     def test_cover(self) -> None:
-        """Messages about a cover do not affect the classification (Errors, 500).
-
-        An ffmpeg without image decoders prints them.
-        """
+        """Messages of an ffmpeg without image decoders about a cover have no effect (Errors)."""
         cover = (
             b"[mp3 @ 0x1] Could not find codec parameters for stream 1 (Video: mjpeg, none):"
             b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0)\n"

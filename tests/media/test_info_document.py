@@ -150,10 +150,7 @@ class NumberTests(SynchronousTestCase):
     """The numeric fields: duration, sample_rate, channels, bit_depth, bitrate and size"""
 
     def test_fallbacks(self) -> None:
-        """Every missing first choice is replaced by its fallback (Info document, 1).
-
-        The raw depth comes before the stored one: 24 bits that are stored in 32 are 24.
-        """
+        """Missing values have a fallback; the raw depth is the first (Info document, 1)."""
         for field, first, second, where in (
             ("bit_depth", "bits_per_raw_sample", "bits_per_sample", ("audio", "audio")),
             ("bitrate", "bit_rate", "bit_rate", ("container", "audio")),
@@ -192,10 +189,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual(expected, document({"size": probed}, size=storage), probed)
 
     def test_duration(self) -> None:
-        """Durations are as precise as ffprobe states them.
-
-        With an exponent or too many digits they are omitted.
-        """
+        """Durations are as precise as stated; with an exponent or too long, omitted."""
         precise = "2.5 0.000023 0.1 359999.999999 9223372036854.775807"
         for text in (*precise.split(), "2.500000", 3, 0.25):
             self.assertEqual({"duration": float(text)}, document({"duration": text}))
@@ -254,10 +248,7 @@ class TagTests(SynchronousTestCase):
         self.assertEqual({"a" * 512: "x", "title": "x"}, tags({**collided, "title": "x"}))
 
     def test_order(self) -> None:
-        """Well-known tags come first and the brands of MP4 last, and others keep their order (D24).
-
-        So a file with many tags keeps its title.
-        """
+        """Well-known tags come first, those of MP4 last, and the others keep their order (D24)."""
         first = "title artist album album_artist track disc date genre composer comment".split()
         last = ["major_brand", "minor_version", "compatible_brands"]
         others = [f"musicbrainz_{number}" for number in range(40)]

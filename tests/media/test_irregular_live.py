@@ -97,10 +97,7 @@ class ChangeTests(SynchronousTestCase):
     """Sources whose rate, channels or sample format change inside (D63)."""
 
     def test_length(self) -> None:
-        """Whole, faded, normalized or measured, such a source is one stream with all of its audio.
-
-        The measuring pass counts the samples that a render outputs (D12).
-        """
+        """Whole, faded, normalized or measured (D12), such a source has all of its audio."""
         for name, source in joined().items():
             texts = ["f:wav", "f:opus/fade:1:1"]
             if name in ("mono, stereo", "44, 48"):
@@ -184,10 +181,7 @@ class SampleTests(SynchronousTestCase):
         self.assertEqual([t for t in wanted if render(source, t) != wanted[t]], [])
 
     def test_one_sample(self) -> None:
-        """NaN, infinite and huge samples become silence, and nothing else changes.
-
-        They are found at the start, inside and at the end, in every stage and format.
-        """
+        """NaN, infinite and huge samples become silence, anywhere and in every format."""
         clean, end = with_samples(0, at=50_000), LENGTH - 2
         texts = ["f:mp3", "f:aac", "f:peaks/pts:20", "f:flac/norm:ebu", "f:wav/bd:16"]
         texts += ["f:m4a/enhance:voice/gain:3", "f:opus/t:1:1", "f:ogg/fade:1:1"]

@@ -107,11 +107,7 @@ class IdentityTests(SynchronousTestCase):
     """Deterministic output."""
 
     def test_same_bytes(self) -> None:
-        """Every format gives the same bytes on every run, with every filter (D44).
-
-        `tests.test_service_processes_live` compares renders of every format between nodes.
-        Rendering several outputs in one ffmpeg run gives the same bytes, which other tests rely on.
-        """
+        """Every format has the same bytes on every run and in any process (D44)."""
         texts = [f"f:{form}/fade:0.05:0.05/gain:1" for form in FORMS]
         texts += ["f:mp3/norm:ebu/enhance:voice", "f:peaks/ch:2/norm:ebu/enhance:voice"]
         for text, output in render_all(sample("flac"), texts).items():
@@ -143,10 +139,7 @@ class StreamSelectionTests(SynchronousTestCase):
     """Selection of one stream of a source with several streams."""
 
     def test_cover(self) -> None:
-        """Cover art is dropped, from every container that can hold it.
-
-        (Format and encoding options, 4)
-        """
+        """Cover art is dropped, from every container (Format and encoding options, 4)."""
         picture, _, words = PICTURE.partition(" -map ")
         cover = f"-map {words} -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
         names = ("a.mp3", "a.flac", "a.m4a")
@@ -178,10 +171,7 @@ class StreamSelectionTests(SynchronousTestCase):
         self.assertLess(strength(heard, 3000, 44100), -60)
 
     def test_video(self) -> None:
-        """Video is refused as video_source, with or without audio, in any container.
-
-        (Errors, 415)
-        """
+        """Video is refused as video_source, with or without audio, anywhere (Errors, 415)."""
         film = "-map 1:v -c:v mpeg4 -r 25"
         films = {}
         for container in ("mp4", "mkv", "avi", "ts"):
@@ -277,10 +267,7 @@ class CombinationTests(SynchronousTestCase):
     """Combinations of options and sources."""
 
     def test_combinations(self) -> None:
-        """Combinations of options and sources give audio (D13).
-
-        Only sources of a few samples may be refused, with 415 or 422.
-        """
+        """Options and sources give audio (D13); a few samples may be refused with 415 or 422."""
         extras = [
             "",
             "/ch:1/gain:60",
@@ -320,10 +307,7 @@ class CombinationTests(SynchronousTestCase):
                     self.assertTrue(n == 8 or "/t:0.01" in text, text)
 
     def test_bounds(self) -> None:
-        """The encoder accepts the extremes of bit rate and quality (D6, D13).
-
-        Ogg also renders with its highest quality at a high rate.
-        """
+        """The encoder accepts the extremes of bit rate, quality and rate (D6, D13)."""
         stereo = write_wav(noise(48000, 4800, 2))
         texts = [
             f"f:{form}/sr:{rate}/ch:{channels}/br:{kbps}"
@@ -394,10 +378,7 @@ class EmptyTests(SynchronousTestCase):
             self.assertGreater(len(heard), 20_000, text)
 
     def test_past_the_end(self) -> None:
-        """A trim past the end of any source is refused with the source's duration (D11).
-
-        A start in the padding that Opus and MP3 files end with is past the end, too.
-        """
+        """A trim past the end, or in the padding, is refused with the duration (D11)."""
         stated, exact = r"0\.2\d*", r"0\.2"
         for kind, start, seconds in (
             ("wav", "0.2", exact),

@@ -222,10 +222,7 @@ class DecodedTests(SynchronousTestCase):
     """The values that a full decode, or the end of the source, adds to a probe."""
 
     def test_length(self) -> None:
-        """A certain length replaces the length that the container states (D12, D57).
-
-        A source without a sample is refused (Errors, 415).
-        """
+        """A certain length replaces the stated one (D12, D57); none is refused (Errors, 415)."""
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
         found = stated.with_decoded_samples(204000)
         counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
@@ -264,10 +261,7 @@ class FieldTests(SynchronousTestCase):
         self.assertEqual(bare, Probe("", "mp3", None, False, decoded_bits=64))
 
     def test_start(self) -> None:
-        """A seek is counted from the first sample of any stream, and ``t`` from that of the audio.
-
-        A start that ffprobe does not report is 0.
-        """
+        """A seek counts from the first sample of any stream, ``t`` from that of the audio."""
         for audio, container, offset in (
             ("0.700000", "0.000000", "0.7"),
             ("0.025057", "0.025057", "0"),
@@ -287,10 +281,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(parse_streams(AUDIO, tags=tags).gapless, text)
 
     def test_depth_and_layout(self) -> None:
-        """The raw depth comes first, since a 24-bit stream may be stored in 32 bits.
-
-        The channel layout is kept if ffprobe states it.
-        """
+        """The raw depth comes first, as 24 bits may be stored in 32; the layout is kept."""
         for raw, stored, depth in (("24", 32, 24), ("N/A", 16, 16), ("0", 8, 8), ("20", 0, 20)):
             found = parse_audio(bits_per_raw_sample=raw, bits_per_sample=stored)
             self.assertEqual(found.bit_depth, depth)
@@ -309,10 +300,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.description.bit_depth, int(stated) or None, codec)
 
     def test_may_be_padded(self) -> None:
-        """Samples may be padded if the header states more bits a second than the codec has.
-
-        ffprobe prints the bit rate that the header states.
-        """
+        """Samples may be padded if the header states more bits a second than the codec has."""
         for codec, bits, bitrate, expected in (
             *(("pcm_s24le", 24, 2304000, False), ("pcm_s24le", 24, 3072000, True)),
             *(("pcm_s16le", 16, 1536000, False), ("pcm_s16le", 16, 2304000, True)),
@@ -431,10 +419,7 @@ class FieldTests(SynchronousTestCase):
         duration=st.none() | st.text(max_size=9) | st.floats().map(str),
     )
     def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
-        """Any value of a field gives a usable probe or a refusal (D13).
-
-        The refusal says what the source states.
-        """
+        """Any value of a field gives a usable probe, or a refusal that states it (D13)."""
         try:
             found = parse_streams({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:

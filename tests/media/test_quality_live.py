@@ -100,10 +100,7 @@ class RateTests(SynchronousTestCase):
                 self.assertLess(residual(heard, hertz, output), RESIDUAL, what)
 
     def test_unrequested(self) -> None:
-        """Rates that a codec lacks are converted to the nearest, as well as requested ones (D8).
-
-        An ultrasonic tone leaves nothing in mp3 and opus of 96 kHz, and in m4a of 192 kHz.
-        """
+        """Rates that a codec lacks become the nearest (D8), without aliases."""
         for text, rate, output, hertz, alias in (
             ("f:mp3", 96000, 48000, 30000, 18000),
             ("f:opus", 96000, 48000, 30000, 18000),
@@ -165,10 +162,7 @@ class DepthTests(SynchronousTestCase):
                     self.assertLess(levels[near].max(), -122, (text, harmonic))
 
     def test_once(self) -> None:
-        """Any number of stages is dithered once; the noise is that of one dither.
-
-        Sources of more bits, floating point and lossy sources alike.
-        """
+        """Any number of stages, of any source, is dithered once, with the noise of one dither."""
         rate, steps = 48000, Sound(48000, np.full((1, 48000), 0.3 / 32768, np.float32))
         lossy = convert(write_wav(silence(rate, rate)), *"-c:a libmp3lame -f mp3".split())
         for source, texts in (
@@ -184,10 +178,7 @@ class DepthTests(SynchronousTestCase):
             self.assertTrue(render_all(source, texts) == outputs, "renders are repeatable")
 
     def test_noise(self) -> None:
-        """The noise of dither is high-passed, and has no mean at 16 bits.
-
-        Flat noise would have 18 % of its power below 4 kHz.
-        """
+        """The noise of dither is high-passed, unlike flat noise, and has no mean at 16 bits."""
         source = write_wav(silence(44100, 2 * 44100), "24")
         heard = middle(render_and_decode(source, "f:wav/bd:16"))
         self.assertLess(abs(heard.mean()) * 32768, 0.01)
@@ -196,10 +187,7 @@ class DepthTests(SynchronousTestCase):
         self.assertLess(power[low].sum() / power.sum(), 0.1)
 
     def test_not_needed(self) -> None:
-        """What loses no bits has no dither: samples are unchanged, and silence stays silence.
-
-        Lossless formats keep every bit of the source if the depth suffices.
-        """
+        """What loses no bits is lossless: samples are unchanged, and silence stays silence."""
         sound = join(noise(44100, 22050, 1, 0.99), silence(44100, 22050))
         rows = {
             "8": ("f:wav", "f:flac"),
@@ -237,10 +225,7 @@ class ChannelTests(SynchronousTestCase):
     """Downmixes by ITU-R BS.775 (D60)."""
 
     def test_coefficients(self) -> None:
-        """Each channel of 5.1, 7.1 and quad has the gain of BS.775; LFE has none.
-
-        The gains are scaled so that full scale in all channels does not clip.
-        """
+        """Each channel has the gain of BS.775, LFE has none, and full scale does not clip."""
         half, lower = 0.5, np.sqrt(0.5)
         for mask, left, right in (
             # FL FR FC LFE BL BR, and with SL SR.

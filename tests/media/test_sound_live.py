@@ -120,10 +120,7 @@ class FadeTests(SynchronousTestCase):
     """Fades: ``fade`` (Time-domain and preview options)."""
 
     def test_in_a_region(self) -> None:
-        """Both fades are linear and lie inside the trimmed region (D12).
-
-        A fade-out that is longer than the source covers the whole source.
-        """
+        """Both fades are linear, in the region; a longer one covers the whole source (D12)."""
         source = write_wav(constant(8000, 16000, 0.5, -0.5))
         whole = decode(source)
         fades = {
@@ -135,10 +132,7 @@ class FadeTests(SynchronousTestCase):
             np.testing.assert_allclose(heard.channels, fades[text], atol=1e-4, err_msg=text)
 
     def test_to_the_end(self) -> None:
-        """Without ``t`` the fade-out ends with the source, in silence (D12).
-
-        Sources without a header that states their length are measured first.
-        """
+        """Without ``t`` the fade-out ends in silence with the source, which is measured (D12)."""
         for kind in ("wav", "m4a", *STREAMED):
             heard = render_and_decode(recording(kind), f"{PLAIN}/fade:0.1:0.5")
             expected = faded(heard_of(kind), heard.rate // 10, heard.rate // 2)
@@ -201,10 +195,7 @@ class LevelTests(SynchronousTestCase):
                 self.assertEqual(len(heard), heard.rate // 2, (channels, text))
 
     def test_last_frame(self) -> None:
-        """``norm`` keeps the length of sources that end shortly after a frame of loudnorm.
-
-        With ffmpeg 7.1, a resampler after loudnorm failed for these lengths.
-        """
+        """``norm`` keeps the length of sources that end shortly after a frame of loudnorm."""
         for rate, length in (
             *((44100, 132_321), (44100, 180_864), (11025, 52_976), (48000, 144_019)),
             # At 88.2 kHz, loudnorm may add a sample (D57).
@@ -234,10 +225,7 @@ class EnhanceTests(SynchronousTestCase):
     """Enhancement preset: ``enhance:voice`` (Time-domain and preview options)."""
 
     def test_any_channels(self) -> None:
-        """``enhance`` works for any number of channels, with or without a channel layout (D51).
-
-        Such sources are measured, too (D12).
-        """
+        """Any number of channels is enhanced (D51) and measured (D12), labeled or not."""
         for channels, mask in ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None)):
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
             self.assertEqual(measure(source).length, SourceLength(8820), channels)
@@ -408,10 +396,7 @@ class QualityTests(SynchronousTestCase):
             self.assertTrue(0.65 < kbps / rates[text] < 1.35, (text, kbps))
 
     def test_quality(self) -> None:
-        """``q`` makes files larger or smaller, in the direction that each codec defines.
-
-        For Opus it only gives different bytes.
-        """
+        """``q`` makes files larger or smaller, as each codec defines; Opus has other bytes."""
         rising = {
             "mp3": ("9", "0"),
             "ogg": ("-1", "-0.5", "0", "1", "5", "10"),

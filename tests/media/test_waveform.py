@@ -162,10 +162,7 @@ class ReductionTests(SynchronousTestCase):
         self.assertEqual(values(at_once), expected)
 
     def test_real_sizes(self) -> None:
-        """Every pixel is exact, and at most 1 % too long, at the lengths where blocks merge (D26).
-
-        This includes all 65536 pixels of a source so long that blocks are merged.
-        """
+        """Every pixel is exact, and at most 1 % too long, where blocks merge (D26)."""
         capacity = 256 * 1024
         everything = noisy_frames(14_000_000)
         for channels, pixels, count in (
@@ -221,10 +218,7 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual(list(json.loads(document)), KEYS)
 
     def test_dat(self) -> None:
-        """The binary document is six fields and its values (Peaks options, 4; D25).
-
-        A value has 16 bits; with 8 bits the flag is 1 and a value is one byte.
-        """
+        """The binary document is six fields and values of 16 or 8 bits (Peaks options, 4; D25)."""
         for spec, pixel, extremes, document in (
             (
                 WaveformSpec(8000, 1, 1, 2, 16, "dat"),
@@ -293,10 +287,7 @@ class AudiowaveformTests(SynchronousTestCase):
     """Comparison with the output of BBC's audiowaveform for the same audio (D25)"""
 
     def test_documents(self) -> None:
-        """All documents are identical: dat byte for byte, JSON with the same order of keys (D25).
-
-        The values for one channel, mixed from two, are identical.
-        """
+        """Documents are identical, dat byte for byte, JSON with the same order of keys (D25)."""
         for name, channels, bits, changes in (
             ("stereo-250-8", 2, 8, {}),
             ("stereo-250-16", 2, 16, {}),

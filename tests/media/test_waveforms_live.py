@@ -60,10 +60,7 @@ class DeliveryTests(ServiceCase):
         self.add("short.flac", short_flac())
 
     async def test_miss_and_hit(self) -> None:
-        """A waveform's hit has the bytes and headers of the miss, a length, and working ranges.
-
-        HEAD and a matching If-None-Match start no render, neither for a MISS nor for a HIT.
-        """
+        """A hit has the bytes and headers of the miss, and ranges; HEAD and 304 do not render."""
         port = self.start().port
         for text, kind in (
             ("f:peaks", b"application/json"),

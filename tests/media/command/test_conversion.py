@@ -26,10 +26,7 @@ class DepthTests(SynchronousTestCase):
     """`output_depth`"""
 
     def test_depth(self) -> None:
-        """The default depth is the lowest that is not below the source's, or the highest.
-
-        ``bd`` replaces the default, and lossy formats have no depth (Format and encoding options).
-        """
+        """``bd``, or the lowest depth that suffices (Format and encoding options)."""
         for text, depths in (
             ("f:flac", {8: "16", 16: "16", 20: "24", 24: "24", 32: "24"}),
             ("f:wav", {1: "16", 24: "24", 32: "32f", 64: "32f"}),
@@ -46,10 +43,7 @@ class SampleFormatTests(SynchronousTestCase):
     """`output_sample_format` and `convert_samples`"""
 
     def test_each_format(self) -> None:
-        """Every format has a sample format, at each of its depths (D60).
-
-        Lossy formats are encoded from floats, so that their input is not rounded to 16 bits.
-        """
+        """Every format has a sample format at each depth; lossy ones have floats (D60)."""
         found = {
             f"{token}{depth}": output_sample_format(
                 options_of(f"f:{token}" + (f"/bd:{depth}" if depth else "")), CD
@@ -75,11 +69,7 @@ class DitherTests(SynchronousTestCase):
     """`dither_filter`"""
 
     def test_depths(self) -> None:
-        """Samples are dithered if they have more bits than the output; computed ones always do.
-
-        The bits of decoded samples decide, not those that the source states. Floats are not
-        dithered (D60).
-        """
+        """Samples with more decoded bits than the output are dithered, but no floats (D60)."""
         for decoded in (8, 16, 20, 24, 32, 64):
             for depth in ("16", "24", "32f"):
                 for computed in (False, True):

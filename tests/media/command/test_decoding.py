@@ -51,10 +51,7 @@ class DecoderTests(SynchronousTestCase):
         return " ".join(decoder_arguments("ffmpeg", SOURCE, probe, seek))
 
     def test_exact(self) -> None:
-        """The decoder opens the source as a render does, and outputs the probed form (D63).
-
-        It may open nothing but the source (D43).
-        """
+        """The decoder outputs the probed form (D63), and opens nothing but the source (D43)."""
         filters = (
             "volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double"
             ",aresample=44100:ochl=stereo:filter_size=160:phase_shift=10:kaiser_beta=12"

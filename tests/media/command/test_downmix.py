@@ -98,10 +98,7 @@ class RecommendationTests(SynchronousTestCase):
             self.assertEqual(mix, Mix(f"pan=stereo|{left}|{right}", computed=True))
 
     def test_all_layouts(self) -> None:
-        """Each speaker has the gain of the nearest speaker of the recommendation (D60).
-
-        So the mono mix of a symmetric layout is the mean of its stereo mix, and LFE is left out.
-        """
+        """Each speaker has the gain of the nearest speaker of the recommendation (D60)."""
         for layout in NAMED_LAYOUTS:
             # Stereo stays as it is.
             for outputs in (1, 2) if layout != "stereo" else (1,):
@@ -266,10 +263,7 @@ class UnlabeledTests(SynchronousTestCase):
     """Channels whose speakers are unknown."""
 
     def test_alternate(self) -> None:
-        """They go alternately to the left and the right, and none is lost (D13).
-
-        All channels of an output have the same gain.
-        """
+        """They alternate between left and right at one gain, and none is lost (D13)."""
         for channels, layout in ((3, None), (4, "unknown"), (9, None), (10, None), (64, None)):
             left, right = (channels + 1) // 2, channels // 2
             sides = [[1 / left, 0] * left, [0, 1 / right] * (right + 1)]

@@ -160,10 +160,7 @@ class QualityTests(SynchronousTestCase):
     """``br`` and ``q``"""
 
     def test_quality(self) -> None:
-        """``br`` is in kbps, and ``q`` the codec's VBR quality (Format and encoding options).
-
-        For opus and flac ``q`` is the compression level.
-        """
+        """``br`` is in kbps, ``q`` the codec's quality (Format and encoding options)."""
         qscale = "-flags:a +qscale -global_quality:a"
         opus = "-application audio -b:a {}k -vbr on -compression_level {}"
         for text, words in (
@@ -182,10 +179,7 @@ class QualityTests(SynchronousTestCase):
             self.assertEqual(" ".join(found), words, text)
 
     def test_bounds(self) -> None:
-        """A bit rate that the encoder rejects is refused (D13).
-
-        The message states the bounds, or that no bit rate can be set.
-        """
+        """A bit rate that the encoder rejects is refused, with its bounds (D13)."""
         for text, probe, message in (
             ("f:ogg/br:32", CD, "44100 Hz with 2 channels takes 45 to 500 kbps."),
             ("f:ogg/br:128/ch:1/sr:8000", CD, "8000 Hz with 1 channel takes 32 to 42 kbps."),

@@ -86,10 +86,7 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), "", text)
 
     def test_order(self) -> None:
-        """Stages have one order for any order of options (D51).
-
-        The sample rate is kept up to the last of them. Then rate, depth and length change.
-        """
+        """Stages have one order for any order of options; the output's rate comes last (D51)."""
         stages = (
             PIECES,
             f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{VOICE},{TO_MONO}",
@@ -109,10 +106,7 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(f"{backwards}/{form}", EXACT), expected)
 
     def test_pieces(self) -> None:
-        """What is resampled to more than twice its rate comes in frames of at most 100 ms.
-
-        They are ahead of all stages.
-        """
+        """What is resampled to over twice its rate comes in frames of at most 100 ms, first."""
         for rate, samples in ((1, 1), (11, 2), (4000, 400), (7999, 800)):
             first, *_ = chain("f:wav/sr:44100", sample_rate=rate).split(",")
             self.assertEqual(f"asetnsamples=n={samples}:p=0", first)
@@ -135,10 +129,7 @@ class ChainTests(SynchronousTestCase):
             self.assertFalse(chain(text, sample_rate=rate).startswith("asetnsamples"), text)
 
     def test_working_format(self) -> None:
-        """Stages that compute samples run in double precision, at the source's rate (D60).
-
-        Stages that only select or copy samples leave them as they are.
-        """
+        """Stages that compute samples, and no others, work in double precision (D60)."""
         slow = into("dblp", 22050)
         self.assertEqual(chain("gain:3", sample_rate=22050), f"{slow},{volume(3)},{slow}")
         self.assertEqual(chain("gain:3/ch:1"), f"{UNMIXED},{TO_MONO},{volume(3)},{MONO}")
@@ -146,10 +137,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual(copied, f"{trim('start_sample=44100')},{TO_STEREO}")
 
     def test_dither(self) -> None:
-        """Samples are dithered once, at the end, if the output cannot hold all their bits (D60).
-
-        Before it, they have the working format and the output's rate.
-        """
+        """Samples are dithered once, at the end, if the output cannot hold their bits (D60)."""
         dither_24 = "aresample=osf=s32:output_sample_bits=24:dither_method=triangular_hp"
         louder = f"{WORKING},{volume(3)},{WORKING}"
         for text, bits, stages in (
@@ -299,11 +287,7 @@ class ChainTests(SynchronousTestCase):
             self.assertFalse(is_too_short(options_of("f:ogg/sr:8000"), probe))
 
     def test_exact_length(self) -> None:
-        """The last filters give the output its exact length, at the output's rate.
-
-        Before them, samples have the format of the encoder. There are none where nothing confirms
-        the length of the source (D57).
-        """
+        """The last filters give the output its exact length, if that is confirmed (D57)."""
         ends = exact_length_filters(441000, 44100)
         for text, samples in (
             *(("f:wav", "s16"), ("f:wav/bd:24", "s32"), ("f:wav/bd:32f", "flt")),
@@ -321,10 +305,7 @@ class ChainTests(SynchronousTestCase):
         )
 
     def test_fades(self) -> None:
-        """A fade-out ends where the region or the source ends (D12).
-
-        Fades of length 0 are omitted.
-        """
+        """A fade-out ends where the region or the source ends (D12); one of 0 is omitted."""
         fade_in = "afade=t=in:ss=0:ns=44100:curve=tri"
         for text, fades in (
             ("fade:1", fade_in),
@@ -342,10 +323,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual({chain("fade:0"), chain("fade:0:0")}, {""})
 
     def test_lowest_rate(self) -> None:
-        """A stage is refused at sample rates that its filters do not support (D13).
-
-        Below 1000 Hz, the resampling of ``norm`` takes very long. There is no upper bound.
-        """
+        """A stage is refused at sample rates that its filters do not support (D13)."""
         for text, name in (("enhance:voice", "afftdn"), ("norm:ebu:-16:-1.5:11", "loudnorm")):
             for rate in (1000, 384_001, 6_144_000):
                 self.assertIn(name, chain(text, sample_rate=rate))
@@ -372,10 +350,7 @@ class ChannelTests(SynchronousTestCase):
     """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """``ch`` sets the number of channels (Format and encoding options).
-
-        Without ``ch``, the output has as many channels as the source, but at most 2.
-        """
+        """``ch`` sets the channels, which are at most 2 (Format and encoding options)."""
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
@@ -399,10 +374,7 @@ class ChannelTests(SynchronousTestCase):
             )
 
     def test_mix(self) -> None:
-        """Channels are mixed by their layout, in the working format (D60).
-
-        Mono is copied unchanged to both channels (Format and encoding options).
-        """
+        """Channels are mixed by layout (D60), mono is copied (Format and encoding options)."""
         for text, channels, layout, outputs in (
             ("f:mp3", 6, "5.1", 2),
             ("ch:1", 6, "5.1(side)", 1),
@@ -437,10 +409,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(found, f"{stages},{last}", (text, channels))
 
     def test_enhance_without_a_layout(self) -> None:
-        """Channels without a layout are mixed before ``enhance``, whose filters need one (D51).
-
-        So are more than 8 channels, which ffmpeg's filters do not accept.
-        """
+        """More than 8 channels, or those without a layout, are mixed before enhance (D51)."""
         for channels, layout in (
             (2, "2 channels (FL+LFE)"),
             *((channels, None) for channels in (3, 9, 64)),

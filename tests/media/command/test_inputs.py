@@ -30,21 +30,16 @@ class InputTests(SynchronousTestCase):
         self.assertEqual(local_input(), Input("file:/dev/fd/3", ("file",)))
 
     def test_same_demuxers(self) -> None:
-        """Probe and encoder open the same containers (Format and encoding options, 5; D43).
-
-        None of these containers names other files.
-        """
+        """Probe and encoder open the same containers (Format and encoding options, 5; D43)."""
         for words in (local_input().encoder_arguments(), local_input().probe_arguments()):
             whitelists = "-protocol_whitelist", "file", "-format_whitelist", CONTAINERS
             self.assertEqual(words, [*whitelists, "-i", "file:/dev/fd/3"])
+        # None of these containers names other files.
         referring = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
         self.assertEqual(set(CONTAINERS.split(",")) & referring, set())
 
     def test_input_options(self) -> None:
-        """A decoder, a stated length that is wrong and a seek are options of ffmpeg's input.
-
-        They come after the other options and before the input.
-        """
+        """Decoder, ignored length and seek come after the other options of ffmpeg's input."""
         for source in (local_input(), remote_input(URL, "a")):
             changed = replace(source, decoder="pcm_s32le", ignore_length=True)
             words = source.encoder_arguments("41")

@@ -43,10 +43,7 @@ class SampleRangeTests(SynchronousTestCase):
     """`trim_range`"""
 
     def test_samples(self) -> None:
-        """``t`` is converted to samples of the source, rounded to the nearest.
-
-        Without ``t`` the output covers the whole source.
-        """
+        """``t`` is rounded to the nearest samples; without ``t``, the whole source is covered."""
         for text, probe, sample_range in (
             ("f:wav", exact(), SampleRange(0, 0, None, 441000)),
             ("f:wav", source(), SampleRange(0, 0, None, None)),

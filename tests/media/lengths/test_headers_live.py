@@ -130,10 +130,7 @@ class SourceTests(SynchronousTestCase):
             self.assertTrue(0 <= more < (1024 if length.ends_in_padding else 1), (name, more))
 
     def test_lower_bound(self) -> None:
-        """A least length is not above that of the decoded audio.
-
-        A trim that surely lies within such a source has a stated length, another one has none.
-        """
+        """A least length is none too high, and a trim that surely lies within it is exact."""
         decoded = decode_all(bounded())
         for name, source in bounded().items():
             length = probe_length(source).length
@@ -258,10 +255,7 @@ class LieTests(SynchronousTestCase):
             self.assertEqual(len(decode(output)), samples, name)
 
     def test_parts(self) -> None:
-        """The middle of a stream, and chained files, state the length that they have (D57).
-
-        All audio is kept, and no silence is added.
-        """
+        """All audio of a cut or chained stream is kept, and at most its length stated (D57)."""
         sound = write_wav(noise(RATE, 3 * RATE))
         files = {name: source * 2 for name, source in sources().items() if name in CHAINED}
         for name, whole in convert_all(sound, {name: EXACT[name] for name in CHAINED[:2]}).items():

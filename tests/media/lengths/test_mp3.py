@@ -81,10 +81,7 @@ class Mp3Tests(SynchronousTestCase):
             self.assertEqual(found(file), stated(115200 - 1576))
 
     def test_lower_bound(self) -> None:
-        """Without a header that agrees with the file, only a least length is certain.
-
-        It is that of a file at the highest bit rate.
-        """
+        """Without a header that fits the file, the length is that of the highest bit rate."""
         size = 100 * MPEG_1.length
         for file in (
             *(

@@ -112,10 +112,7 @@ class Mp4Tests(SynchronousTestCase):
                 self.assertEqual(found(mp4(sound, rate=movie_rate)), samples, duration)
 
     def test_gapless(self) -> None:
-        """Without an edit list, ``iTunSMPB`` tells the padding, and ffprobe the skipped delay.
-
-        Only numbers that add up to those of the packets are believed.
-        """
+        """Without an edit list, a consistent ``iTunSMPB`` tells the delay and the padding."""
         file, start = mp4(track((10, 1024))), "0.047891"
         rest = " 00000000" * 8
         for gapless, samples in (

@@ -82,10 +82,7 @@ class PaddingTests(SynchronousTestCase):
             self.assertIsNone(find(head + data, "caf", "pcm_s24le").decoder, head)
 
     def test_info(self) -> None:
-        """The info document has the true duration and bit rate, and the depth that ffprobe states.
-
-        (Info document)
-        """
+        """The info document has the true duration and bit rate, ffprobe's depth (Info document)."""
         file = wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", DATA))
         info = find(file).description
         self.assertEqual((info.duration, info.bit_depth), (Decimal("0.5"), 32))
