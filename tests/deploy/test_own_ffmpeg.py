@@ -23,9 +23,9 @@ from audioproxy.media.diagnostics import classify
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.process.programs import LISTS
 from tests.support.audio import (
+    Sound,
     convert,
     convert_all,
-    mix,
     noise,
     render_all,
     run,
@@ -312,7 +312,8 @@ class DebianComparisonTests(SynchronousTestCase):
 
     def test_options(self) -> None:
         """Every format with every option for audio gives the same bytes (D44)."""
-        loud = mix(tone(44100, 22050, 440, 660), noise(44100, 22050, 2))
+        sounds = tone(44100, 22050, 440, 660), noise(44100, 22050, 2)
+        loud = Sound(44100, sounds[0].channels + sounds[1].channels)
         plain = [f"f:{form}" for form in ENCODERS]
         for depth in ("16", "24", "32f"):
             self.assert_same_output(depth, write_wav(loud, depth), plain + COMPARED_OPTIONS)
@@ -337,7 +338,7 @@ class DebianComparisonTests(SynchronousTestCase):
 def probe_result(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
     """Return a program's description of a source, or the refusal that follows from it."""
     ended = run(probe_arguments(ffprobe, local_input()), source)
-    if ended.code:
+    if ended.returncode:
         return classify(ended.stderr)
     try:
         return parse_probe(ended.stdout, ended.stderr)

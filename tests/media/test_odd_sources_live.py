@@ -342,7 +342,7 @@ class EmptyTests(SynchronousTestCase):
             options = options_of(f"f:{form}/t:5{'/bd:24' if FORMATS[form].depths else ''}")
             completed = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
             size = len(completed.stdout)
-            if completed.code == 0:
+            if completed.returncode == 0:
                 self.assertTrue(encoder.encoded_nothing(size), form)
             else:
                 self.assertIs(NothingDecoded, classify(completed.stderr), form)
@@ -491,7 +491,7 @@ class ServerErrorTests(SynchronousTestCase):
     def assert_not_the_source(self, words: list[str], source: bytes, **streams: int) -> bytes:
         """Require that a command fails, and that its source is not to blame; return stderr."""
         completed = run(words, source, **streams)
-        self.assertNotEqual(completed.code, 0)
+        self.assertNotEqual(completed.returncode, 0)
         self.assertIs(classify(completed.stderr), None, completed.stderr)
         return completed.stderr
 

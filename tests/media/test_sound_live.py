@@ -20,7 +20,6 @@ from tests.support.audio import (
     decode,
     measure,
     measure_loudness,
-    mix,
     noise,
     probe,
     render,
@@ -267,7 +266,8 @@ class EnhanceTests(SynchronousTestCase):
         """``enhance`` attenuates rumble below a voice and the noise behind it."""
         rate = 44100
         hiss = noise(rate, 2 * rate, 1, 0.004)
-        rumbling = mix(tone(rate, 2 * rate, 40, amplitude=0.05), hiss)
+        rumble = tone(rate, 2 * rate, 40, amplitude=0.05)
+        rumbling = Sound(rate, rumble.channels + hiss.channels)
         # Both levels after ``enhance`` include the compressor's make-up gain of 3 dB.
         for sound, find_level, least in (
             (rumbling, lambda samples: strength(samples, 40, rate), 8),
@@ -281,7 +281,8 @@ class EnhanceTests(SynchronousTestCase):
     def test_ceiling(self) -> None:
         """``enhance`` limits peaks to 1 dB below full scale, however loud the source is."""
         voice = tone(44100, 44100, 300, amplitude=2.5)
-        source = write_wav(mix(voice, noise(44100, 44100, 1, 0.5)), "32f")
+        noisy = Sound(44100, voice.channels + noise(44100, 44100, 1, 0.5).channels)
+        source = write_wav(noisy, "32f")
         highest = peak(render_and_decode(source, f"{PLAIN}/enhance:voice").channels)
         self.assertTrue(-3 < highest <= -1, highest)
 

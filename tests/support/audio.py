@@ -81,15 +81,6 @@ Samples = NDArray[np.float32]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """Result of a run."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
 @dataclass(frozen=True, eq=False)
 class Sound:
     """Samples with one row per channel; full scale is 1."""
@@ -121,7 +112,7 @@ def run(
     stdout: int = subprocess.PIPE,
     more: Sequence[int] = (),
     stdin: bytes = b"",
-) -> RunResult:
+) -> subprocess.CompletedProcess[bytes]:
     """Run a program with ``source`` as its seekable descriptor 3.
 
     :param more: further descriptors to pass on.
@@ -141,7 +132,8 @@ def run(
             check=False,
         )
     # The service, too, keeps the last 8 KiB of a child's stderr.
-    return RunResult(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
+    ended.stderr = ended.stderr[-8192:]
+    return ended
 
 
 def options_of(text: str) -> VariantOptions:
@@ -153,7 +145,7 @@ def options_of(text: str) -> VariantOptions:
 def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
-    if ended.code:
+    if ended.returncode:
         raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
     found, size = parse_probe(ended.stdout, ended.stderr), len(source)
     if found.may_be_encrypted:
@@ -186,10 +178,7 @@ def run_in_memory(
     begin: Callable[[Callable[[int, int], Coroutine[Any, Any, bytes]]], Coroutine[Any, Any, T]],
     source: bytes,
 ) -> T:
-    """Return the result of a coroutine that reads a source in memory.
-
-    :param begin: returns the coroutine, for a function that reads.
-    """
+    """Return the result of a coroutine for a function that reads a source in memory."""
 
     async def read(offset: int, count: int) -> bytes:
         return source[offset : offset + count]
@@ -208,7 +197,7 @@ def measure(source: bytes) -> Probe:
     found = probe(source)
     ended = run(measure_arguments("ffmpeg", input_of(found), found), source)
     sizes = _TOTAL_SIZE.findall(ended.stdout)
-    if ended.code or not sizes:
+    if ended.returncode or not sizes:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
     return probe_length(source).with_decoded_samples(int(sizes[-1] or 0))
 
@@ -331,9 +320,11 @@ class _Process:
             spools = [output.descriptor for output in outputs.values()]
             ended = run(words, source, more=spools, stdin=decoded)
             pipeline = single_process(words, found)
-            if not self.decoder and pipeline.is_irregular(ended.stderr, succeeded=not ended.code):
+            if not self.decoder and pipeline.is_irregular(
+                ended.stderr, succeeded=not ended.returncode
+            ):
                 raise IrregularSource
-            refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
+            refusal = (classify(ended.stderr) or RenderFailed) if ended.returncode else None
             for text, output in outputs.items():
                 output.complete()
                 if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
@@ -380,7 +371,7 @@ def decode_all(files: Mapping[str, bytes], demuxers: Mapping[str, str] = {}) -> 
                 words += ["-i", str(path)]
                 decoding += ["-map", f"{number}:a:0", *_FLOATS.split(), f"{path}.wav"]
             ended = run(words + decoding)
-            assert ended.code == 0, ended.stderr
+            assert ended.returncode == 0, ended.stderr
             for number, name in enumerate(packed):
                 decoded[name] = read_wav(Path(folder, f"{number}.wav").read_bytes())
     return {name: decoded[name] for name in files}
@@ -415,7 +406,7 @@ def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict
         paths = {name: os.path.join(folder, name) for name in forms}
         outputs = [word for name in forms for word in (*forms[name].split(), paths[name])]
         ended = run([*_OPEN, "-i", "file:/dev/fd/3", *more.split(), *outputs], source)
-        assert ended.code == 0, ended.stderr
+        assert ended.returncode == 0, ended.stderr
         return {name: Path(path).read_bytes() for name, path in paths.items()}
 
 
@@ -530,11 +521,6 @@ def noise(
     values = np.frombuffer(random.Random(seed).randbytes(2 * length * channels), "<i2")
     samples = (values * (amplitude / 32768)).astype(np.float32)
     return Sound(rate, samples.reshape(channels, length))
-
-
-def mix(*sounds: Sound) -> Sound:
-    """Return the sum of sounds of equal length."""
-    return Sound(sounds[0].rate, np.sum([sound.channels for sound in sounds], axis=0))
 
 
 def join(*sounds: Sound) -> Sound:

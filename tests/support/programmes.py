@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,8 @@ _RATE = 48_000
 _FIVE_CHANNELS = 0x37
 
 
-@dataclass(frozen=True)
-class Signal:
-    """A test signal of the EBU.
-
-    :ivar case: the document, and the number of the signal in its table.
-    :ivar file: a wav file.
-    :ivar expected: in the unit of the measurement.
-    """
+class Signal(NamedTuple):
+    """A wav file with a test signal of the EBU, by document and number, and its measure."""
 
     case: str
     file: bytes
@@ -52,8 +46,7 @@ def loudness_signals() -> Iterator[Signal]:
         yield Signal(f"3341-{number + 1}", write_wav(tones(*part), "24"), expected)
     levels = (-28, -28, -24, -30, -30)
     channels = np.concatenate([tones((20, level)).channels[:1] for level in levels])
-    file = write_wav(Sound(_RATE, channels), "24", _FIVE_CHANNELS)
-    yield Signal("3341-6", file, -23)
+    yield Signal("3341-6", write_wav(Sound(_RATE, channels), "24", _FIVE_CHANNELS), -23)
 
 
 def range_signals() -> Iterator[Signal]:
@@ -130,11 +123,8 @@ def _row(rng: np.random.Generator, rate: int, length: int) -> NDArray[np.float64
 
 def true_peak(sounds: Iterable[NDArray[np.float32]]) -> float:
     """Return the highest peak of channels as an amplitude, after oversampling by 16."""
-    peaks = []
-    for row in sounds:
-        size = len(row)
-        peaks.append(np.abs(np.fft.irfft(np.fft.rfft(row), 16 * size)).max() * 16)
-    return float(max(peaks))
+    spectra = ((np.fft.rfft(row), 16 * len(row)) for row in sounds)
+    return float(max(np.abs(np.fft.irfft(*spectrum)).max() * 16 for spectrum in spectra))
 
 
 def independent_loudness(sound: Sound) -> float:

@@ -40,27 +40,19 @@ class WaveformDocument:
 
 def parse_waveform(document: bytes) -> WaveformDocument:
     """Parse a document of either serialization and check its form."""
-    waveform = _read_json(document) if document.startswith(b"{") else _read_dat(document)
+    if document.startswith(b"{"):
+        read = json.loads(document)
+        assert list(read) == KEYS, list(read)
+        assert {type(value) for value in (*read["data"], *list(read.values())[:-1])} == {int}
+        waveform = WaveformDocument(*read.values())
+    else:
+        version, flags, rate, pixel, length, channels = struct.unpack_from("<6i", document)
+        assert flags in (0, 1), flags
+        width = 2 - flags
+        values = np.frombuffer(document[HEADER_BYTES:], f"<i{width}").tolist()
+        waveform = WaveformDocument(version, channels, rate, pixel, 8 * width, length, values)
     assert len(waveform.values) == 2 * waveform.channels * waveform.length, len(waveform.values)
     return waveform
-
-
-def _read_json(document: bytes) -> WaveformDocument:
-    read = json.loads(document)
-    assert list(read) == KEYS, list(read)
-    assert {type(value) for value in (*read["data"], *list(read.values())[:-1])} == {int}
-    return WaveformDocument(*read.values())
-
-
-def _read_dat(document: bytes) -> WaveformDocument:
-    version, flags, rate, pixel, length, channels = struct.unpack_from("<6i", document)
-    assert flags in (0, 1), flags
-    kind = "b" if flags else "h"
-    count = (len(document) - HEADER_BYTES) // struct.calcsize(kind)
-    values = struct.unpack(f"<{count}{kind}", document[HEADER_BYTES:])
-    return WaveformDocument(
-        version, channels, rate, pixel, 8 if flags else 16, length, list(values)
-    )
 
 
 def render_waveform(frames: Frames, pixel: int, pixels: int) -> list[int]:
@@ -108,7 +100,7 @@ def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames
         for number, name in enumerate(channels):
             words += f"-map {number}:a:0 -c:a pcm_s16le -f s16le {decoded}/{name}".split()
         ended = run(words)
-        assert ended.code == 0, ended.stderr
+        assert ended.returncode == 0, ended.stderr
         return {
             name: frames_of(array("h", Path(decoded, name).read_bytes()), count)
             for name, count in channels.items()
