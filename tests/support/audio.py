@@ -319,12 +319,10 @@ class _Process:
             decoded = decode_irregular(source, self.decoder) if self.decoder else b""
             spools = [output.descriptor for output in outputs.values()]
             ended = run(words, source, more=spools, stdin=decoded)
-            pipeline = single_process(words, found)
-            if not self.decoder and pipeline.is_irregular(
-                ended.stderr, succeeded=not ended.returncode
-            ):
+            pipeline, succeeded = single_process(words, found), not ended.returncode
+            if not self.decoder and pipeline.is_irregular(ended.stderr, succeeded=succeeded):
                 raise IrregularSource
-            refusal = (classify(ended.stderr) or RenderFailed) if ended.returncode else None
+            refusal = None if succeeded else classify(ended.stderr) or RenderFailed
             for text, output in outputs.items():
                 output.complete()
                 if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):

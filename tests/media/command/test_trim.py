@@ -148,28 +148,23 @@ class SampleRangeTests(SynchronousTestCase):
             found = may_seek(options_of(text), source("100", kind))
             self.assertEqual(found, needed, (text, kind))
 
-    def test_unconfirmed(self) -> None:
-        """If the end of a source does not confirm that it is one stream, it is not sought in."""
-        options = options_of("t:41.25")
-        for kind in "flac/flac mov/alac mov/aac ogg/opus mp3/mp3".split():
-            found = trim_range(options, source("100", kind, seekable=False))
-            self.assertEqual((found.seek, found.start), (0, 1819125), kind)
-
-    def test_bytes_per_second(self) -> None:
-        """Uncompressed audio is not sought in if its header states a false rate of bytes."""
-        options = options_of("t:41.25")
-        for bitrate, seek in ((None, 1764000), (44100 * 32, 1764000), (44100 * 16, 0)):
-            found = trim_range(options, source("100", stream_bitrate=bitrate))
-            self.assertEqual(found.seek, seek)
-
     def test_no_seek(self) -> None:
-        """Where seeking is not exact, the source is decoded from its start."""
-        options = options_of("t:41.25")
+        """A source is decoded from its start where a seek is not exact or not confirmed.
+
+        So it is if the header of uncompressed audio states a false rate of bytes.
+        """
         kinds = "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3 caf/alac"
         kinds += " wav/adpcm_ima_wav w64/adpcm_g722 aiff/adpcm_ima_qt wav/wmav2 caf/flac wav/mp3"
-        for kind in kinds.split():
-            found = trim_range(options, source("100", kind))
-            self.assertEqual((found.seek, found.start), (0, 1819125), kind)
+        unconfirmed = "flac/flac mov/alac mov/aac ogg/opus mp3/mp3"
+        rates = {None: 40, 44100 * 32: 40, 44100 * 16: 0}
+        for kind, fields, seconds in (
+            *((kind, {}, 0) for kind in kinds.split()),
+            *((kind, {"seekable": False}, 0) for kind in unconfirmed.split()),
+            *(("wav/pcm_s16le", {"stream_bitrate": rate}, at) for rate, at in rates.items()),
+        ):
+            found = trim_range(options_of("t:41.25"), source("100", kind, **fields))
+            seek = 44100 * seconds
+            self.assertEqual((found.seek, found.start), (seek, 1819125 - seek), (kind, fields))
 
     @DETERMINISTIC
     @given(
