@@ -69,6 +69,14 @@ SERVICE_FAILURES = (
 _URL = b"https://a.test/b.mp3"
 _TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
 
+#: Messages about a connection that was lost, at the beginning or later.
+LOST_CONNECTIONS = (
+    _URL + b": Connection timed out",
+    _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
+    _URL + b": Connection reset by peer",
+    _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+)
+
 #: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as observed. Lines that precede the
 #: message about the failed URL belong to the same diagnostic.
 REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
@@ -86,10 +94,7 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         + (_URL + b": Connection refused"),
         b"[tcp @ 0x55] Failed to resolve hostname a.test: Name or service not known\n"
         + (_URL + b": Input/output error"),
-        _URL + b": Connection timed out",
-        _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
-        _URL + b": Connection reset by peer",
-        _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+        *LOST_CONNECTIONS,
         _URL + b": Network is unreachable",
         _URL + b": No route to host",
         _URL + b": Broken pipe",
@@ -125,10 +130,7 @@ CUT_SHORT = (
     b"http://127.0.0.1:9/b/k: Input/output error\n    Last message repeated 2 times",
     _TLS + b"End of file\n[https @ 0x55] Stream ends prematurely at 44, should be 1795011\n"
     b"    Last message repeated 1 times\n" + _URL + b": Input/output error",
-    _URL + b": Connection timed out",
-    _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
-    _URL + b": Connection reset by peer",
-    _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+    *LOST_CONNECTIONS,
     b"[http @ 0x55] Will reconnect at 3352 in 0 second(s).\n"
     b"[http @ 0x55] Will reconnect at 3352 in 1 second(s).",
     b"[https @ 0x55] Will reconnect at 78 in 3 second(s), error=Connection timed out.",

@@ -191,6 +191,11 @@ class SampleTests(SynchronousTestCase):
             (with_samples(1e30, at=50_000), clean, texts[1::3]),
             (with_samples(math.nan, at=0), with_samples(0, at=0), texts[2::3]),
             (with_samples(math.inf, math.nan, at=end), with_samples(0, 0, at=end), texts[::3]),
+            # It begins with them, or has nothing else.
+            *(
+                (*(with_samples(*[each] * count, at=0) for each in (math.nan, 0)), tried)
+                for count, tried in ((RATE, texts[2::3]), (LENGTH, texts[::3]))
+            ),
         ):
             self.assert_same(source, expected, tried)
 
@@ -220,13 +225,6 @@ class SampleTests(SynchronousTestCase):
         texts = ("f:wav", "f:wav/t:1:1")
         alone, behind = (render_once(source, texts, irregular=each) for each in (False, True))
         self.assertTrue(alone == behind)
-
-    def test_beginning(self) -> None:
-        """A source that begins with NaN, or has nothing else, is silent there."""
-        texts = ("f:mp3", "f:m4a", "f:flac/gain:-6", "f:wav/norm:ebu", "f:peaks")
-        for count, tried in ((RATE, texts), (LENGTH, texts[::3])):
-            source, silent = (with_samples(*[value] * count, at=0) for value in (math.nan, 0))
-            self.assert_same(source, silent, tried)
 
     def test_channels(self) -> None:
         """Regular floats of any number of channels are rendered, with or without labels."""
