@@ -99,9 +99,9 @@ class ChangeTests(SynchronousTestCase):
     def test_length(self) -> None:
         """Whole, faded, normalized or measured (D12), such a source has all of its audio."""
         for name, source in joined().items():
-            texts = ["f:wav", "f:opus/fade:1:1"]
+            texts = ["f:wav", "f:wav/fade:1:1"]
             if name in ("mono, stereo", "44, 48"):
-                texts += ["f:opus/enhance:voice/fade:1:1", "f:flac/norm:ebu"]
+                texts += ["f:opus/enhance:voice/fade:1:1", "f:wav/norm:ebu"]
             sounds = render_and_decode_all(source, texts)
             for heard in sounds.values():
                 missing = seconds()[name] - len(heard) / heard.rate

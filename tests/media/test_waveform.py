@@ -11,6 +11,7 @@ from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
 from typing import IO
+from unittest import mock
 
 import numpy as np
 from hypothesis import given
@@ -133,21 +134,19 @@ class ReductionTests(SynchronousTestCase):
     ) -> None:
         """Every pixel is exact for any length and any pieces (D26)."""
         blocks_in_pixel, half_capacity, half_batch = sizes
-        patches = (
-            self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
-            self.patch(waveform_module, "_LEAST_CAPACITY", 2 * half_capacity),
-            self.patch(waveform_module, "_BLOCKS_PER_BATCH", 2 * half_batch),
+        patched = mock.patch.multiple(
+            waveform_module,
+            _BLOCKS_IN_PIXEL=blocks_in_pixel,
+            _LEAST_CAPACITY=2 * half_capacity,
+            _BLOCKS_PER_BATCH=2 * half_batch,
         )
-        try:
+        with patched:
             decoded_channels, channels = kind
             spec = WaveformSpec(8000, decoded_channels, channels, pixels, 16, "json")
             frames = noisy_frames(count, decoded_channels, seed)
             cuts = [cut for cut in cuts if cut < count]
             waveform = reduce(frames, spec, cuts)
             at_once = reduce(frames, spec, cuts, known=True)
-        finally:
-            for patch in patches:
-                patch.restore()
         least_pixel = -(-count // pixels)
         self.assertLessEqual(least_pixel, waveform.frames_per_pixel)
         # Rounding a pixel up to whole blocks lengthens it by less than 1 / ``blocks_in_pixel``.

@@ -49,11 +49,6 @@ SOUGHT = {
 #: Those that are decoded from their start.
 DECODED = {
     "ima.wav": "-c:a adpcm_ima_wav",
-    "ms.w64": "-c:a adpcm_ms",
-    "g722.wav": "-c:a g722 -ar 16000 -ac 1",
-    "wma.wav": "-c:a wmav2",
-    "ima.aiff": "-c:a adpcm_ima_qt",
-    "flac.caf": "-c:a flac",
     "vorbis.ogg": "-c:a libvorbis",
     "flac.ogg": "-c:a flac",
     "bare.mp3": "-b:a 128k -write_xing 0",
