@@ -246,13 +246,8 @@ class AmbisonicTests(SynchronousTestCase):
             opus = "-c:a libopus -b:a 512k -mapping_family 2 -f ogg"
             source = convert(wav, opus)
             self.assertTrue((probe(source).layout or "").startswith("ambisonic"), channels)
-            texts = (
-                "f:wav/bd:32f",
-                "f:wav/bd:32f/ch:1",
-                "f:peaks/ch:2",
-                "f:opus/ch:1/enhance:voice",
-            )
-            texts += ("f:wav/ch:2/gain:6/fade:0.1:0.1/norm:ebu/enhance:voice",)
+            texts = ["f:wav/bd:32f", "f:wav/bd:32f/ch:1", "f:opus/ch:1/enhance:voice"]
+            texts += ["f:peaks/ch:2", "f:wav/ch:2/gain:6/fade:0.1:0.1/norm:ebu/enhance:voice"]
             outputs = render_all(source, texts)
             left, right = read_wav(outputs[texts[0]]).part(4800, 19200).channels
             (mono,) = read_wav(outputs[texts[1]]).part(4800, 19200).channels
