@@ -17,7 +17,7 @@ from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node, alive
 from tests.soak.records import ExpectedRequest, RequestRecord
-from tests.soak.rig import ATTACKED, LONG_RENDER, Rig
+from tests.soak.rig import ATTACKED, LONG_RENDER, Rig, stored_path
 
 Damage = Callable[[bytes, Random], bytes]
 
@@ -183,7 +183,7 @@ class Attacks:
             _send(handle, signal.SIGCONT)
         elif attack.way == "stop" and sent:
             await wait_for(lambda: over, PATIENCE)
-            if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
+            if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), PATIENCE):
                 self._rig.journal.errors.append(f"a stopped {kind} was not ended by the service")
                 _send(handle, signal.SIGKILL)
         return sent
@@ -226,7 +226,7 @@ class Attacks:
     async def _damage(self, name: str, damage: Damage, chance: Random) -> None:
         rig = self._rig
         request = random_variant(rig, chance, cold=True)
-        path = rig.store / (request.key or "")[:2] / (request.key or "")
+        path = stored_path(rig.store, request)
         if not await _stored(rig, request):
             return
         # Requests may still join the finished render until this wait ends. Such a request does not

@@ -8,17 +8,16 @@ from random import Random
 
 from tests.soak.checks import Check, Level, check_leaks
 from tests.soak.good_clients import conditional_on, gather, random_variant, status_only, with_range
-from tests.soak.lines import pause, wait_for
+from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest
 from tests.soak.rig import LARGE, Rig
 from tests.soak.sounds import LONG, SPEECH, TONE
 from tests.support.juicefs import JuiceFS
 from tests.support.remote import Relay
+from tests.support.service import reactor
 
 _CLIENTS = 2
-# Attempts to store a variant after an outage; an attempt may fail on a busy node.
-_TRIES = 6
 
 
 class BucketNode:
@@ -89,7 +88,7 @@ class BucketNode:
             files = any(link.startswith(temporary) for link in node.descriptors())
             return not files and not node.children()
 
-        await wait_for(is_idle, self._rig.parameters.timeout + 10, step=0.1)
+        await wait_for(is_idle, PATIENCE, step=0.1)
         level = Level.of(node)
         files = {k: n for k, n in level.descriptors.items() if not k.startswith("socket:")}
         return replace(level, descriptors=Counter(files))
@@ -108,7 +107,7 @@ class BucketNode:
     async def _disturb(self, over: list[bool], chance: Random) -> None:
         rig, node = self._rig, self.node
         while not over:
-            await pause(chance.uniform(1.5, 3))
+            await wait_for(lambda: over, chance.uniform(1.5, 3))
             rig.journal.faults["bucket: outage"] += 1
             for record in rig.in_flight(node):
                 record.causes.add("bucket away")
@@ -125,16 +124,16 @@ class BucketNode:
             affected = list(rig.in_flight(node))
             for record in affected:
                 record.causes.add("bucket away")
-            await wait_for(lambda ended=affected: rig.journal.running.isdisjoint(ended), 60)
+            await wait_for(lambda ended=affected: rig.journal.running.isdisjoint(ended), PATIENCE)
             self._is_out = False
             if not await self._store(random_variant(rig, chance, cold=True)):
                 rig.journal.errors.append("the bucket was back, but nothing was stored")
 
     async def _store(self, request: ExpectedRequest) -> bool:
-        """Request a variant until it is stored; return False if it never is."""
-        for _ in range(_TRIES):
-            record = await self._rig.request(self.node, request, "bucket")
-            if record.state == "HIT":
-                return True
-            await pause(0.5)
-        return record.status == 429 or record.limited
+        """Request a variant until it is stored; return False past the deadline."""
+        deadline = reactor.seconds() + PATIENCE
+        while (await self._rig.request(self.node, request, "bucket")).state != "HIT":
+            if reactor.seconds() > deadline:
+                return False
+            await pause(0.1)
+        return True

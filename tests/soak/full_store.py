@@ -7,9 +7,9 @@ import subprocess
 
 from tests.soak.checks import Check, check_store
 from tests.soak.good_clients import gather
-from tests.soak.lines import pause
+from tests.soak.lines import PATIENCE, wait_for
 from tests.soak.nodes import Node
-from tests.soak.rig import Rig
+from tests.soak.rig import Rig, stored_path
 
 _SIZE = 2 * 1024 * 1024
 _MOUNT_SECONDS = 10
@@ -38,7 +38,7 @@ async def check_full_store(rig: Rig) -> Check:
         found = await check_store(rig.journal, disk / "store")
         check.problems += found.problems
         check.figures += f"; {found.figures}"
-        code = await node.stop(15)
+        code = await node.stop()
         if code != 0:
             check.problems.append(f"the node had the exit status {code}")
     finally:
@@ -64,7 +64,8 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
     os.unlink(filler)
     request = rig.variant(*rig.parameters.short[0])
     before = await rig.request(node, request, "store with space again")
-    await pause(0.5)
+    # The variant is stored after the response has ended.
+    await wait_for(lambda: stored_path(rig.base / "disk/store", request).exists(), PATIENCE)
     again = await rig.request(node, request, "store with space again")
     if again.state != "HIT" and not (before.limited or again.limited):
         check.problems.append("nothing was stored, although the store had room again")

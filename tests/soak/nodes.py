@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.soak.lines import ClientConnection, wait_for
+from tests.soak.lines import PATIENCE, ClientConnection, wait_for
 from tests.support.http import KEY, SALT
 from tests.support.service import (
     PROJECT,
@@ -107,14 +107,14 @@ class Node:
         self.up = False
         orphans = self.children()
         self.process.signal(signal.SIGKILL)
-        await wait_for(lambda: self.process.code is not None, 10)
+        await wait_for(lambda: self.process.code is not None, PATIENCE)
         return orphans
 
-    async def stop(self, seconds: float) -> int | None:
+    async def stop(self) -> int | None:
         """Send SIGTERM; return the exit status, or None past the deadline."""
         self.up = False
         self.process.signal(signal.SIGTERM)
-        await wait_for(lambda: self.process.code is not None, seconds)
+        await wait_for(lambda: self.process.code is not None, PATIENCE)
         return self.process.code
 
     async def metrics(self) -> Metrics | None:
@@ -124,7 +124,7 @@ class Node:
         connection: ClientConnection = await send(
             self._metrics_port, b"/metrics", client=ClientConnection()
         )
-        await connection.wait(lambda: False, 10)
+        await connection.read()
         self.scraped += 1
         response = connection.response
         if response is None or response.status != 200 or not response.complete:

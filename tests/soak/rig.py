@@ -16,7 +16,7 @@ from audioproxy.grammar.formats import FORMATS
 from tests.soak import references
 from tests.soak.journal import Journal
 from tests.soak.limits import TimeLimits
-from tests.soak.lines import ClientBehavior, ClientConnection, read_to_end
+from tests.soak.lines import PATIENCE, ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
@@ -55,6 +55,7 @@ class RunParameters:
     :ivar clients: number of concurrent clients that choose their actions at random. Clients that
         cause one particular fault are not counted.
     :ivar idle: number of idle connections.
+    :ivar long: duration of the long source in seconds.
     :ivar faults: number of faults of each kind that are injected even if the load ends earlier.
         With 0, no child is stopped for good: the service would have to reach a timeout.
     :ivar bug: name of a bug in `tests.soak.bugs` that the nodes get; empty for none.
@@ -68,6 +69,7 @@ class RunParameters:
     probe_timeout: int = 10
     clients: int = 14
     idle: int = 200
+    long: float = 150
     faults: int = 2
     bug: str = ""
     short: Sequence[tuple[str, str]] = tuple(SHORT)
@@ -78,11 +80,12 @@ class RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
             return cls(seconds, seed, bug=bug)
-        short = cls(seconds, seed, clients=10, idle=50, bug=bug)
+        medium = cls(seconds, seed, clients=10, idle=50, long=90, bug=bug)
         if seconds >= 10:
-            return short
+            return medium
         # Rendering the references of all variants takes longer than such a run.
-        return replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2], faults=0)
+        less = replace(medium, clients=6, idle=20, long=20, faults=0)
+        return replace(less, short=SHORT[::3], changing=CHANGING_RENDERS[:1])
 
     @property
     def renders(self) -> Iterator[tuple[str, str]]:
@@ -115,7 +118,7 @@ class Rig:
         """Create the folders, the sources and the references; the nodes are not started."""
         for name in ("root", "store", "attic"):
             (base / name).mkdir(parents=True)
-        sounds = Sounds(base / "root", base / "attic", 150 if parameters.seconds >= 60 else 90)
+        sounds = Sounds(base / "root", base / "attic", parameters.long)
         environment = {
             "AP_LOCAL_ROOT": str(base / "root"),
             "AP_VARIANT_STORE": f"file://{base / 'store'}",
@@ -231,7 +234,7 @@ class Rig:
     async def connect(self, node: Node, method: bytes = b"GET") -> ClientConnection | None:
         """Open a connection; return None if the node accepts none."""
         connection = ClientConnection(method)
-        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", node.port, timeout=10)
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", node.port, timeout=PATIENCE)
         try:
             await connectProtocol(endpoint, connection)
         except Exception:
@@ -241,3 +244,9 @@ class Rig:
     def in_flight(self, node: Node) -> Iterable[RequestRecord]:
         """Return the records to a node that have not ended."""
         return [record for record in self.journal.running if record.node == node.name]
+
+
+def stored_path(store: Path, request: ExpectedRequest) -> Path:
+    """Return the path of a variant in a store."""
+    key = request.key or ""
+    return store / key[:2] / key

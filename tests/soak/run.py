@@ -14,7 +14,7 @@ from tests.soak.checks import Check, Level
 from tests.soak.counters import entries
 from tests.soak.faults import Faults
 from tests.soak.full_store import check_full_store
-from tests.soak.lines import pause, wait_for
+from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.rig import CAPACITY, Rig
 from tests.soak.warm_up import WarmUp
 from tests.support.service import reactor
@@ -61,9 +61,7 @@ class Run:
         """Run the load and the checks; at the end both nodes are always killed."""
         rig, outcome = self._rig, self.outcome
         try:
-            await rig.a.start()
-            await rig.b.start()
-            await self._bucket.start()
+            await good_clients.gather(rig.a.start(), rig.b.start(), self._bucket.start())
             warm_up = WarmUp(rig)
             await warm_up.run()
             outcome.checks.append(Check("warm-up", "counters compared exactly", warm_up.problems))
@@ -148,7 +146,7 @@ class Run:
 
         store = str(self._rig.store)
 
-        return await wait_for(quiet, self._rig.parameters.timeout + 10, step=0.1)
+        return await wait_for(quiet, PATIENCE, step=0.1)
 
     async def _check_end(self, before: Level, quiet: bool) -> None:
         rig, outcome, journal = self._rig, self.outcome, self._rig.journal
@@ -161,20 +159,20 @@ class Run:
         if self._peaks["encoders"] > CAPACITY:
             slots.problems.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()
-        # Wait for the last log lines, which arrive through a pipe.
-        await pause(0.5)
-        logged = entries(rig.a.log)
+        scratch, bucket = checks.check_scratch(rig.store), await self._bucket.check()
         nodes = (rig.a, rig.b, self._bucket.node)
+        # The last log lines have arrived when a node has ended.
+        codes = {node.name: await node.stop() for node in nodes}
+        logged = entries(rig.a.log)
         outcome.checks += [
             checks.check_answers(journal),
             checks.check_errors(journal),
             checks.check_log(journal, nodes, logged),
             leaks,
             slots,
-            checks.check_scratch(rig.store),
+            scratch,
             checks.check_counters(journal, rig.a, metrics, logged),
             await checks.check_store(journal, rig.store),
-            await self._bucket.check(),
+            bucket,
+            checks.check_end(rig.store, codes),
         ]
-        codes = {node.name: await node.stop(15) for node in nodes}
-        outcome.checks.append(checks.check_end(rig.store, codes))

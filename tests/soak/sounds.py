@@ -38,7 +38,7 @@ class Sounds:
         _make(root / LONG, "0.3*sin(300*2*PI*t+9*sin(5*t))|0.3*sin(2111*2*PI*t)", 44100, long)
         paths = [attic / "one.wav", attic / "two.wav"]
         for path, pitch in zip(paths, (500, 1700), strict=True):
-            _make(path, f"0.5*sin({pitch}*2*PI*t)", 44100, 40)
+            _make(path, f"0.5*sin({pitch}*2*PI*t)", 44100, min(40, long))
         self.versions = tuple(path.read_bytes() for path in paths)
         (root / CHANGING).write_bytes(self.versions[0])
         (root / NOISE).write_bytes(random.Random(7).randbytes(50_000))

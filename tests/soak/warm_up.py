@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.soak.good_clients import READY, gather, mistakes
-from tests.soak.lines import PATIENCE, leaving, pause, wait_for
+from tests.soak.lines import PATIENCE, ClientConnection, pause, wait_for
 from tests.soak.nodes import Metrics, send_signal
-from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
-from tests.support.service import reactor
+from tests.soak.records import RequestRecord
+from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig, stored_path
+from tests.support.service import is_stopped
 
 _DISCONNECTS = 5
 
@@ -38,7 +39,7 @@ class WarmUp:
             request = rig.variant(options, source, cold=False)
             await rig.request(node, request, "warm-up")
             # The variant is stored after the response has ended.
-            await wait_for(lambda request=request: self._is_stored(request.key), PATIENCE)
+            await wait_for(stored_path(rig.store, request).exists, PATIENCE)
             await rig.request(node, request, "warm-up")
             await rig.request(node, replace(request, method=b"HEAD"), "warm-up")
         refused = dict(mistakes(rig))
@@ -57,39 +58,59 @@ class WarmUp:
         else:
             self.problems += _differences(before, after, count)
 
-    def _is_stored(self, key: str | None) -> bool:
-        return (self._rig.store / (key or "")[:2] / (key or "")).exists()
-
     async def _leave_queue(self) -> None:
         """Check that clients that leave while they wait for a slot also leave the queue."""
         rig, node = self._rig, self._rig.a
-        running = [rig.request(node, rig.variant(*LONG_RENDER), "warm-up") for _ in range(CAPACITY)]
+        full: list[bool] = []
+        over: list[bool] = []
+
+        async def occupy_slot() -> None:
+            # An encoder may end before it is stopped.
+            while not over:
+                await rig.request(node, rig.variant(*LONG_RENDER), "warm-up")
+
+        def all_stopped() -> bool:
+            for pid in node.encoders():
+                send_signal(pid, signal.SIGSTOP)
+            return sum(map(is_stopped, node.encoders())) == CAPACITY
+
+        async def wait_in_queue(connection: ClientConnection, record: RequestRecord) -> None:
+            await wait_for(lambda: full, PATIENCE)
+            record.causes.add("client left")
+            connection.close()
+            await connection.read()
 
         async def come_and_go() -> None:
-            if not await wait_for(lambda: len(node.encoders()) == CAPACITY, PATIENCE):
-                self.problems.append("no queue formed")
-            # No slot becomes free before the check is over.
+            if not await wait_for(all_stopped, PATIENCE):
+                self.problems.append("the slots are not held")
+            # No slot becomes free before the check is over, or the time limit ends the encoders.
             encoders = node.encoders()
-            for pid in encoders:
-                send_signal(pid, signal.SIGSTOP)
-            stay = leaving(0.7, 0, gently=True)
+
+            async def until_queued(count: int) -> None:
+                while (queued := await self._queued()) != count:
+                    if not all(map(is_stopped, encoders)):
+                        self.problems.append(f"{queued} requests wait for a slot, not {count}")
+                        break
+                    await pause(0.02)
+
             short = rig.parameters.short[0]
-            await gather(
-                *(
-                    rig.request(node, rig.variant(*short), "queue", stay)
-                    for _ in range(_DISCONNECTS)
-                )
-            )
+            waiting = [
+                rig.request(node, rig.variant(*short), "queue", wait_in_queue)
+                for _ in range(_DISCONNECTS)
+            ]
+
+            async def leave() -> None:
+                await until_queued(_DISCONNECTS)
+                full.append(True)
+
+            await gather(*waiting, leave())
             # A client that closes in order is given up when its response has not begun in time.
-            given_up = reactor.seconds() + rig.parameters.timeout / 3
-            while (queued := await self._queued()) and reactor.seconds() < given_up:
-                await pause(0.1)
-            if queued:
-                self.problems.append(f"{queued} requests of clients that left still wait")
+            await until_queued(0)
+            over.append(True)
             for pid in encoders:
                 send_signal(pid, signal.SIGCONT)
 
-        await gather(*running, come_and_go())
+        await gather(*(occupy_slot() for _ in range(CAPACITY)), come_and_go())
 
     async def _queued(self) -> int:
         connection = await self._rig.connect(self._rig.a)
