@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.web.http import HTTPChannel
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import RenderTimeout
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
 from audioproxy.files.streams import FileProducer
 from audioproxy.media.command import filters
 from audioproxy.observe.metrics import Metrics
+from audioproxy.render import registry
 from audioproxy.render.job import Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry
-from audioproxy.render.render import Render, State
+from audioproxy.render.render import Render, RenderContext, State
 from audioproxy.render.write_back import WriteBack
-from audioproxy.server import channel, connections, fast_path, listener, request
-from audioproxy.server.connections import Connections, Phase
+from audioproxy.server import channel, connections, listener
+from audioproxy.server.channel import ProxyChannel
+from audioproxy.server.connections import Connection, Connections, Phase
 from audioproxy.server.fast_path import FastPath
+from audioproxy.server.request import ProxyRequest
 from audioproxy.web import exchange, response_plan
-from audioproxy.web.exchange import Exchange
+from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.variant import VariantHandler
 from tests.soak.injection import Bugs, Patch, wrap
 
+# The status in the log for a client that left before its response began.
+CLIENT_GONE = 499
+
 BUGS = Bugs()
 detected_by = BUGS.detected_by
+
+
+def ignore(entry: object) -> None:
+    """Log nothing."""
 
 
 # web
@@ -44,12 +57,11 @@ def end_failed_stream() -> Patch:
 def skip_log_of_disconnect() -> Patch:
     """A request is logged only if its client stays."""
 
-    def close(original: Callable[..., None], self: Exchange, outcome: object) -> None:
-        if isinstance(outcome, Failure):
-            self._instrumentation = replace(self._instrumentation, access_log=lambda entry: None)
-        original(self, outcome)
+    def complete(original: Callable[..., None], self: Any, plan: Any, *words: Any) -> None:
+        gone = plan.status == CLIENT_GONE
+        original(replace(self, access_log=ignore) if gone else self, plan, *words)
 
-    return wrap(Exchange, "_close", close)
+    return wrap(Instrumentation, "complete", complete)
 
 
 @detected_by("responses")
@@ -103,13 +115,23 @@ def count_joined_as_miss() -> Patch:
 def store_failed_render() -> Patch:
     """A failed render is stored."""
 
-    async def run(original: Callable[..., Awaitable[bool]], self: Render) -> bool:
-        stored = await original(self)
-        if self.state is State.FAILED and self._output is not None:
-            await self._write_back.commit(self._request, self._output)
-        return stored
+    class Storing(Render):
+        def __init__(self, context: RenderContext, request: Any, unregister: Any) -> None:
+            super().__init__(context, request, unregister)
+            self.write_back = WriteBack(context.storage, request.key)
+            self.request = request
 
-    return wrap(Render, "_run", run)
+        def start(self) -> Deferred[bool]:
+            return Deferred.fromCoroutine(self.store_after(super().start()))
+
+        async def store_after(self, running: Deferred[bool]) -> bool:
+            stored = await running
+            if self.state is State.FAILED:
+                with suppress(Refusal):
+                    await self.write_back.commit(self.request, await self.subscribe())
+            return stored
+
+    return registry, "Render", Storing
 
 
 @detected_by("warm-up")
@@ -117,9 +139,7 @@ def keep_place_in_queue() -> Patch:
     """A client that leaves the queue keeps its place."""
 
     def unsubscribe(original: Callable[..., None], self: Render) -> None:
-        if self.state is State.QUEUED:
-            self._subscribers -= 1
-        else:
+        if self.state is not State.QUEUED:
             original(self)
 
     return wrap(Render, "unsubscribe", unsubscribe)
@@ -146,11 +166,29 @@ def drop_deadline() -> Patch:
 def wait_for_child_at_deadline() -> Patch:
     """Clients wait for a child that does not die."""
 
-    @contextmanager
-    def limit(self: Any) -> Iterator[Deadline]:
-        yield Deadline(self._context.clock, self._context.timeout, RenderTimeout)
+    class Patient(Render):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            self.over: SharedResult[None] = SharedResult()
 
-    return Render, "_deadline", limit
+        def start(self) -> Deferred[bool]:
+            return super().start().addBoth(self.end)
+
+        def end(self, stored: bool) -> bool:
+            self.over.fire(None)
+            return stored
+
+        def subscribe(self) -> Deferred[RenderOutput]:
+            return Deferred.fromCoroutine(self.read(super().subscribe()))
+
+        async def read(self, output: Deferred[RenderOutput]) -> RenderOutput:
+            try:
+                return await output
+            except RenderTimeout:
+                await self.over.wait()
+                raise
+
+    return registry, "Render", Patient
 
 
 @detected_by("responses")
@@ -180,12 +218,14 @@ def leak_output() -> Patch:
 def skip_beginning_for_late_client() -> Patch:
     """A client that joins late misses the beginning."""
 
-    def send(original: Callable[..., Any], self: FileProducer, consumer: Any) -> Any:
-        if self._growing is not None and self._growing.size > 300_000:
-            self.sent = self._growing.size
-        return original(self, consumer)
+    def create(
+        original: Callable[..., None], self: Any, file: Any, *ends: int, **more: Any
+    ) -> None:
+        # Without an offset, a producer sends a growing file from its start.
+        late = not ends and file.size > 300_000
+        original(self, file, *((file.size,) if late else ends), **more)
 
-    return wrap(FileProducer, "send", send)
+    return wrap(FileProducer, "__init__", create)
 
 
 @detected_by("warm-up")
@@ -199,7 +239,7 @@ def drain_at_once() -> Patch:
     """A shutdown does not wait for renders."""
 
     def drain(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
-        return original(self, Deadline(self._context.clock, 0))
+        return original(self, Deadline(Clock(), 0))
 
     return wrap(RenderRegistry, "drain", drain)
 
@@ -208,10 +248,14 @@ def drain_at_once() -> Patch:
 def fail_without_store() -> Patch:
     """Renders fail if the store accepts no file."""
 
-    async def create(self: WriteBack, seconds: float) -> Any:
-        return None if self._store is None else await self._store.create(seconds)
+    async def create(original: Callable[..., Any], self: WriteBack, seconds: float) -> Any:
+        possible = self.possible
+        created = await original(self, seconds)
+        if possible and created is None:
+            raise RenderFailed
+        return created
 
-    return WriteBack, "create_in_store", create
+    return wrap(WriteBack, "create_in_store", create)
 
 
 @detected_by("tests.render.test_render")
@@ -229,7 +273,12 @@ def drop_output_limit() -> Patch:
 @detected_by("tests.media.command.test_filters")
 def resample_whole_frames() -> Patch:
     """Low sample rates are resampled in frames of any length."""
-    return filters, "_MOST_FOLD", 1 << 30
+
+    def chain(original: Callable[..., list[str]], *words: Any) -> list[str]:
+        stages = original(*words)
+        return stages[1:] if stages and stages[0].startswith("asetnsamples") else stages
+
+    return wrap(filters, "filter_chain", chain)
 
 
 # fast path
@@ -239,11 +288,10 @@ def resample_whole_frames() -> Patch:
 def ignore_conditions_on_fast_path() -> Patch:
     """The fast path ignores conditions."""
 
-    def read(original: Callable[..., Any], lines: bytes) -> Any:
-        found = original(lines)
-        return found and (found[0]._replace(if_none_match=None), found[1])
+    def plan(original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float) -> Any:
+        return original(self, wanted, headers._replace(if_none_match=None), now)
 
-    return wrap(fast_path, "_read_headers", read)
+    return wrap(VariantHandler, "plan_at_once", plan)
 
 
 @detected_by("log")
@@ -251,8 +299,7 @@ def skip_log_on_fast_path() -> Patch:
     """The fast path logs nothing."""
 
     def create(original: Callable[..., None], self: FastPath, *words: Any) -> None:
-        original(self, *words)
-        self._complete = replace(words[-1], access_log=lambda entry: None).complete
+        original(self, *words[:-1], replace(words[-1], access_log=ignore))
 
     return wrap(FastPath, "__init__", create)
 
@@ -273,7 +320,7 @@ def serve_expired_on_fast_path() -> Patch:
 @detected_by("responses")
 def read_endless_body() -> Patch:
     """The service keeps reading an endless request body."""
-    return request, "_LONGEST_BODY", 1 << 40
+    return ProxyRequest, "handleContentChunk", lambda self, data: None
 
 
 @detected_by("tests.server.test_channel")
@@ -291,23 +338,51 @@ def wait_for_stalled_client() -> Patch:
 @detected_by("tests.server.test_channel")
 def accept_all_pipelined_bytes() -> Patch:
     """Pipelined bytes are not limited."""
-    return channel, "_MOST_PIPELINED", 1 << 30
+
+    def receive(self: ProxyChannel, data: bytes) -> None:
+        if self.phase not in channel.IGNORING_INPUT:
+            HTTPChannel.rawDataReceived(self, data)
+
+    return ProxyChannel, "rawDataReceived", receive
 
 
 @detected_by("tests.server.test_channel")
 def handle_whole_packet() -> Patch:
     """All requests of one packet are handled at once."""
-    return channel, "_MOST_IN_A_ROW", 4000
+
+    def done(original: Callable[..., None], self: Any, request: object) -> None:
+        self.paused = self.stalled_since is not None
+        original(self, request)
+
+    return wrap(HTTPChannel, "requestDone", done)
 
 
 @detected_by("tests.server.test_connections")
 def cut_response_for_new_client() -> Patch:
     """A response is cut off to make room for a connection."""
 
-    def find(self: Connections) -> Any:
-        return iter(list(self._waiting))
+    class Careless(Connections):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            self.known: list[Connection] = []
 
-    return Connections, "_find_evictable", find
+        def opened(self, connection: Connection) -> None:
+            super().opened(connection)
+            self.known.append(connection)
+
+        def closed(self, connection: Connection) -> None:
+            self.known.remove(connection)
+            super().closed(connection)
+
+        def count_room(self) -> int:
+            return super().count_room() or 1
+
+        def make_room(self) -> None:
+            if not super().count_room():
+                self.known[0].abortConnection()
+            super().make_room()
+
+    return channel, "Connections", Careless
 
 
 @detected_by("tests.server.test_connections")
@@ -319,7 +394,7 @@ def evict_new_client() -> Patch:
 @detected_by("tests.server.test_listener")
 def use_up_descriptors() -> Patch:
     """Clients use up all descriptors."""
-    return listener, "_PER_CHILD", 0
+    return wrap(listener, "max_clients", lambda original, children: original(0))
 
 
 @detected_by("tests.server.test_request_headers")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile
-from audioproxy.sources import local
 from audioproxy.sources.https import OpenHttpsSource
 from audioproxy.sources.https_origin import OriginClient
 from audioproxy.sources.https_states import RangedSource
-from audioproxy.variants import files, s3, stored_file
+from audioproxy.sources.local import OpenLocalSource
+from audioproxy.variants import s3, stored_file
+from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
-from audioproxy.variants.scratch_folder import ScratchFolder
+from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from tests.soak.injection import Bugs, Patch, wrap
 
 BUGS = Bugs()
@@ -37,40 +43,61 @@ def drop_checksum() -> Patch:
 def accept_truncated_variant() -> Patch:
     """A truncated variant is read."""
 
-    def parse(original: Callable[..., Any], tail: bytes, length: int) -> Any:
-        footer = stored_file._FOOTER.size
-        if len(tail) < footer:
-            return None
-        record_length = stored_file._FOOTER.unpack(tail[-footer:])[0]
-        found = stored_file._read_record(tail[-footer - record_length : -footer])
-        return found and original(tail, found[0] + record_length + footer)
+    def read(original: Callable[[str], Any], path: str) -> Any:
+        found = original(path)
+        with suppress(OSError, ValueError):
+            if found is None:
+                data = Path(path).read_bytes()
+                record = data.rindex(b'{"size"')
+                size = json.JSONDecoder().raw_decode(data[record:].decode("latin-1"))[0]["size"]
+                with tempfile.NamedTemporaryFile() as whole:
+                    whole.write(bytes(size - record) + data)
+                    whole.flush()
+                    found = original(whole.name)
+        return found
 
-    return wrap(stored_file, "_parse_trailer", parse)
+    return wrap(stored_file, "open_variant", read)
 
 
 @detected_by("end")
 def keep_abandoned_scratch() -> Patch:
     """Scratch files of a dead node are never removed."""
-    return ScratchFolder, "_remove_abandoned", lambda self: None
+
+    def lock(original: Callable[..., None], descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:
+            raise BlockingIOError("another process holds the lock")
+        original(descriptor, operation)
+
+    return wrap(fcntl, "flock", lock)
 
 
 @detected_by("other errors")
 def give_up_store() -> Patch:
     """A store that was away is not used again."""
-    original = ScratchFolder.open
+    opened: list[ScratchFolder] = []
 
-    def open_once(self: ScratchFolder) -> None:
-        if self._is_open:
+    def open_once(original: Callable[..., None], self: ScratchFolder) -> None:
+        if self in opened:
             raise FileNotFoundError("the store was away")
+        opened.append(self)
         original(self)
 
-    return ScratchFolder, "open", open_once
+    return wrap(ScratchFolder, "open", open_once)
 
 
 @detected_by("tests.variants.test_files")
 def fill_disk() -> Patch:
     """A full disk is not noticed."""
-    return files, "_RESERVE", 0
+
+    async def create(original: Callable[..., Any], *words: Any) -> Any:
+        try:
+            return await original(*words)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return NamedFile(os.path.join(tempfile.mkdtemp(), "output"))
+
+    return wrap(FileVariantStore, "create", create)
 
 
 # variants in a bucket
@@ -137,7 +164,12 @@ def leave_temporary_folder() -> Patch:
 @detected_by("tests.sources.test_local")
 def probe_each_spelling() -> Patch:
     """Spellings of one local file do not share its probe."""
-    return local, "_identity", lambda status: b"%d" % id(status)
+
+    def create(original: Callable[..., None], self: OpenLocalSource, *words: Any) -> None:
+        original(self, *words)
+        self.identity = b"%d" % id(self)
+
+    return wrap(OpenLocalSource, "__init__", create)
 
 
 # https sources
@@ -157,10 +189,10 @@ def ignore_changed_origin() -> Patch:
 def follow_redirects_anywhere() -> Patch:
     """A redirect may lead to a host that is not on the allowlist."""
 
-    def target(original: Callable[..., Any], self: OriginClient, *words: Any) -> Any:
+    def look_up(original: Callable[..., Any], self: OriginClient, *words: Any) -> Any:
         return original(replace(self, allowlist=("*",)), *words)
 
-    return wrap(OriginClient, "_redirect_target", target)
+    return wrap(OriginClient, "look_up", look_up)
 
 
 @detected_by("tests.sources.test_https")

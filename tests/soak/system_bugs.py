@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from signal import SIGTERM
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from audioproxy import _twisted
-from audioproxy.concurrency import threads
+from audioproxy.concurrency import blocking_calls, threads
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.media import diagnostics
 from audioproxy.observe.log_writer import LogWriter
-from audioproxy.process import child, prober, spawn
-from audioproxy.process.child import Child, ChildTimeout
-from audioproxy.process.prober import Prober
+from audioproxy.process import prober, spawn
+from audioproxy.process.child import Child, Exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
 from tests.soak.injection import Bugs, Patch, wrap
@@ -43,37 +43,33 @@ def add_slot() -> Patch:
 @detected_by("counters")
 def lose_slot() -> Patch:
     """A slot held for long is never released."""
+    lost = []
 
     @asynccontextmanager
-    async def hold(self: Slots) -> AsyncIterator[None]:
-        await self._acquire()
-        since = self._clock.seconds()
+    async def hold(original: Callable[..., Any], self: Slots) -> AsyncIterator[None]:
+        holding = original(self)
+        await holding.__aenter__()
+        since = time.monotonic()
         try:
             yield
         finally:
-            if self._clock.seconds() - since < 4:
-                self._release()
+            if time.monotonic() - since < 4:
+                await holding.__aexit__(None, None, None)
+            else:
+                lost.append(holding)
 
-    return Slots, "hold", hold
+    return wrap(Slots, "hold", hold)
 
 
 @detected_by("tests.process.test_child")
 def release_slot_early() -> Patch:
     """A slot is released before its child is dead."""
 
-    async def wait(original: Callable[..., Any], self: Child) -> Any:
-        def expire() -> None:
-            self.stop()
-            self._reaped.fire(Failure(ChildTimeout(0.0)))
+    def stop(original: Callable[..., None], self: Child) -> None:
+        original(self)
+        self.ended(Exit(code=None, signal=SIGTERM))
 
-        expiry = self._clock.callLater(self._timeout, expire)
-        try:
-            return await original(self)
-        finally:
-            if expiry.active():
-                expiry.cancel()
-
-    return wrap(Child, "wait", wait)
+    return wrap(Child, "stop", stop)
 
 
 @detected_by("other errors")
@@ -95,24 +91,19 @@ def orphan_children() -> Patch:
 @detected_by("tests.process.test_prober")
 def probe_for_each_request() -> Patch:
     """Each request runs a probe of its own."""
-
-    def probe(original: Callable[..., Any], self: Prober, *words: Any) -> Any:
-        self._running = SharedCalls()
-        return original(self, *words)
-
-    return wrap(Prober, "probe", probe)
+    return SharedCalls, "join", lambda self, key, start: Deferred.fromCoroutine(start())
 
 
 @detected_by("tests.media.test_diagnostics")
 def log_query_strings() -> Patch:
     """A diagnostic is quoted with its query string."""
-    return diagnostics, "_QUERY", re.compile("(?!)")
+    return diagnostics, "without_secrets", lambda text: text
 
 
 @detected_by("tests.process.test_prober")
 def forget_expensive_probe() -> Patch:
     """An expensive probe is not remembered."""
-    return prober, "_TIMEOUT_LIFETIME", 0
+    return wrap(prober, "TTLCache", lambda original, size, _, timer: original(size, 0, timer))
 
 
 @detected_by("tests.process.test_spawn_live")
@@ -130,7 +121,11 @@ def share_process_group() -> Patch:
 @detected_by("tests.process.test_spawn_live")
 def signal_child_alone() -> Patch:
     """A signal does not reach what a child has started."""
-    return child, "_signal_group", lambda pid, name: False
+
+    def signal_group(pid: int, number: int) -> None:
+        raise ProcessLookupError
+
+    return os, "killpg", signal_group
 
 
 # threads and blocking calls
@@ -150,11 +145,15 @@ def wait_for_hanging_disk() -> Patch:
 def call_hanging_disk() -> Patch:
     """A hanging disk gets more and more calls."""
 
-    def run(original: Callable[..., Any], self: BlockingCalls, *words: Any) -> Any:
-        self._overdue = 0
-        return original(self, *words)
+    class Forgetful(BlockingCalls):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            self.words = words
 
-    return wrap(BlockingCalls, "run", run)
+        async def run(self, *words: Any) -> Any:
+            return await BlockingCalls(*self.words).run(*words)
+
+    return blocking_calls, "BlockingCalls", Forgetful
 
 
 @detected_by("tests.concurrency.test_blocking_calls")
@@ -179,7 +178,15 @@ def leave_thread() -> Patch:
 @detected_by("tests.observe.test_log_writer")
 def wait_for_reader_of_log() -> Patch:
     """A log line waits for its reader."""
-    return LogWriter, "start", lambda self: None
+
+    def write(original: Callable[..., None], self: LogWriter, text: str) -> None:
+        original(self, text)
+        since = time.monotonic()
+        self.drain(1)
+        if time.monotonic() - since >= 1:
+            raise TimeoutError("the reader of the log is slow")
+
+    return wrap(LogWriter, "write", write)
 
 
 @detected_by("tests.test_clock_live")
