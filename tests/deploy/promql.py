@@ -15,12 +15,9 @@ import yaml
 from audioproxy.web.metrics_resource import exposition
 from tests.observe.test_metrics import full, parse
 from tests.observe.test_metrics_live import promtool
-from tests.support.service import PROJECT
+from tests.support.service import PATIENCE, PROJECT
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
-
-# Seconds; promtool needs about one.
-_TIMEOUT = 60
 
 _TEXT = re.compile(r'"[^"]*"')
 _NAME = re.compile(r"(?<![\w:$])(?:audio_proxy_\w+|\w+:[\w:]+|up)(?![\w:(])")
@@ -114,6 +111,6 @@ def run_promtool(*words: str | Path) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=_TIMEOUT,
+        timeout=PATIENCE,
     )
     return done.returncode, done.stdout

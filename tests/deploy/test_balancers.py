@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
 from tests.support.authority import Authority, Certificate
-from tests.support.service import PROJECT, fetch, signed
+from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, fetch, signed
 
 NODES = {"one": 80, "two": 81}
 
@@ -24,6 +24,8 @@ class NginxOutOfConnections(Nginx):
 
 class BalancerTests(TestCase):
     """Load balancers accept the shipped configurations."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).resolve()
@@ -43,7 +45,9 @@ class BalancerTests(TestCase):
     async def test_haproxy(self) -> None:
         """HAProxy accepts the file unchanged, without a warning."""
         command = [installed("haproxy"), "-c", "-V", "-f", PROJECT / "deploy/haproxy/haproxy.cfg"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
         self.assertEqual("Configuration file is valid\n", ended.stdout + ended.stderr)
 
     async def test_haproxy_tls(self) -> None:

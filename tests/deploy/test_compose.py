@@ -19,7 +19,7 @@ from audioproxy.service import make_resource
 from tests.deploy.balancer import installed
 from tests.deploy.promql import run_promtool
 from tests.deploy.test_container import environment as image_environment
-from tests.support.service import PROJECT, reactor
+from tests.support.service import PATIENCE, PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
@@ -225,7 +225,7 @@ class NodeTests(SynchronousTestCase):
         environ = {"PATH": f"{folder}:/usr/bin:/bin", **FILLED}
         command = ["sh", "-eu", str(FOLDER / "buckets.sh")]
         for _ in range(2):
-            subprocess.run(command, env=environ, check=True, timeout=30)
+            subprocess.run(command, env=environ, check=True, timeout=PATIENCE)
         lines = log.read_text().splitlines()
         attached = [line for line in lines if "attach" in line]
         self.assertEqual(["admin policy attach store audioproxy-node --user audioproxy"], attached)
@@ -241,7 +241,7 @@ class BalancerTests(SynchronousTestCase):
             [installed("haproxy"), "-c", "-f", FOLDER / "haproxy.cfg"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
         )
         self.assertEqual(0, done.returncode, done.stderr)
 

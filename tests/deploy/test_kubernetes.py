@@ -16,7 +16,7 @@ from audioproxy.config import VARIABLES, Config, load
 from audioproxy.service import make_resource
 from tests.deploy.promql import PROMETHEUS
 from tests.deploy.test_container import final
-from tests.support.service import PROJECT, reactor
+from tests.support.service import PATIENCE, PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/kubernetes"
 
@@ -347,7 +347,7 @@ class NetworkTests(SynchronousTestCase):
             r"^\((.*)\) \| kubectl apply -f -$", "\n".join(comment), re.M | re.S
         )
         made = subprocess.run(
-            ["sh", "-euc", command], cwd=PROJECT, capture_output=True, check=True, timeout=30
+            ["sh", "-euc", command], cwd=PROJECT, capture_output=True, check=True, timeout=PATIENCE
         )
         rule = yaml.safe_load(made.stdout)
         self.assertEqual("PrometheusRule", rule["kind"])

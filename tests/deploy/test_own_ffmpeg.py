@@ -33,7 +33,7 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.programs import FFMPEG, FFPROBE, OWN
-from tests.support.service import PROJECT
+from tests.support.service import PATIENCE, PROJECT
 from tests.web import test_info_live as test_info
 
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
@@ -140,7 +140,9 @@ def own_program(program: str) -> str:
 
 def output_of(*words: str) -> str:
     """Return the output of a program."""
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
+    return subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout
 
 
 def listed_names(program: str, flag: str) -> set[str]:
@@ -255,7 +257,7 @@ class BuildTests(SynchronousTestCase):
                 env={**os.environ, "http_proxy": proxy, "https_proxy": proxy},
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=PATIENCE,
             )
         self.assertEqual((2, ""), (ended.returncode, ended.stdout))
         self.assertIn("cannot be downloaded", ended.stderr)

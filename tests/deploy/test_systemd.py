@@ -13,7 +13,7 @@ from audioproxy import engine, tap
 from audioproxy.config import VARIABLES, Config, FileStore, load
 from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
-from tests.support.service import PROJECT
+from tests.support.service import PATIENCE, PROJECT
 
 FOLDER = PROJECT / "deploy/systemd"
 
@@ -56,7 +56,7 @@ class UnitTests(SynchronousTestCase):
         """Return the exit status of systemd-analyze, and its output."""
         command = [installed("systemd-analyze"), *words]
         ended = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=30
+            command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         return ended.returncode, ended.stdout + ended.stderr
 

@@ -12,7 +12,6 @@ from tests.soak.nodes import Node
 from tests.soak.rig import Rig, stored_path
 
 _SIZE = 2 * 1024 * 1024
-_MOUNT_SECONDS = 10
 
 
 async def check_full_store(rig: Rig) -> Check:
@@ -93,7 +92,7 @@ def disk_filler(rig: Rig) -> str:
 def _call(*words: str) -> str | None:
     """Run a command; return its error message, or None on success."""
     try:
-        subprocess.run(words, check=True, capture_output=True, timeout=_MOUNT_SECONDS)
+        subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
     except subprocess.CalledProcessError as error:
         return error.stderr.decode(errors="replace").strip()
     except (OSError, subprocess.SubprocessError) as error:

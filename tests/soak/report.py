@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from audioproxy import __version__
 from tests.soak.run import Outcome
+from tests.support.service import PATIENCE
 from twisted import __version__ as twisted_version
 
 _MOST = 20
-_VERSION_SECONDS = 10
 
 
 def write_report(outcome: Outcome) -> str:
@@ -88,7 +88,7 @@ def _table(head: tuple[str, str], rows: Iterable[tuple[object, object]]) -> list
 def _conditions(outcome: Outcome) -> list[tuple[str, str]]:
     parameters = outcome.rig.parameters
     ffmpeg = subprocess.run(
-        ["ffmpeg", "-version"], capture_output=True, check=True, timeout=_VERSION_SECONDS
+        ["ffmpeg", "-version"], capture_output=True, check=True, timeout=PATIENCE
     )
     return [
         ("audioproxy", __version__),
