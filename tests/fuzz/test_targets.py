@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,56 +37,111 @@ from tests.support.http import read_response
 GET = corpus.request(b"GET", b"insecure/plain/local://a")
 
 
-class GrammarTargetTests(SynchronousTestCase):
-    """Broken grammars that `check_path` detects."""
+def last_wins(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
+    """Read options whose meaning depends on their order."""
+    return parse_options(segments[-1:])
 
-    def test_order(self) -> None:
-        """`check_path` detects options whose meaning depends on their order."""
 
-        def last_wins(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
-            return parse_options(segments[-1:])
+def louder(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
+    """Read options whose canonical form parses to other options."""
+    options, exp = parse_options(segments)
+    return replace(options, gain=(options.gain or 0) + 1), exp
 
-        with self.assertRaises(AssertionError):
-            check_path(b"s/br:96/ch:2/plain/local://a", options=last_wins)
 
-    def test_canonical(self) -> None:
-        """`check_path` detects options whose canonical form parses to other options."""
+def decoded_twice(form: bytes, raw: bytes) -> Source:
+    """Read a source that is percent-decoded twice."""
+    return read_source(b"plain", read_source(form, raw).canonical)
 
-        def louder(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
-            options, exp = parse_options(segments)
-            return replace(options, gain=(options.gain or 0) + 1), exp
 
-        with self.assertRaises(AssertionError):
-            check_path(b"s/plain/local://a", options=louder)
+def longer(header: bytes | None, size: int) -> tuple[int, int] | None:
+    """Read a range that is one byte too long."""
+    found = read_range(header, size)
+    return None if found is None else (found[0], found[1] + 1)
 
-    def test_source(self) -> None:
-        """`check_path` detects a source that is percent-decoded twice."""
 
-        def twice(form: bytes, raw: bytes) -> Source:
-            return read_source(b"plain", read_source(form, raw).canonical)
+def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
+    """Read an estimate that is marked as exact."""
+    return replace(parse_probe(stdout, stderr, cut_off=cut_off), exact=True)
 
-        check_path(b"s/plain/local://%252541")
-        with self.assertRaises(AssertionError):
-            check_path(b"s/plain/local://%252541", source=twice)
 
-    def test_crash(self) -> None:
-        """`check_path` lets the error of a parser through if the error is not a refusal."""
+def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
+    """Load settings whose problems reveal a secret."""
+    try:
+        return load(environ)
+    except ConfigError as error:
+        raise ConfigError([Problem("AP_KEY", environ["AP_KEY"], "")]) from error
 
-        def crash(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
-            raise KeyError("f")
 
-        with self.assertRaises(KeyError):
-            check_path(b"s/plain/local://a", options=crash)
+class Trusting(FileVariantStore):
+    """A store that serves a file whose first bytes are missing."""
+
+    async def lookup(self, key: str) -> StoredFile | None:
+        descriptor = os.open(variant_path(self._root, key), os.O_RDONLY)
+        return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
+
+
+def trusting(root: str) -> Trusting:
+    """Return a `Trusting` store in a folder."""
+    calls = BlockingCalls(Clock(), execute)
+    return Trusting(root, calls, calls)
+
+
+def crash(*_: object, **__: object) -> Any:
+    """Raise an error that is not a refusal."""
+    raise KeyError("f")
+
+
+PROBE, DIAGNOSTIC = corpus.PROBES[0][2:], corpus.DIAGNOSTICS[0]
+
+#: Checks, inputs, broken parsers, and the errors of the checks.
+BROKEN: tuple[tuple[Callable[..., None], bytes, dict[str, Any], type[Exception]], ...] = (
+    (check_path, b"s/br:96/ch:2/plain/local://a", {"options": last_wins}, AssertionError),
+    (check_path, b"s/plain/local://a", {"options": louder}, AssertionError),
+    (check_path, b"s/plain/local://%252541", {"source": decoded_twice}, AssertionError),
+    (check_path, b"s/plain/local://a", {"options": crash}, KeyError),
+    (check_range, b"\4bytes=0-9", {"read": longer}, AssertionError),
+    # A missing 416.
+    (check_range, b"\0bytes=0-9", {"read": lambda header, size: None}, AssertionError),
+    # Comparisons that match too little or too much.
+    (check_conditions, b"W/TAG", {"matches": lambda header, tag: header == tag}, AssertionError),
+    (check_conditions, b'"a"', {"matches": lambda header, tag: True}, AssertionError),
+    (check_conditions, b"W/TAG", {"applies": lambda header, tag: tag in header}, AssertionError),
+    (check_probe, b"\0\1" + PROBE, {"read": exact}, AssertionError),
+    (check_probe, b"\0\0" + PROBE, {"read": crash}, KeyError),
+    # Secrets, second lines and control characters.
+    (check_diagnostic, DIAGNOSTIC, {"redact": repr}, AssertionError),
+    (check_diagnostic, DIAGNOSTIC, {"redact": lambda text: redact(text) + "\na"}, AssertionError),
+    (check_diagnostic, DIAGNOSTIC, {"redact": lambda text: redact(text) + "\x1b"}, AssertionError),
+    (check_environment, b"AP_KEY=zz", {"load": chatty}, AssertionError),
+    (check_stored, b"\1\0\0\5", {"store": trusting}, AssertionError),
+)
+
+
+class ParserTargetTests(SynchronousTestCase):
+    """Broken parsers, each detected by the fuzz target of its parser."""
+
+    def test_broken_parsers(self) -> None:
+        """A check accepts the right parser; it detects a broken one, or lets its error through."""
+        for check, data, broken, error in BROKEN:
+            check(data)
+            found = None
+            try:
+                check(data, **broken)
+            except Exception as raised:
+                found = type(raised)
+            self.assertIs(error, found, (check, data, broken))
+
+    def test_shrink(self) -> None:
+        """`shrink` removes all bytes that are not needed to break the promise."""
+
+        def check(data: bytes) -> None:
+            assert not (b"a" in data and b"z" in data)
+
+        self.assertEqual(shrink(check, b"xxxaxxxxxxxzxxxxx"), b"az")
 
 
 class ServerTargetTests(SynchronousTestCase):
     """Broken services that `check_server` detects."""
-
-    def refused(self, harness: Any, sent: bytes = GET) -> None:
-        """Assert that `check_server` accepts the correct service and rejects a broken one."""
-        check_server(corpus.DEFAULT_SETUP + sent)
-        with self.assertRaises(AssertionError):
-            check_server(corpus.DEFAULT_SETUP + sent, harness)
 
     def test_default_setup(self) -> None:
         """`FuzzFixture` reads exactly `DEFAULT_SETUP`, and leaves the following request unread."""
@@ -94,68 +149,63 @@ class ServerTargetTests(SynchronousTestCase):
         FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
 
-    def test_response_of_twisted(self) -> None:
-        """`check_server` detects a response without the service's headers."""
+    def test_broken_services(self) -> None:
+        """`check_server` detects a broken service, although its client gets a valid response."""
 
-        def bare(draws: Draws) -> FuzzFixture:
-            fixture = FuzzFixture(draws)
-            fixture.resource.render = lambda request: b"hello"  # type: ignore[method-assign]
-            return fixture
+        class Bare(FuzzFixture):
+            """A service whose responses lack its headers."""
 
-        self.refused(bare)
+            def __init__(self, draws: Draws) -> None:
+                super().__init__(draws)
+                self.resource.render = lambda request: b"hello"  # type: ignore
 
-    def test_subscription_left_open(self) -> None:
-        """`check_server` detects a subscription that is never ended."""
+        class Sticky(FuzzFixture):
+            """A service that never ends a subscription."""
 
-        def sticky(draws: Draws) -> FuzzFixture:
-            fixture = FuzzFixture(draws)
-            join = fixture.renders.join
+            def __init__(self, draws: Draws) -> None:
+                super().__init__(draws)
+                join = self.renders.join
 
-            def join_twice(order: Any, admitted: bool) -> Any:
-                join(order, admitted)
-                return join(order, admitted)
+                def join_twice(order: Any, admitted: bool) -> Any:
+                    join(order, admitted)
+                    return join(order, admitted)
 
-            fixture.renders.join = join_twice  # type: ignore[method-assign]
-            return fixture
+                self.renders.join = join_twice  # type: ignore[method-assign]
 
-        self.refused(sticky)
+        class Open(FuzzFixture):
+            """A service that leaves a source open."""
 
-    def test_open_source(self) -> None:
-        """`check_server` detects a source that stays open."""
+            def __init__(self, draws: Draws) -> None:
+                super().__init__(draws)
+                opener = self.sources.open
 
-        def open_twice(draws: Draws) -> FuzzFixture:
-            fixture = FuzzFixture(draws)
-            opener = fixture.sources.open
+                async def open_twice(source: Source) -> Any:
+                    await opener(source)
+                    return await opener(source)
 
-            async def opened(source: Source) -> Any:
-                await opener(source)
-                return await opener(source)
+                self.sources.open = open_twice  # type: ignore[method-assign]
 
-            fixture.sources.open = opened  # type: ignore[method-assign]
-            return fixture
+        class Crashing(FuzzFixture):
+            """A service that crashes, with a valid 500."""
 
-        self.refused(open_twice, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+            def __init__(self, draws: Draws) -> None:
+                super().__init__(draws)
+                self.sources.crash = KeyError("a")
 
-    def test_crash(self) -> None:
-        """`check_server` detects a crash in the resource, although the client gets a valid 500."""
+        class Late(FuzzFixture):
+            """A service with a timer that outlives the connection."""
 
-        def crashing(draws: Draws) -> FuzzFixture:
-            fixture = FuzzFixture(draws)
-            fixture.sources.crash = KeyError("a")
-            return fixture
+            def __init__(self, draws: Draws) -> None:
+                super().__init__(draws)
+                self.clock.callLater(5, int)
 
-        self.refused(crashing, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+        info = corpus.request(b"GET", b"insecure/info/plain/local://a")
+        for sent, services in ((GET, (Bare, Sticky, Late)), (info, (Open, Crashing))):
+            check_server(corpus.DEFAULT_SETUP + sent)
+            for service in services:
+                with self.assertRaises(AssertionError, msg=service.__doc__):
+                    check_server(corpus.DEFAULT_SETUP + sent, service)
         self.flushLoggedErrors(KeyError)
-
-    def test_delayed_call(self) -> None:
-        """`check_server` detects a timer that outlives the connection."""
-
-        def late(draws: Draws) -> FuzzFixture:
-            fixture = FuzzFixture(draws)
-            fixture.clock.callLater(5, int)
-            return fixture
-
-        self.refused(late)
 
     def test_responses(self) -> None:
         """`check_response` detects wrong headers, statuses and error codes."""
@@ -182,82 +232,3 @@ class ServerTargetTests(SynchronousTestCase):
                     check_response(response, b"GET", record._replace(status=response.status))
             else:
                 check_response(response, b"GET", record)
-
-
-class ReaderTargetTests(SynchronousTestCase):
-    """Broken parsers, each detected by the fuzz target of its parser."""
-
-    def test_range(self) -> None:
-        """`check_range` detects a range that is one byte too long, and a missing 416."""
-
-        def longer(header: bytes | None, size: int) -> tuple[int, int] | None:
-            found = read_range(header, size)
-            return None if found is None else (found[0], found[1] + 1)
-
-        with self.assertRaises(AssertionError):
-            check_range(b"\4bytes=0-9", longer)
-        with self.assertRaises(AssertionError):
-            check_range(b"\0bytes=0-9", lambda header, size: None)
-
-    def test_conditions(self) -> None:
-        """`check_conditions` detects comparison functions that match too little or too much."""
-        with self.assertRaises(AssertionError):
-            check_conditions(b"W/TAG", matches=lambda header, tag: header == tag)
-        with self.assertRaises(AssertionError):
-            check_conditions(b'"a"', matches=lambda header, tag: True)
-        with self.assertRaises(AssertionError):
-            check_conditions(b"W/TAG", applies=lambda header, tag: tag in (header or b""))
-
-    def test_probe(self) -> None:
-        """`check_probe` detects an estimate marked as exact, and lets unexpected errors through."""
-
-        def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
-            return replace(parse_probe(stdout, stderr, cut_off=cut_off), exact=True)
-
-        response = corpus.PROBES[0][2:]
-        with self.assertRaises(AssertionError):
-            check_probe(b"\0\1" + response, exact)
-        with self.assertRaises(KeyError):
-            check_probe(b"\0\0" + response, lambda *_, cut_off: {}["format"])
-
-    def test_diagnostic(self) -> None:
-        """`check_diagnostic` detects secrets, second lines and control characters."""
-        for broken in (
-            lambda text: text.decode("ascii", "replace").replace("\n", " "),
-            lambda text: redact(text) + "\nmore",
-            lambda text: redact(text) + "\x1b",
-        ):
-            with self.assertRaises(AssertionError):
-                check_diagnostic(corpus.DIAGNOSTICS[0], broken)
-
-    def test_environment(self) -> None:
-        """`check_environment` detects a secret in a problem."""
-
-        def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
-            try:
-                return load(environ)
-            except ConfigError as error:
-                raise ConfigError([Problem("AP_KEY", environ["AP_KEY"], "")]) from error
-
-        with self.assertRaises(AssertionError):
-            check_environment(b"AP_KEY=zz", chatty)
-
-    def test_stored(self) -> None:
-        """`check_stored` detects a store that serves a file whose first bytes are missing."""
-
-        class Trusting(FileVariantStore):
-            async def lookup(self, key: str) -> StoredFile | None:
-                descriptor = os.open(variant_path(self._root, key), os.O_RDONLY)
-                return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
-
-        with self.assertRaises(AssertionError):
-            calls = BlockingCalls(Clock(), execute)
-            check_stored(b"\1\0\0\5", lambda root: Trusting(root, calls, calls))
-
-    def test_shrink(self) -> None:
-        """`shrink` removes all bytes that are not needed to break the promise."""
-
-        def check(data: bytes) -> None:
-            assert not (b"a" in data and b"z" in data)
-
-        self.assertEqual(shrink(check, b"xxxaxxxxxxxzxxxxx"), b"az")

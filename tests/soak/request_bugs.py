@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.web.http import HTTPChannel
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -237,9 +236,11 @@ def render_for_each_request() -> Patch:
 @detected_by("responses")
 def drain_at_once() -> Patch:
     """A shutdown does not wait for renders."""
+    # twistd may still choose the reactor when this module is imported.
+    from twisted.internet import reactor
 
     def drain(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
-        return original(self, Deadline(Clock(), 0))
+        return original(self, Deadline(reactor, 0))
 
     return wrap(RenderRegistry, "drain", drain)
 
