@@ -236,11 +236,13 @@ def render_for_each_request() -> Patch:
 @detected_by("responses")
 def drain_at_once() -> Patch:
     """A shutdown does not wait for renders."""
-    # twistd may still choose the reactor when this module is imported.
-    from twisted.internet import reactor
 
     def drain(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
-        return original(self, Deadline(reactor, 0))
+        # twistd chooses the reactor after this module is imported.
+        from twisted.internet import reactor
+
+        clock: Any = reactor
+        return original(self, Deadline(clock, 0))
 
     return wrap(RenderRegistry, "drain", drain)
 

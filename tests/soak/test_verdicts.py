@@ -48,102 +48,89 @@ LATE, LATE_PROBE = (
 )
 
 
-class AnswerTests(SynchronousTestCase):
-    """Verdicts on responses."""
+KILLED, LEFT, CHANGED = {"child killed"}, {"client left"}, {"source changed"}
+WRONG = BODY[:77] + b"\0" + BODY[78:]
+JSON = {b"content-type": b"application/json"}
+RANGED = replace(WANTED, byte_range=(10, 20))
+RANGE = {**HIT, b"content-range": b"bytes 10-19/200"}
+REFUSED = ExpectedResponse(frozenset({404}), code="not_found")
 
-    def assert_good(self, made: RequestRecord, got: Response | None) -> None:
-        """Assert that there are no problems."""
-        self.assertEqual([], list(problems(made, got, 8)))
+#: Right responses: complete ones need no cause, and failures have a cause that permits them.
+RIGHT = (
+    (record(), response()),
+    (record(), response(headers=HIT)),
+    (record(*KILLED), response(body=BODY[:9], complete=False)),
+    (record(*CHANGED), response(body=b"mixture", complete=False)),
+    (record("node killed"), None),
+    (record("child stopped"), response(504, ERROR % b"render_timeout", headers=JSON)),
+    (record(), response(429, ERROR % b"queue_full", headers={b"retry-after": b"8"})),
+    (record(expected=RANGED), response(206, BODY[10:20], headers=RANGE)),
+    (record(expected=REFUSED), response(404, ERROR % b"not_found")),
+)
 
-    def assert_bad(self, words: str, made: RequestRecord, got: Response | None) -> None:
-        """Assert that a problem contains these words."""
-        found = list(problems(made, got, 8))
-        self.assertTrue(any(words in problem for problem in found), found)
-
-    def test_right(self) -> None:
-        """A complete, right body needs no cause, whether MISS or HIT."""
-        self.assert_good(record(), response())
-        self.assert_good(record(), response(headers=HIT))
-
-    def test_torn(self) -> None:
-        """A truncated body that looks complete is wrong, whatever the cause."""
-        for causes in ((), ("child killed",), ("client left",), ("source changed",)):
-            self.assert_bad("a complete body of 150", record(*causes), response(body=BODY[:150]))
-
-    def test_wrong_byte(self) -> None:
-        """One wrong byte is detected, and the problem names its position."""
-        wrong = BODY[:77] + b"\0" + BODY[78:]
-        self.assert_bad("from byte 77 on", record(), response(body=wrong))
-        got = response(body=wrong[:100], complete=False)
-        self.assert_bad("from byte 77 on", record("child killed"), got)
-
-    def test_broken_off(self) -> None:
-        """A response that is broken off needs a cause."""
-        got = response(body=BODY[:9], complete=False)
-        self.assert_bad("broken off", record(), got)
-        self.assert_good(record("child killed"), got)
-
-    def test_mixture(self) -> None:
-        """The bytes of a broken-off body may be wrong only if the source changed."""
-        got = response(body=b"mixture", complete=False)
-        self.assert_good(record("source changed"), got)
-        for cause in EXCUSES.keys() - {"source changed"}:
-            self.assert_bad("are wrong", record(cause), got)
-
-    def test_silence(self) -> None:
-        """A missing response needs a cause that permits it."""
-        self.assert_bad("no response", record(), None)
-        self.assert_bad("no response", record("child killed"), None)
-        self.assert_good(record("node killed"), None)
-
-    def test_failure_without_cause(self) -> None:
-        """A 504 without a cause, or with a cause that does not explain it, is wrong."""
-        headers = {b"content-type": b"application/json"}
-        late = response(504, ERROR % b"render_timeout", headers=headers)
-        self.assert_bad("unexpected 504", record(), late)
-        self.assert_bad("unexpected 504", record("child killed"), late)
-        self.assert_good(record("child stopped"), late)
-
-    def test_busy(self) -> None:
-        """A 429 needs a Retry-After within bounds."""
-        for value in (b"", b"0", b"9", b"soon"):
-            got = response(429, ERROR % b"queue_full", headers={b"retry-after": value})
-            self.assert_bad("Retry-After", record(), got)
-        got = response(429, ERROR % b"queue_full", headers={b"retry-after": b"8"})
-        self.assert_good(record(), got)
-
-    def test_wrong_stretch(self) -> None:
-        """A 206 response has to contain the requested range."""
-        request = replace(WANTED, byte_range=(10, 20))
-        headers = {**HIT, b"content-range": b"bytes 10-19/200"}
-        self.assert_good(record(expected=request), response(206, BODY[10:20], headers=headers))
-        got = response(206, BODY[11:21], headers=headers)
-        self.assert_bad("a complete body of 10", record(expected=request), got)
-
-    def test_wrong_headers(self) -> None:
-        """Wrong ETag, Content-Type, request id, cache state and Content-Length are detected."""
+#: Wrong responses, each with words of its problem.
+WRONG_RESPONSES = (
+    # A truncated body that looks complete, whatever the cause.
+    *(
+        ("a complete body of 150", record(*causes), response(body=BODY[:150]))
+        for causes in ((), KILLED, LEFT, CHANGED)
+    ),
+    # One wrong byte. The bytes of a broken-off body may be wrong only if the source changed.
+    ("from byte 77 on", record(), response(body=WRONG)),
+    ("from byte 77 on", record(*KILLED), response(body=WRONG[:100], complete=False)),
+    *(
+        ("are wrong", record(cause), response(body=b"mixture", complete=False))
+        for cause in EXCUSES.keys() - CHANGED
+    ),
+    # A response that is broken off, is missing or fails, without a cause that explains it.
+    ("broken off", record(), response(body=BODY[:9], complete=False)),
+    ("no response", record(), None),
+    ("no response", record(*KILLED), None),
+    ("unexpected 504", record(), response(504, ERROR % b"render_timeout", headers=JSON)),
+    ("unexpected 504", record(*KILLED), response(504, ERROR % b"render_timeout", headers=JSON)),
+    # A 429 whose Retry-After is not within bounds.
+    *(
+        ("Retry-After", record(), response(429, ERROR % b"queue_full", headers={b"retry-after": n}))
+        for n in (b"", b"0", b"9", b"soon")
+    ),
+    # A 206 with other bytes than the requested range.
+    ("a complete body of 10", record(expected=RANGED), response(206, BODY[11:21], headers=RANGE)),
+    *(
+        (words, record(), response(headers={**MISS, **changed}))
         for words, changed in (
             ("ETag", {b"etag": b'"other"'}),
             ("Content-Type", {b"content-type": b"audio/xpeg"}),
             ("request id", {b"x-request-id": b"a.2"}),
             ("X-Audio-Proxy", {b"x-audio-proxy": b"NONE"}),
             ("Content-Length", {b"content-length": b"200"}),
-        ):
-            self.assert_bad(words, record(), response(headers={**MISS, **changed}))
+        )
+    ),
+    # A refusal with another status, with another code, or without an error document.
+    ("unexpected 415", record(expected=REFUSED), response(415, ERROR % b"undecodable_source")),
+    ("document says", record(expected=REFUSED), response(404, ERROR % b"expired")),
+    ("document says", record(expected=REFUSED), response(404, b"<html>")),
+)
 
-    def test_wrong_refusal(self) -> None:
-        """A refusal needs the right status, and an error document with the right code."""
-        made = record(expected=ExpectedResponse(frozenset({404}), code="not_found"))
-        self.assert_good(made, response(404, ERROR % b"not_found"))
-        self.assert_bad("unexpected 415", made, response(415, ERROR % b"undecodable_source"))
-        self.assert_bad("document says", made, response(404, ERROR % b"expired"))
-        self.assert_bad("document says", made, response(404, b"<html>"))
+
+class AnswerTests(SynchronousTestCase):
+    """Verdicts on responses."""
+
+    def test_right(self) -> None:
+        """Complete, right responses and explained failures have no problem."""
+        self.assertEqual([], [found for row in RIGHT for found in problems(*row, 8)])
+
+    def test_wrong(self) -> None:
+        """Each wrong response has a problem that names what is wrong."""
+        for words, made, got in WRONG_RESPONSES:
+            found = list(problems(made, got, 8))
+            self.assertTrue(any(words in problem for problem in found), (words, made, found))
 
     def test_hung(self) -> None:
         """A response that does not end within the deadline is wrong."""
-        made = record("client left")
+        made = record(*LEFT)
         made.hung = True
-        self.assert_bad("deadline", made, response(complete=False))
+        (found,) = problems(made, response(complete=False), 8)
+        self.assertIn("deadline", found)
 
 
 class LimitTests(SynchronousTestCase):
@@ -247,54 +234,45 @@ LINE = (
     "2026-01-01T00:00:00.000Z request_id={} [info] render 200 opts=f:mp3 src=local://x{}"
     " 9 bytes in 3ms"
 )
+ONE = LINE.format("a.1", "")
+LATE_LINE = ONE.replace("render 200", "render 200 render_timeout")
+
+#: Logs, changes of a record of one request, and the number of differences between them.
+LOGS: tuple[tuple[int, list[str], dict[str, object]], ...] = (
+    # One line for each request, with and without a cache state.
+    (0, [ONE], {}),
+    (0, [LINE.format("a.1", " cache=MISS")], {}),
+    # A missing line, unless the request may never have arrived.
+    (1, [], {}),
+    (0, [], {"certain": False}),
+    # A second line.
+    (1, [ONE, ONE], {}),
+    (1, [ONE, ONE], {"certain": False}),
+    # A line for a request whose headers were never complete.
+    (0, [], {"unsent": True}),
+    (1, [ONE], {"unsent": True}),
+    # An id that belongs to no request, and a status that differs from the client's.
+    (1, [ONE, LINE.format("a.9", "")], {}),
+    (1, [ONE], {"status": 404}),
+    # A request that is excused by a time limit has its code in the log.
+    (0, [LATE_LINE], {"causes": {"limit at load"}}),
+    (1, [LATE_LINE.replace("timeout", "failed")], {"causes": {"limit at load"}}),
+    (1, [ONE], {"causes": {"limit at load"}}),
+)
 
 
 class LogTests(SynchronousTestCase):
     """Verdicts on the access log, which has one line for each request."""
 
-    def problems(self, *lines: str, **changes: object) -> list[str]:
-        """Return the differences between the lines of a log and one record."""
-        made = record()
-        made.status = 200
-        for name, value in changes.items():
-            setattr(made, name, value)
-        return list(mismatches([made], entries("\n".join(lines))))
-
-    def test_one(self) -> None:
-        """One line per request is right, with and without a cache state."""
-        for more in ("", " cache=MISS"):
-            self.assertEqual([], self.problems(LINE.format("a.1", more)))
-
-    def test_missing(self) -> None:
-        """A missing line is detected, unless the request may never have arrived."""
-        self.assertEqual(1, len(self.problems()))
-        self.assertEqual([], self.problems(certain=False))
-
-    def test_double(self) -> None:
-        """A second line for a request is always detected."""
-        line = LINE.format("a.1", "")
-        self.assertEqual(1, len(self.problems(line, line)))
-        self.assertEqual(1, len(self.problems(line, line, certain=False)))
-
-    def test_unsent(self) -> None:
-        """A request whose headers were never complete must not have a line."""
-        self.assertEqual([], self.problems(unsent=True))
-        self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), unsent=True)))
-
-    def test_strange(self) -> None:
-        """A line whose id belongs to no request is detected."""
-        self.assertEqual(1, len(self.problems(*(LINE.format(n, "") for n in ("a.1", "a.9")))))
-
-    def test_other_status(self) -> None:
-        """A logged status that differs from the client's is detected."""
-        self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), status=404)))
-
-    def test_limit(self) -> None:
-        """A request that is excused by a time limit has its code in the log."""
-        for more, wrong in ((" render_timeout", 0), (" render_failed", 1), ("", 1)):
-            line = LINE.format("a.1", "").replace("render 200", f"render 200{more}")
-            causes = {"limit at load"}
-            self.assertEqual(wrong, len(self.problems(line, causes=causes)), line)
+    def test_lines(self) -> None:
+        """Missing lines, second lines, strange lines and lines with other values are detected."""
+        for wrong, lines, changes in LOGS:
+            made = record()
+            made.status = 200
+            for name, value in changes.items():
+                setattr(made, name, value)
+            found = list(mismatches([made], entries("\n".join(lines))))
+            self.assertEqual(wrong, len(found), (lines, changes, found))
 
     def test_alarms(self) -> None:
         """`alarms` returns log lines of crashes and errors, but no warning of a failed render."""
