@@ -8,7 +8,6 @@ from typing import Any
 
 #: What `MonkeyPatcher` takes: a module or class, the name of its attribute, and the new value.
 Patch = tuple[Any, str, Any]
-Detector = Callable[[Callable[[], Patch]], Callable[[], Patch]]
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,31 @@ class Bug:
 
 
 class Bugs(list[Bug]):
-    """The bugs of one module."""
+    """The bugs of one module, each with its checks, and named after the docstring that it gets."""
 
-    def detected_by(self, *checks: str) -> Detector:
-        """Add a function to the bugs; its docstring is the name of the bug."""
+    def constant(self, docstring: str, owner: Any, name: str, value: Any, *checks: str) -> None:
+        """Add a bug that gives an attribute another value."""
+        title = docstring.removesuffix(".")
+        self.append(Bug(title[0].lower() + title[1:], lambda: (owner, name, value), checks))
 
-        def add(function: Callable[[], Patch]) -> Callable[[], Patch]:
-            name = (function.__doc__ or "").removesuffix(".")
-            self.append(Bug(name[0].lower() + name[1:], function, checks))
-            return function
+    def replace(self, owner: Any, name: str, *checks: str) -> Callable[[Any], Any]:
+        """Return a decorator: the function or the class replaces an attribute."""
+
+        def add(value: Any) -> Any:
+            self.constant(value.__doc__, owner, name, value, *checks)
+            return value
 
         return add
 
+    def wrap(self, owner: Any, name: str, *checks: str) -> Callable[[Any], Any]:
+        """Return a decorator: the function also gets the original one, as its first argument."""
+        original = getattr(owner, name)
 
-def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
-    """Return a patch that passes the original function to ``wrapper`` as its first argument."""
-    original = getattr(owner, name)
-    return owner, name, lambda *words, **more: wrapper(original, *words, **more)
+        def add(wrapper: Callable[..., Any]) -> Any:
+            def wrapped(*words: Any, **more: Any) -> Any:
+                return wrapper(original, *words, **more)
+
+            self.constant(wrapper.__doc__ or "", owner, name, wrapped, *checks)
+            return wrapper
+
+        return add

@@ -30,13 +30,13 @@ from audioproxy.server.request import ProxyRequest
 from audioproxy.web import exchange, response_plan
 from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.variant import VariantHandler
-from tests.soak.injection import Bugs, Patch, wrap
+from tests.soak.injection import Bugs
 
 # The status in the log for a client that left before its response began.
 CLIENT_GONE = 499
 
 BUGS = Bugs()
-detected_by = BUGS.detected_by
+constant, replace_, wrap = BUGS.constant, BUGS.replace, BUGS.wrap
 
 
 def ignore(entry: object) -> None:
@@ -46,361 +46,290 @@ def ignore(entry: object) -> None:
 # web
 
 
-@detected_by("responses")
-def end_failed_stream() -> Patch:
+@replace_(exchange, "abort", "responses")
+def end_failed_stream(connection: Any) -> Any:
     """A failed stream ends as if it were complete."""
-    return exchange, "abort", lambda connection: connection.requests[0].finish()
+    return connection.requests[0].finish()
 
 
-@detected_by("log")
-def skip_log_of_disconnect() -> Patch:
+@wrap(Instrumentation, "complete", "log")
+def skip_log_of_disconnect(
+    original: Callable[..., None], self: Any, plan: Any, *words: Any
+) -> None:
     """A request is logged only if its client stays."""
-
-    def complete(original: Callable[..., None], self: Any, plan: Any, *words: Any) -> None:
-        gone = plan.status == CLIENT_GONE
-        original(replace(self, access_log=ignore) if gone else self, plan, *words)
-
-    return wrap(Instrumentation, "complete", complete)
+    gone = plan.status == CLIENT_GONE
+    original(replace(self, access_log=ignore) if gone else self, plan, *words)
 
 
-@detected_by("responses")
-def shorten_range() -> Patch:
+@wrap(response_plan, "read_range", "responses")
+def shorten_range(original: Callable[..., Any], header: bytes | None, size: int) -> Any:
     """A range ends one byte early."""
-
-    def read(original: Callable[..., Any], header: bytes | None, size: int) -> Any:
-        found = original(header, size)
-        return found and (found[0], max(found[0] + 1, found[1] - 1))
-
-    return wrap(response_plan, "read_range", read)
+    found = original(header, size)
+    return found and (found[0], max(found[0] + 1, found[1] - 1))
 
 
 # metrics
 
 
-@detected_by("counters")
-def count_requests_twice() -> Patch:
+@wrap(Metrics, "request_ended", "counters")
+def count_requests_twice(original: Callable[..., None], *words: Any) -> None:
     """Requests are counted twice."""
-
-    def ended(original: Callable[..., None], *words: Any) -> None:
-        original(*words)
-        original(*words)
-
-    return wrap(Metrics, "request_ended", ended)
+    original(*words)
+    original(*words)
 
 
-@detected_by("warm-up")
-def count_renders_twice() -> Patch:
+@wrap(Metrics, "render", "warm-up")
+@contextmanager
+def count_renders_twice(original: Callable[..., Any], *words: Any) -> Iterator[None]:
     """Renders are counted twice."""
-    original = Metrics.render
-
-    @contextmanager
-    def render(*words: Any) -> Iterator[None]:
-        with original(*words), original(*words):
-            yield
-
-    return Metrics, "render", render
+    with original(*words), original(*words):
+        yield
 
 
-@detected_by("warm-up")
-def count_joined_as_miss() -> Patch:
-    """A joined request is counted as a miss."""
-    return Metrics, "coalesced", Metrics.miss
+constant("A joined request is counted as a miss.", Metrics, "coalesced", Metrics.miss, "warm-up")
 
 
 # render
 
 
-@detected_by("responses", "store")
-def store_failed_render() -> Patch:
+@replace_(registry, "Render", "responses", "store")
+class Storing(Render):
     """A failed render is stored."""
 
-    class Storing(Render):
-        def __init__(self, context: RenderContext, request: Any, unregister: Any) -> None:
-            super().__init__(context, request, unregister)
-            self.write_back = WriteBack(context.storage, request.key)
-            self.request = request
+    def __init__(self, context: RenderContext, request: Any, unregister: Any) -> None:
+        super().__init__(context, request, unregister)
+        self.write_back = WriteBack(context.storage, request.key)
+        self.request = request
 
-        def start(self) -> Deferred[bool]:
-            return Deferred.fromCoroutine(self.store_after(super().start()))
+    def start(self) -> Deferred[bool]:
+        return Deferred.fromCoroutine(self.store_after(super().start()))
 
-        async def store_after(self, running: Deferred[bool]) -> bool:
-            stored = await running
-            if self.state is State.FAILED:
-                with suppress(Refusal):
-                    await self.write_back.commit(self.request, await self.subscribe())
-            return stored
-
-    return registry, "Render", Storing
+    async def store_after(self, running: Deferred[bool]) -> bool:
+        stored = await running
+        if self.state is State.FAILED:
+            with suppress(Refusal):
+                await self.write_back.commit(self.request, await self.subscribe())
+        return stored
 
 
-@detected_by("warm-up")
-def keep_place_in_queue() -> Patch:
+@wrap(Render, "unsubscribe", "warm-up")
+def keep_place_in_queue(original: Callable[..., None], self: Render) -> None:
     """A client that leaves the queue keeps its place."""
-
-    def unsubscribe(original: Callable[..., None], self: Render) -> None:
-        if self.state is not State.QUEUED:
-            original(self)
-
-    return wrap(Render, "unsubscribe", unsubscribe)
-
-
-@detected_by("responses")
-def end_render_with_first_client() -> Patch:
-    """A client that leaves ends the render for all clients."""
-
-    def unsubscribe(original: Callable[..., None], self: Render) -> None:
+    if self.state is not State.QUEUED:
         original(self)
-        self.cancel()
-
-    return wrap(Render, "unsubscribe", unsubscribe)
 
 
-@detected_by("other errors")
-def drop_deadline() -> Patch:
+@wrap(Render, "unsubscribe", "responses")
+def end_render_with_first_client(original: Callable[..., None], self: Render) -> None:
+    """A client that leaves ends the render for all clients."""
+    original(self)
+    self.cancel()
+
+
+@wrap(Deadline, "left", "other errors")
+def drop_deadline(original: Any, self: Any) -> Any:
     """A render has no deadline."""
-    return wrap(Deadline, "left", lambda original, self: original(self) + 1000)
+    return original(self) + 1000
 
 
-@detected_by("tests.render.test_render")
-def wait_for_child_at_deadline() -> Patch:
+@replace_(registry, "Render", "tests.render.test_render")
+class Patient(Render):
     """Clients wait for a child that does not die."""
 
-    class Patient(Render):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            self.over: SharedResult[None] = SharedResult()
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.over: SharedResult[None] = SharedResult()
 
-        def start(self) -> Deferred[bool]:
-            return super().start().addBoth(self.end)
+    def start(self) -> Deferred[bool]:
+        return super().start().addBoth(self.end)
 
-        def end(self, stored: bool) -> bool:
-            self.over.fire(None)
-            return stored
+    def end(self, stored: bool) -> bool:
+        self.over.fire(None)
+        return stored
 
-        def subscribe(self) -> Deferred[RenderOutput]:
-            return Deferred.fromCoroutine(self.read(super().subscribe()))
+    def subscribe(self) -> Deferred[RenderOutput]:
+        return Deferred.fromCoroutine(self.read(super().subscribe()))
 
-        async def read(self, output: Deferred[RenderOutput]) -> RenderOutput:
-            try:
-                return await output
-            except RenderTimeout:
-                await self.over.wait()
-                raise
-
-    return registry, "Render", Patient
+    async def read(self, output: Deferred[RenderOutput]) -> RenderOutput:
+        try:
+            return await output
+        except RenderTimeout:
+            await self.over.wait()
+            raise
 
 
-@detected_by("responses")
-def ignore_changed_source() -> Patch:
+@replace_(Preparer, "refuse_changed", "responses")
+@asynccontextmanager
+async def ignore_changed_source(self: Preparer, source: ProbedSource) -> AsyncIterator[None]:
     """A changed source is not noticed."""
-
-    @asynccontextmanager
-    async def refuse_changed(self: Preparer, source: ProbedSource) -> AsyncIterator[None]:
-        yield
-
-    return Preparer, "refuse_changed", refuse_changed
+    yield
 
 
-@detected_by("leaks")
-def leak_source() -> Patch:
+@replace_(ProbedSource, "close", "leaks")
+def leak_source(self: Any) -> None:
     """The source stays open."""
-    return ProbedSource, "close", lambda self: None
 
 
-@detected_by("leaks")
-def leak_output() -> Patch:
+@replace_(Render, "close", "leaks")
+def leak_output(self: Any) -> None:
     """The output stays open."""
-    return Render, "close", lambda self: None
 
 
-@detected_by("responses")
-def skip_beginning_for_late_client() -> Patch:
+@wrap(FileProducer, "__init__", "responses")
+def skip_beginning_for_late_client(
+    original: Callable[..., None], self: Any, file: Any, *ends: int, **more: Any
+) -> None:
     """A client that joins late misses the beginning."""
-
-    def create(
-        original: Callable[..., None], self: Any, file: Any, *ends: int, **more: Any
-    ) -> None:
-        # Without an offset, a producer sends a growing file from its start.
-        late = not ends and file.size > 300_000
-        original(self, file, *((file.size,) if late else ends), **more)
-
-    return wrap(FileProducer, "__init__", create)
+    # Without an offset, a producer sends a growing file from its start.
+    late = not ends and file.size > 100_000
+    original(self, file, *((file.size,) if late else ends), **more)
 
 
-@detected_by("warm-up")
-def render_for_each_request() -> Patch:
+@replace_(RenderRegistry, "find", "warm-up")
+def render_for_each_request(self: Any, key: Any) -> None:
     """No request can join a render."""
-    return RenderRegistry, "find", lambda self, key: None
 
 
-@detected_by("responses")
-def drain_at_once() -> Patch:
+@wrap(RenderRegistry, "drain", "responses")
+def drain_at_once(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
     """A shutdown does not wait for renders."""
+    # twistd chooses the reactor after this module is imported.
+    from twisted.internet import reactor
 
-    def drain(original: Callable[..., Any], self: RenderRegistry, _: Deadline) -> Any:
-        # twistd chooses the reactor after this module is imported.
-        from twisted.internet import reactor
-
-        clock: Any = reactor
-        return original(self, Deadline(clock, 0))
-
-    return wrap(RenderRegistry, "drain", drain)
+    clock: Any = reactor
+    return original(self, Deadline(clock, 0))
 
 
-@detected_by("responses")
-def fail_without_store() -> Patch:
+@wrap(WriteBack, "create_in_store", "responses")
+async def fail_without_store(original: Callable[..., Any], self: WriteBack, seconds: float) -> Any:
     """Renders fail if the store accepts no file."""
-
-    async def create(original: Callable[..., Any], self: WriteBack, seconds: float) -> Any:
-        possible = self.possible
-        created = await original(self, seconds)
-        if possible and created is None:
-            raise RenderFailed
-        return created
-
-    return wrap(WriteBack, "create_in_store", create)
+    possible = self.possible
+    created = await original(self, seconds)
+    if possible and created is None:
+        raise RenderFailed
+    return created
 
 
-@detected_by("tests.render.test_render")
-def drop_output_limit() -> Patch:
+@wrap(RenderOutput, "__init__", "tests.render.test_render")
+def drop_output_limit(
+    original: Callable[..., None], self: RenderOutput, scratch: Any, limit: int, *more: Any
+) -> None:
     """The size of an output is not limited."""
-
-    def create(
-        original: Callable[..., None], self: RenderOutput, scratch: Any, limit: int, *more: Any
-    ) -> None:
-        original(self, scratch, limit << 40, *more)
-
-    return wrap(RenderOutput, "__init__", create)
+    original(self, scratch, limit << 40, *more)
 
 
-@detected_by("tests.media.command.test_filters")
-def resample_whole_frames() -> Patch:
+@wrap(filters, "filter_chain", "tests.media.command.test_filters")
+def resample_whole_frames(original: Callable[..., list[str]], *words: Any) -> list[str]:
     """Low sample rates are resampled in frames of any length."""
-
-    def chain(original: Callable[..., list[str]], *words: Any) -> list[str]:
-        stages = original(*words)
-        return stages[1:] if stages and stages[0].startswith("asetnsamples") else stages
-
-    return wrap(filters, "filter_chain", chain)
+    stages = original(*words)
+    return stages[1:] if stages and stages[0].startswith("asetnsamples") else stages
 
 
 # fast path
 
 
-@detected_by("responses")
-def ignore_conditions_on_fast_path() -> Patch:
+@wrap(VariantHandler, "plan_at_once", "responses")
+def ignore_conditions_on_fast_path(
+    original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float
+) -> Any:
     """The fast path ignores conditions."""
-
-    def plan(original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float) -> Any:
-        return original(self, wanted, headers._replace(if_none_match=None), now)
-
-    return wrap(VariantHandler, "plan_at_once", plan)
+    return original(self, wanted, headers._replace(if_none_match=None), now)
 
 
-@detected_by("log")
-def skip_log_on_fast_path() -> Patch:
+@wrap(FastPath, "__init__", "log")
+def skip_log_on_fast_path(original: Callable[..., None], self: FastPath, *words: Any) -> None:
     """The fast path logs nothing."""
-
-    def create(original: Callable[..., None], self: FastPath, *words: Any) -> None:
-        original(self, *words[:-1], replace(words[-1], access_log=ignore))
-
-    return wrap(FastPath, "__init__", create)
+    original(self, *words[:-1], replace(words[-1], access_log=ignore))
 
 
-@detected_by("tests.server.test_fast_path")
-def serve_expired_on_fast_path() -> Patch:
+@wrap(VariantHandler, "plan_at_once", "tests.server.test_fast_path")
+def serve_expired_on_fast_path(
+    original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float
+) -> Any:
     """The fast path serves expired URLs."""
-
-    def plan(original: Callable[..., Any], self: Any, wanted: Any, headers: Any, now: float) -> Any:
-        return original(self, replace(wanted, exp=None), headers, now)
-
-    return wrap(VariantHandler, "plan_at_once", plan)
+    return original(self, replace(wanted, exp=None), headers, now)
 
 
 # server
 
 
-@detected_by("responses")
-def read_endless_body() -> Patch:
+@replace_(ProxyRequest, "handleContentChunk", "responses")
+def read_endless_body(self: Any, data: Any) -> None:
     """The service keeps reading an endless request body."""
-    return ProxyRequest, "handleContentChunk", lambda self, data: None
 
 
-@detected_by("tests.server.test_channel")
-def wait_for_request() -> Patch:
-    """Reading a request has no timeout."""
-    return connections, "PHASE_TIMEOUTS", {**connections.PHASE_TIMEOUTS, Phase.READING: 60e9}
+constant(
+    "Reading a request has no timeout.",
+    connections,
+    "PHASE_TIMEOUTS",
+    {**connections.PHASE_TIMEOUTS, Phase.READING: 60e9},
+    "tests.server.test_channel",
+)
+
+constant(
+    "A stalled response has no timeout.",
+    connections,
+    "STALL_TIMEOUT",
+    600e9,
+    "tests.server.test_channel",
+)
 
 
-@detected_by("tests.server.test_channel")
-def wait_for_stalled_client() -> Patch:
-    """A stalled response has no timeout."""
-    return connections, "STALL_TIMEOUT", 600e9
-
-
-@detected_by("tests.server.test_channel")
-def accept_all_pipelined_bytes() -> Patch:
+@replace_(ProxyChannel, "rawDataReceived", "tests.server.test_channel")
+def accept_all_pipelined_bytes(self: ProxyChannel, data: bytes) -> None:
     """Pipelined bytes are not limited."""
-
-    def receive(self: ProxyChannel, data: bytes) -> None:
-        if self.phase not in channel.IGNORING_INPUT:
-            HTTPChannel.rawDataReceived(self, data)
-
-    return ProxyChannel, "rawDataReceived", receive
+    if self.phase not in channel.IGNORING_INPUT:
+        HTTPChannel.rawDataReceived(self, data)
 
 
-@detected_by("tests.server.test_channel")
-def handle_whole_packet() -> Patch:
+@wrap(HTTPChannel, "requestDone", "tests.server.test_channel")
+def handle_whole_packet(original: Callable[..., None], self: Any, request: object) -> None:
     """All requests of one packet are handled at once."""
-
-    def done(original: Callable[..., None], self: Any, request: object) -> None:
-        self.paused = self.stalled_since is not None
-        original(self, request)
-
-    return wrap(HTTPChannel, "requestDone", done)
+    self.paused = self.stalled_since is not None
+    original(self, request)
 
 
-@detected_by("tests.server.test_connections")
-def cut_response_for_new_client() -> Patch:
+@replace_(channel, "Connections", "tests.server.test_connections")
+class Careless(Connections):
     """A response is cut off to make room for a connection."""
 
-    class Careless(Connections):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            self.known: list[Connection] = []
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.known: list[Connection] = []
 
-        def opened(self, connection: Connection) -> None:
-            super().opened(connection)
-            self.known.append(connection)
+    def opened(self, connection: Connection) -> None:
+        super().opened(connection)
+        self.known.append(connection)
 
-        def closed(self, connection: Connection) -> None:
-            self.known.remove(connection)
-            super().closed(connection)
+    def closed(self, connection: Connection) -> None:
+        self.known.remove(connection)
+        super().closed(connection)
 
-        def count_room(self) -> int:
-            return super().count_room() or 1
+    def count_room(self) -> int:
+        return super().count_room() or 1
 
-        def make_room(self) -> None:
-            if not super().count_room():
-                self.known[0].abortConnection()
-            super().make_room()
-
-    return channel, "Connections", Careless
+    def make_room(self) -> None:
+        if not super().count_room():
+            self.known[0].abortConnection()
+        super().make_room()
 
 
-@detected_by("tests.server.test_connections")
-def evict_new_client() -> Patch:
-    """A connection is closed for a new one before its client had time to send a request."""
-    return connections, "EVICTABLE_AFTER", 0.0
+constant(
+    "A connection is closed for a new one before its client had time to send a request.",
+    connections,
+    "EVICTABLE_AFTER",
+    0.0,
+    "tests.server.test_connections",
+)
 
 
-@detected_by("tests.server.test_listener")
-def use_up_descriptors() -> Patch:
+@wrap(listener, "max_clients", "tests.server.test_listener")
+def use_up_descriptors(original: Any, children: Any) -> Any:
     """Clients use up all descriptors."""
-    return wrap(listener, "max_clients", lambda original, children: original(0))
+    return original(0)
 
 
-@detected_by("tests.server.test_request_headers")
-def accept_any_host() -> Patch:
+@replace_(channel, "has_valid_host", "tests.server.test_request_headers")
+def accept_any_host(version: Any, headers: Any) -> Any:
     """A request without a Host, or with two, is accepted."""
-    return channel, "has_valid_host", lambda version, headers: True
+    return True

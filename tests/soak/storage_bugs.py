@@ -24,182 +24,142 @@ from audioproxy.variants import s3, stored_file
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
-from tests.soak.injection import Bugs, Patch, wrap
+from tests.soak.injection import Bugs
 
 BUGS = Bugs()
-detected_by = BUGS.detected_by
+constant, replace_, wrap = BUGS.constant, BUGS.replace, BUGS.wrap
 
 
 # variants in a folder
 
+constant(
+    "A damaged record is read.",
+    stored_file,
+    "zlib",
+    SimpleNamespace(crc32=lambda data: 0),
+    "responses",
+)
 
-@detected_by("responses")
-def drop_checksum() -> Patch:
-    """A damaged record is read."""
-    return stored_file, "zlib", SimpleNamespace(crc32=lambda data: 0)
 
-
-@detected_by("responses")
-def accept_truncated_variant() -> Patch:
+@wrap(stored_file, "open_variant", "responses")
+def accept_truncated_variant(original: Callable[[str], Any], path: str) -> Any:
     """A truncated variant is read."""
-
-    def read(original: Callable[[str], Any], path: str) -> Any:
-        found = original(path)
-        with suppress(OSError, ValueError):
-            if found is None:
-                data = Path(path).read_bytes()
-                record = data.rindex(b'{"size"')
-                size = json.JSONDecoder().raw_decode(data[record:].decode("latin-1"))[0]["size"]
-                with tempfile.NamedTemporaryFile() as whole:
-                    whole.write(bytes(size - record) + data)
-                    whole.flush()
-                    found = original(whole.name)
-        return found
-
-    return wrap(stored_file, "open_variant", read)
+    found = original(path)
+    with suppress(OSError, ValueError):
+        if found is None:
+            data = Path(path).read_bytes()
+            record = data.rindex(b'{"size"')
+            size = json.JSONDecoder().raw_decode(data[record:].decode("latin-1"))[0]["size"]
+            with tempfile.NamedTemporaryFile() as whole:
+                whole.write(bytes(size - record) + data)
+                whole.flush()
+                found = original(whole.name)
+    return found
 
 
-@detected_by("end")
-def keep_abandoned_scratch() -> Patch:
+@wrap(fcntl, "flock", "end")
+def keep_abandoned_scratch(original: Callable[..., None], descriptor: int, operation: int) -> None:
     """Scratch files of a dead node are never removed."""
-
-    def lock(original: Callable[..., None], descriptor: int, operation: int) -> None:
-        if operation & fcntl.LOCK_NB:
-            raise BlockingIOError("another process holds the lock")
-        original(descriptor, operation)
-
-    return wrap(fcntl, "flock", lock)
+    if operation & fcntl.LOCK_NB:
+        raise BlockingIOError("another process holds the lock")
+    original(descriptor, operation)
 
 
-@detected_by("other errors")
-def give_up_store() -> Patch:
+# Folders that were opened once.
+opened: list[ScratchFolder] = []
+
+
+@wrap(ScratchFolder, "open", "other errors")
+def give_up_store(original: Callable[..., None], self: ScratchFolder) -> None:
     """A store that was away is not used again."""
-    opened: list[ScratchFolder] = []
-
-    def open_once(original: Callable[..., None], self: ScratchFolder) -> None:
-        if self in opened:
-            raise FileNotFoundError("the store was away")
-        opened.append(self)
-        original(self)
-
-    return wrap(ScratchFolder, "open", open_once)
+    if self in opened:
+        raise FileNotFoundError("the store was away")
+    opened.append(self)
+    original(self)
 
 
-@detected_by("tests.variants.test_files")
-def fill_disk() -> Patch:
+@wrap(FileVariantStore, "create", "tests.variants.test_files")
+async def fill_disk(original: Callable[..., Any], *words: Any) -> Any:
     """A full disk is not noticed."""
-
-    async def create(original: Callable[..., Any], *words: Any) -> Any:
-        try:
-            return await original(*words)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            return NamedFile(os.path.join(tempfile.mkdtemp(), "output"))
-
-    return wrap(FileVariantStore, "create", create)
+    try:
+        return await original(*words)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return NamedFile(os.path.join(tempfile.mkdtemp(), "output"))
 
 
 # variants in a bucket
 
 
-@detected_by("responses")
-def take_outage_for_miss() -> Patch:
+@wrap(S3VariantStore, "lookup", "responses")
+async def take_outage_for_miss(original: Callable[..., Any], self: S3VariantStore, key: str) -> Any:
     """An outage of the bucket looks like a missing variant."""
-
-    async def lookup(original: Callable[..., Any], self: S3VariantStore, key: str) -> Any:
-        with suppress(UpstreamUnavailable):
-            return await original(self, key)
-
-    return wrap(S3VariantStore, "lookup", lookup)
+    with suppress(UpstreamUnavailable):
+        return await original(self, key)
 
 
-@detected_by("responses")
-def read_range_from_start() -> Patch:
+@wrap(StoredObject, "open_range", "responses")
+def read_range_from_start(original: Callable[..., Any], self: Any, start: int, stop: int) -> Any:
     """A range of a stored object begins at its first byte."""
-
-    def open_range(original: Callable[..., Any], self: Any, start: int, stop: int) -> Any:
-        return original(self, 0, stop - start)
-
-    return wrap(StoredObject, "open_range", open_range)
+    return original(self, 0, stop - start)
 
 
-@detected_by("bucket")
-def upload_with_wrong_key() -> Patch:
+@wrap(S3VariantStore, "commit", "bucket")
+def upload_with_wrong_key(original: Callable[..., Any], self: Any, key: str, *words: Any) -> Any:
     """A variant is uploaded under another key."""
-
-    def commit(original: Callable[..., Any], self: Any, key: str, *words: Any) -> Any:
-        return original(self, key[::-1], *words)
-
-    return wrap(S3VariantStore, "commit", commit)
+    return original(self, key[::-1], *words)
 
 
-@detected_by("tests.variants.test_s3")
-def upload_once() -> Patch:
-    """A failed upload is not repeated."""
-    return s3, "Unavailable", ZeroDivisionError
+constant(
+    "A failed upload is not repeated.",
+    s3,
+    "Unavailable",
+    ZeroDivisionError,
+    "tests.variants.test_s3",
+)
 
 
 # scratch files
 
 
-@detected_by("tests.variants.test_scratch_folder")
-def leave_temporary_folder() -> Patch:
+@wrap(AnonymousFile, "__init__", "tests.variants.test_scratch_folder")
+def leave_temporary_folder(
+    original: Callable[..., None], self: AnonymousFile, *words: Any, **more: Any
+) -> None:
     """A scratch file that TMPDIR refuses is created in another directory."""
-
-    def create(
-        original: Callable[..., None], self: AnonymousFile, *words: Any, **more: Any
-    ) -> None:
-        try:
-            original(self, *words, **more)
-        except OSError:
-            original(self, folder=tempfile.gettempdir())
-
-    return wrap(AnonymousFile, "__init__", create)
+    try:
+        original(self, *words, **more)
+    except OSError:
+        original(self, folder=tempfile.gettempdir())
 
 
 # local sources
 
 
-@detected_by("tests.sources.test_local")
-def probe_each_spelling() -> Patch:
+@wrap(OpenLocalSource, "__init__", "tests.sources.test_local")
+def probe_each_spelling(original: Callable[..., None], self: OpenLocalSource, *words: Any) -> None:
     """Spellings of one local file do not share its probe."""
-
-    def create(original: Callable[..., None], self: OpenLocalSource, *words: Any) -> None:
-        original(self, *words)
-        self.identity = b"%d" % id(self)
-
-    return wrap(OpenLocalSource, "__init__", create)
+    original(self, *words)
+    self.identity = b"%d" % id(self)
 
 
 # https sources
 
 
-@detected_by("tests.sources.test_https")
-def ignore_changed_origin() -> Patch:
+@replace_(OpenHttpsSource, "unchanged", "tests.sources.test_https")
+async def ignore_changed_origin(self: OpenHttpsSource) -> bool:
     """A source that changes at its origin is not noticed."""
-
-    async def unchanged(self: OpenHttpsSource) -> bool:
-        return True
-
-    return OpenHttpsSource, "unchanged", unchanged
+    return True
 
 
-@detected_by("tests.sources.test_https")
-def follow_redirects_anywhere() -> Patch:
+@wrap(OriginClient, "look_up", "tests.sources.test_https")
+def follow_redirects_anywhere(original: Callable[..., Any], self: OriginClient, *words: Any) -> Any:
     """A redirect may lead to a host that is not on the allowlist."""
-
-    def look_up(original: Callable[..., Any], self: OriginClient, *words: Any) -> Any:
-        return original(replace(self, allowlist=("*",)), *words)
-
-    return wrap(OriginClient, "look_up", look_up)
+    return original(replace(self, allowlist=("*",)), *words)
 
 
-@detected_by("tests.sources.test_https")
-def trust_any_range() -> Patch:
+@replace_(RangedSource, "passes_test", "tests.sources.test_https")
+async def trust_any_range(self: RangedSource) -> bool:
     """A source is read in place although its origin limits its ranges."""
-
-    async def passes_test(self: RangedSource) -> bool:
-        return True
-
-    return RangedSource, "passes_test", passes_test
+    return True

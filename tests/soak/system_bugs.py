@@ -21,175 +21,146 @@ from audioproxy.process import prober, spawn
 from audioproxy.process.child import Child, Exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
-from tests.soak.injection import Bugs, Patch, wrap
+from tests.soak.injection import Bugs
 
 BUGS = Bugs()
-detected_by = BUGS.detected_by
+constant, replace_, wrap = BUGS.constant, BUGS.replace, BUGS.wrap
 
 
 # process
 
 
-@detected_by("slots")
-def add_slot() -> Patch:
+@wrap(Slots, "__init__", "slots")
+def add_slot(original: Callable[..., None], self: Slots, clock: Any, n: int, *more: Any) -> None:
     """One more render runs than there are slots."""
-
-    def create(original: Callable[..., None], self: Slots, clock: Any, n: int, *more: Any) -> None:
-        original(self, clock, n + 1, *more)
-
-    return wrap(Slots, "__init__", create)
+    original(self, clock, n + 1, *more)
 
 
-@detected_by("counters")
-def lose_slot() -> Patch:
+# Slots that are never released.
+lost: list[Any] = []
+
+
+@wrap(Slots, "hold", "counters")
+@asynccontextmanager
+async def lose_slot(original: Callable[..., Any], self: Slots) -> AsyncIterator[None]:
     """A slot held for long is never released."""
-    lost = []
-
-    @asynccontextmanager
-    async def hold(original: Callable[..., Any], self: Slots) -> AsyncIterator[None]:
-        holding = original(self)
-        await holding.__aenter__()
-        since = time.monotonic()
-        try:
-            yield
-        finally:
-            if time.monotonic() - since < 4:
-                await holding.__aexit__(None, None, None)
-            else:
-                lost.append(holding)
-
-    return wrap(Slots, "hold", hold)
+    holding = original(self)
+    await holding.__aenter__()
+    since = time.monotonic()
+    try:
+        yield
+    finally:
+        if time.monotonic() - since < 4:
+            await holding.__aexit__(None, None, None)
+        else:
+            lost.append(holding)
 
 
-@detected_by("tests.process.test_child")
-def release_slot_early() -> Patch:
+@wrap(Child, "stop", "tests.process.test_child")
+def release_slot_early(original: Callable[..., None], self: Child) -> None:
     """A slot is released before its child is dead."""
-
-    def stop(original: Callable[..., None], self: Child) -> None:
-        original(self)
-        self.ended(Exit(code=None, signal=SIGTERM))
-
-    return wrap(Child, "stop", stop)
+    original(self)
+    self.ended(Exit(code=None, signal=SIGTERM))
 
 
-@detected_by("other errors")
-def never_kill() -> Patch:
+@replace_(Child, "kill", "other errors")
+def never_kill(self: Any) -> None:
     """No SIGKILL follows SIGTERM."""
-    return Child, "kill", lambda self: None
 
 
-@detected_by("other errors")
-def orphan_children() -> Patch:
+@wrap(Launcher, "launch", "other errors")
+def orphan_children(original: Callable[..., Child], *words: Any, **more: Any) -> Child:
     """Children outlive the service."""
-
-    def launch(original: Callable[..., Child], *words: Any, **more: Any) -> Child:
-        return original(*words, **{**more, "parent_death_signal": False})
-
-    return wrap(Launcher, "launch", launch)
+    return original(*words, **{**more, "parent_death_signal": False})
 
 
-@detected_by("tests.process.test_prober")
-def probe_for_each_request() -> Patch:
+@replace_(SharedCalls, "join", "tests.process.test_prober")
+def probe_for_each_request(self: Any, key: Any, start: Any) -> Any:
     """Each request runs a probe of its own."""
-    return SharedCalls, "join", lambda self, key, start: Deferred.fromCoroutine(start())
+    return Deferred.fromCoroutine(start())
 
 
-@detected_by("tests.media.test_diagnostics")
-def log_query_strings() -> Patch:
+@replace_(diagnostics, "without_secrets", "tests.media.test_diagnostics")
+def log_query_strings(text: Any) -> Any:
     """A diagnostic is quoted with its query string."""
-    return diagnostics, "without_secrets", lambda text: text
+    return text
 
 
-@detected_by("tests.process.test_prober")
-def forget_expensive_probe() -> Patch:
+@wrap(prober, "TTLCache", "tests.process.test_prober")
+def forget_expensive_probe(original: Any, size: Any, _: Any, timer: Any) -> Any:
     """An expensive probe is not remembered."""
-    return wrap(prober, "TTLCache", lambda original, size, _, timer: original(size, 0, timer))
+    return original(size, 0, timer)
 
 
-@detected_by("tests.process.test_spawn_live")
-def lift_limits() -> Patch:
+@replace_(ChildLimits, "prefix", "tests.process.test_spawn_live")
+def lift_limits(self: Any, *words: Any) -> Any:
     """Children have no limits."""
-    return ChildLimits, "prefix", lambda self, *words: []
+    return []
 
 
-@detected_by("tests.process.test_spawn_live")
-def share_process_group() -> Patch:
-    """Children are in the process group of the service."""
-    return spawn, "own_process_group", nullcontext
+constant(
+    "Children are in the process group of the service.",
+    spawn,
+    "own_process_group",
+    nullcontext,
+    "tests.process.test_spawn_live",
+)
 
 
-@detected_by("tests.process.test_spawn_live")
-def signal_child_alone() -> Patch:
+@replace_(os, "killpg", "tests.process.test_spawn_live")
+def signal_child_alone(pid: int, number: int) -> None:
     """A signal does not reach what a child has started."""
-
-    def signal_group(pid: int, number: int) -> None:
-        raise ProcessLookupError
-
-    return os, "killpg", signal_group
+    raise ProcessLookupError
 
 
 # threads and blocking calls
 
 
-@detected_by("tests.concurrency.test_blocking_calls")
-def wait_for_hanging_disk() -> Patch:
+@wrap(BlockingCalls, "run", "tests.concurrency.test_blocking_calls")
+def wait_for_hanging_disk(
+    original: Callable[..., Any], self: Any, work: Any, seconds: float, *more: Any
+) -> Any:
     """Calls to a hanging disk have no timeout."""
-
-    def run(original: Callable[..., Any], self: Any, work: Any, seconds: float, *more: Any) -> Any:
-        return original(self, work, 1000 * seconds, *more)
-
-    return wrap(BlockingCalls, "run", run)
+    return original(self, work, 1000 * seconds, *more)
 
 
-@detected_by("tests.concurrency.test_blocking_calls")
-def call_hanging_disk() -> Patch:
+@replace_(blocking_calls, "BlockingCalls", "tests.concurrency.test_blocking_calls")
+class Forgetful(BlockingCalls):
     """A hanging disk gets more and more calls."""
 
-    class Forgetful(BlockingCalls):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            self.words = words
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.words = words
 
-        async def run(self, *words: Any) -> Any:
-            return await BlockingCalls(*self.words).run(*words)
-
-    return blocking_calls, "BlockingCalls", Forgetful
+    async def run(self, *words: Any) -> Any:
+        return await BlockingCalls(*self.words).run(*words)
 
 
-@detected_by("tests.concurrency.test_blocking_calls")
-def keep_late_file() -> Patch:
+@wrap(BlockingCalls, "run", "tests.concurrency.test_blocking_calls")
+def keep_late_file(original: Any, *words: Any, **_: Any) -> Any:
     """A file opened after the timeout stays behind."""
-    return wrap(BlockingCalls, "run", lambda original, *words, **_: original(*words[:3]))
+    return original(*words[:3])
 
 
-@detected_by("tests.concurrency.test_threads")
-def leave_thread() -> Patch:
+@replace_(threads, "await_uncancelled", "tests.concurrency.test_threads")
+async def leave_thread(running: Deferred[Any]) -> Any:
     """A cancelled call does not wait for its thread."""
-
-    async def impatient(running: Deferred[Any]) -> Any:
-        return await running
-
-    return threads, "await_uncancelled", impatient
+    return await running
 
 
 # log and timers
 
 
-@detected_by("tests.observe.test_log_writer")
-def wait_for_reader_of_log() -> Patch:
+@wrap(LogWriter, "write", "tests.observe.test_log_writer")
+def wait_for_reader_of_log(original: Callable[..., None], self: LogWriter, text: str) -> None:
     """A log line waits for its reader."""
-
-    def write(original: Callable[..., None], self: LogWriter, text: str) -> None:
-        original(self, text)
-        since = time.monotonic()
-        self.drain(1)
-        if time.monotonic() - since >= 1:
-            raise TimeoutError("the reader of the log is slow")
-
-    return wrap(LogWriter, "write", write)
+    original(self, text)
+    since = time.monotonic()
+    self.drain(1)
+    if time.monotonic() - since >= 1:
+        raise TimeoutError("the reader of the log is slow")
 
 
-@detected_by("tests.test_clock_live")
-def follow_wall_clock() -> Patch:
+@replace_(_twisted, "use_monotonic_clock", "tests.test_clock_live")
+def follow_wall_clock(reactor: Any) -> None:
     """Timers follow the wall clock."""
-    return _twisted, "use_monotonic_clock", lambda reactor: None
