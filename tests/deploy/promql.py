@@ -7,6 +7,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def matches(expression: str) -> Iterator[Match]:
             yield Match(name, label, values)
 
 
+@cache
 def exposed() -> dict[str, dict[str, set[str]]]:
     """Return the possible values of each label of each series of the service."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -64,11 +66,13 @@ def exposed() -> dict[str, dict[str, set[str]]]:
     return {name: dict(labels) for name, labels in found.items()}
 
 
+@cache
 def metrics() -> set[str]:
     """Return the names of the metrics, as in their TYPE lines."""
     return set(re.findall(r"^# TYPE (\w+)", exposition(full().registry).decode(), re.MULTILINE))
 
 
+@cache
 def rules(kind: str) -> dict[str, dict[str, Any]]:
     """Return the recording rules or the alerting rules, by their names."""
     groups = yaml.safe_load((PROMETHEUS / "rules.yml").read_text())["groups"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,6 +54,7 @@ def filled(value: Any) -> Any:
     return value
 
 
+@cache
 def services() -> dict[str, dict[str, Any]]:
     """Return the services by their names."""
     found: dict[str, dict[str, Any]] = filled(yaml.safe_load(TEXT)["services"])

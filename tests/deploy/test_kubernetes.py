@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import kubernetes_validate
@@ -37,6 +38,7 @@ SECRETS = {
 Manifest = dict[str, Any]
 
 
+@cache
 def manifests() -> dict[str, list[Manifest]]:
     """Return the documents of each file."""
     return {

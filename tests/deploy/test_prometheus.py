@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run_promtool,
 from tests.observe.test_metrics import FakePool, parse
 
 
+@cache
 def load(name: str) -> Any:
     """Return the parsed content of a file of the folder."""
     return yaml.safe_load((PROMETHEUS / name).read_text())
