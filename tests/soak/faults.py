@@ -103,24 +103,21 @@ class Faults:
         rig = self._rig
         coming = rig.request(rig.b, rig.variant(*LONG_RENDER), kind)
         arriving = Deferred.fromCoroutine(coming)
-        await wait_for(lambda: self._arrives(kind), PATIENCE, 0.01)
+
+        def has_begun() -> bool:
+            records = [record for record in rig.journal.running if record.kind == kind]
+            return not records or any(record.begun for record in records)
+
+        await wait_for(has_begun, PATIENCE, 0.01)
         return [arriving]
 
-    def _arrives(self, kind: str) -> bool:
-        records = [record for record in self._rig.journal.running if record.kind == kind]
-        return not records or any(record.begun for record in records)
-
     async def _start(self) -> None:
-        await self._rig.restarts.acquire()
-        try:
+        async with self._rig.restarts:
             await self._rig.b.start()
-        finally:
-            self._rig.restarts.release()
 
     async def _take_away(self, seconds: float) -> None:
         rig = self._rig
-        await rig.restarts.acquire()
-        try:
+        async with rig.restarts:
             rig.journal.disturbed += 1
             rig.journal.faults["store: moved away"] += 1
             os.rename(rig.store, self._away)
@@ -129,8 +126,6 @@ class Faults:
                 rig.journal.errors.append("the service created a store while the real one was away")
                 shutil.rmtree(rig.store)
             os.rename(self._away, rig.store)
-        finally:
-            rig.restarts.release()
 
     def _clear(self) -> None:
         self._rig.journal.faults["store: cleared"] += 1

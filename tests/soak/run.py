@@ -33,13 +33,11 @@ class Outcome:
     """Result of a run.
 
     :ivar seconds: duration of the load.
-    :ivar peaks: highest numbers of descriptors and encoders seen on node A.
     """
 
     rig: Rig
     seconds: float = 0
     checks: list[Check] = field(default_factory=list)
-    peaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:

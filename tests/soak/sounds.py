@@ -29,7 +29,6 @@ class Sounds:
         :param long: duration of the long source in seconds.
         """
         self.root = root
-        self._attic = attic
         self._numbers = count(1)
         _make(root / TONE, "0.5*sin(440*2*PI*t)|0.4*sin(663*2*PI*t)", 44100, 2)
         _make(root / SPEECH, "0.4*sin(200*2*PI*t)*sin(3*t)+0.05*random(0)", 48000, 5)
