@@ -24,6 +24,7 @@ from tests.support.http import Response
 from tests.support.programs import FFMPEG
 from tests.support.remote import RemoteCase
 from tests.support.service import (
+    PATIENCE,
     Client,
     Process,
     children,
@@ -94,18 +95,16 @@ class Address:
     node_name: str
 
 
+Request = Callable[[Address], Awaitable[object]]
+
+
 class LoopingClient:
     """Client that requests one URL after another until it is stopped.
 
     :ivar answered: number of responses so far.
     """
 
-    def __init__(
-        self,
-        request: Callable[[Address], Awaitable[object]],
-        addresses: Iterable[Address],
-        pause: float,
-    ) -> None:
+    def __init__(self, request: Request, addresses: Iterable[Address], pause: float) -> None:
         """Start to send requests.
 
         :param request: function that requests a URL, and raises an exception if the response is
@@ -117,12 +116,7 @@ class LoopingClient:
         self._failure: Exception | None = None
         self._stopped = Deferred.fromCoroutine(self._run(request, addresses, pause))
 
-    async def _run(
-        self,
-        request: Callable[[Address], Awaitable[object]],
-        addresses: Iterable[Address],
-        pause: float,
-    ) -> None:
+    async def _run(self, request: Request, addresses: Iterable[Address], pause: float) -> None:
         try:
             for address in addresses:
                 if self._stopping:
@@ -288,8 +282,10 @@ class ClusterTests(ClusterCase):
         """
         self.gate, path = self.write_encoder("programs")
         self.patch(os, "environ", {**os.environ, "PATH": path})
-        settings = {"local_root": str(self.root), "max_concurrency": 1, "queue_size": 32}
-        self.nodes = {name: await self.boot(**settings) for name in ("one", "two", "three")}
+        settings = {"local_root": str(self.root), "probe_timeout": PATIENCE, "queue_size": 32}
+        self.nodes = {
+            name: await self.boot(max_concurrency=1, **settings) for name in ("one", "two", "three")
+        }
         self.metrics = [node.metrics_port for node in self.nodes.values()]
         await self.balance({name: node.port for name, node in self.nodes.items()})
         await self.fetch_expected(VARIANT_OPTIONS)
@@ -430,7 +426,7 @@ class NodeLossTests(ClusterCase):
         # breaks off when the node is killed.
         settings = {"AP_SERVE_MODE": "redirect", "AP_LOCAL_ROOT": str(self.root)}
         settings |= {"AP_MAX_CONCURRENCY": "1", "AP_QUEUE_SIZE": "32"}
-        settings |= {"AP_READY_QUEUE_THRESHOLD": "6"}
+        settings |= {"AP_READY_QUEUE_THRESHOLD": "6", "AP_PROBE_TIMEOUT": f"{PATIENCE:.0f}"}
         gates = [self.write_encoder(name, ECHO) for name in names]
         started = [self.twistd(PATH=path, **settings) for _, path in gates]
         for name, process, (gate, _) in zip(names, started, gates, strict=True):
@@ -665,7 +661,7 @@ class ForwardingTests(ScriptedEncoderCase):
 
     async def test_node_timeout(self) -> None:
         """A render that takes too long gives the node's 504, and no other node retries it."""
-        services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
+        services = [self.start(render_timeout=1, probe_timeout=PATIENCE) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)
         for response in await gather(
