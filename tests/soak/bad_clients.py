@@ -6,7 +6,16 @@ from random import Random
 from typing import Any
 
 from tests.soak.good_clients import gather, random_variant
-from tests.soak.lines import ClientConnection, half_closing, leaving, pause, read_to_end, stalling
+from tests.soak.lines import (
+    PATIENCE,
+    ClientConnection,
+    half_closing,
+    leaving,
+    pause,
+    read_to_end,
+    stalling,
+    wait_for,
+)
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
@@ -140,7 +149,7 @@ async def send_body(rig: Rig, chance: Random) -> None:
 
 
 async def send_endless_body(rig: Rig, chance: Random) -> None:
-    """Send a body that does not end; the service has to close the connection within seconds."""
+    """Send a body that does not end; the service has to close the connection."""
     rig.journal.faults["client: endless body"] += 1
     request = random_variant(rig, chance, cold=False)
     length = {b"Content-Length": b"999999999999"}
@@ -149,12 +158,12 @@ async def send_endless_body(rig: Rig, chance: Random) -> None:
     )
 
     async def behave(connection: ClientConnection, record: RequestRecord) -> None:
-        for _ in range(100):
+        def is_closed() -> bool:
             connection.write(b"x" * 16_384)
-            await pause(0.02)
-            if connection.closed is not None:
-                return
-        rig.journal.flag(record, "the service kept reading an endless body")
+            return connection.closed is not None
+
+        if not await wait_for(is_closed, PATIENCE):
+            rig.journal.flag(record, "the service kept reading an endless body")
 
     await rig.request(rig.a, request, "endless body", behave, {"body without end"})
 
