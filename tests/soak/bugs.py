@@ -16,4 +16,4 @@ BUGS = [*request_bugs.BUGS, *storage_bugs.BUGS, *system_bugs.BUGS]
 def inject(name: str) -> None:
     """Put the bug with this name into this process."""
     (bug,) = (bug for bug in BUGS if bug.name == name)
-    MonkeyPatcher(bug.patch()).patch()
+    MonkeyPatcher(bug.patch).patch()

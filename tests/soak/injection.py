@@ -14,13 +14,13 @@ Patch = tuple[Any, str, Any]
 class Bug:
     """One bug.
 
-    :ivar patch: returns the change that makes the bug.
+    :ivar patch: the change that makes the bug.
     :ivar detected_by: names of checks of a soak run. At least one of them has to fail. If a short
         run cannot provoke the bug, this is the test module that has to fail.
     """
 
     name: str
-    patch: Callable[[], Patch]
+    patch: Patch
     detected_by: tuple[str, ...]
 
 
@@ -30,7 +30,7 @@ class Bugs(list[Bug]):
     def constant(self, docstring: str, owner: Any, name: str, value: Any, *checks: str) -> None:
         """Add a bug that gives an attribute another value."""
         title = docstring.removesuffix(".")
-        self.append(Bug(title[0].lower() + title[1:], lambda: (owner, name, value), checks))
+        self.append(Bug(title[0].lower() + title[1:], (owner, name, value), checks))
 
     def replace(self, owner: Any, name: str, *checks: str) -> Callable[[Any], Any]:
         """Return a decorator: the function or the class replaces an attribute."""

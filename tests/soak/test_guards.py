@@ -14,7 +14,7 @@ class BugTests(SynchronousTestCase):
     def test_names(self) -> None:
         """Everything that a bug replaces exists, and no two bugs have the same name."""
         for bug in BUGS:
-            patcher = MonkeyPatcher(bug.patch())
+            patcher = MonkeyPatcher(bug.patch)
             patcher.patch()
             patcher.restore()
         self.assertEqual(len(BUGS), len({bug.name for bug in BUGS}))
