@@ -15,7 +15,7 @@ from tests.support.service import Client, reactor
 
 #: Seconds after which a response is overdue. It may take AP_PROBE_TIMEOUT, AP_RENDER_TIMEOUT in the
 #: queue, and as long again in the render.
-PATIENCE = 60
+PATIENCE = 120
 
 
 async def pause(seconds: float) -> None:

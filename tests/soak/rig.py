@@ -84,7 +84,7 @@ class RunParameters:
         if seconds >= 10:
             return medium
         # Rendering the references of all variants takes longer than such a run.
-        less = replace(medium, clients=4, idle=20, long=20, faults=0)
+        less = replace(medium, clients=4, idle=20, long=20, timeout=45, probe_timeout=20, faults=0)
         return replace(less, short=SHORT[::3], changing=CHANGING_RENDERS[:1])
 
     @property

@@ -21,7 +21,7 @@ from audioproxy.sources.https_origin import OriginClient
 from audioproxy.sources.https_states import RangedSource
 from audioproxy.sources.local import OpenLocalSource
 from audioproxy.variants import s3, stored_file
-from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.files import FileVariantStore, variant_path
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from tests.soak.injection import Bugs
@@ -41,19 +41,20 @@ constant(
 )
 
 
-@wrap(stored_file, "open_variant", "responses")
-def accept_truncated_variant(original: Callable[[str], Any], path: str) -> Any:
+@wrap(FileVariantStore, "lookup", "responses")
+async def accept_truncated_variant(original: Callable[..., Any], store: Any, key: str) -> Any:
     """A truncated variant is read."""
-    found = original(path)
+    found = await original(store, key)
     with suppress(OSError, ValueError):
         if found is None:
-            data = Path(path).read_bytes()
+            root = os.environ["AP_VARIANT_STORE"].removeprefix("file://")
+            data = Path(variant_path(root, key)).read_bytes()
             record = data.rindex(b'{"size"')
             size = json.JSONDecoder().raw_decode(data[record:].decode("latin-1"))[0]["size"]
             with tempfile.NamedTemporaryFile() as whole:
                 whole.write(bytes(size - record) + data)
                 whole.flush()
-                found = original(whole.name)
+                found = stored_file.open_variant(whole.name)
     return found
 
 
