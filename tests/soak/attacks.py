@@ -89,11 +89,14 @@ class Attacks:
 
         A random order could leave one of them out of a short run. In every run, however busy the
         machine is, an encoder of node A is killed and a source is rewritten while it is rendered.
+        A run of 10 seconds or more also damages stored variants.
         """
         while not await self._attack_child(self._rig.a, CHILD_ATTACKS[0], chance):
             await pause(_LINGER)
         while not await self._change(chance):
             await pause(_LINGER)
+        if self._rig.parameters.faults:
+            await self.damage(self._rig, chance)
         for act in cycle(
             [self.attack_child, self.damage, self.attack_child, self.attack_child, self.change]
         ):
