@@ -39,6 +39,8 @@ class ClientConnection(Client):
     :ivar on_success_begun: called when a successful response begins to arrive.
     """
 
+    transport: Any
+
     def __init__(self, method: bytes = b"GET") -> None:
         super().__init__(method)
         self.on_success_begun: Callable[[], object] = lambda: None
@@ -59,9 +61,8 @@ class ClientConnection(Client):
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is closed."""
-        transport: Any = self.transport
         if self.closed is None:
-            transport.write(data)
+            self.transport.write(data)
 
     async def wait(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
         """Wait for a condition or the end of the connection; return False past the deadline."""
@@ -82,21 +83,18 @@ class ClientConnection(Client):
 
     def reset(self) -> None:
         """Abort the connection."""
-        transport: Any = self.transport
         if self.closed is None:
-            transport.abortConnection()
+            self.transport.abortConnection()
 
     def close(self) -> None:
         """Close the connection cleanly."""
-        transport: Any = self.transport
         if self.closed is None:
-            transport.loseConnection()
+            self.transport.loseConnection()
 
     def half_close(self) -> None:
         """Close the sending side, and keep reading."""
-        transport: Any = self.transport
         if self.closed is None:
-            transport.loseWriteConnection()
+            self.transport.loseWriteConnection()
 
     def _check_watches(self) -> None:
         ended = self.closed is not None

@@ -36,7 +36,7 @@ def add_slot(original: Callable[..., None], self: Slots, clock: Any, n: int, *mo
     original(self, clock, n + 1, *more)
 
 
-# Slots that are never released.
+# The slot that is never released.
 lost: list[Any] = []
 
 
@@ -50,7 +50,8 @@ async def lose_slot(original: Callable[..., Any], self: Slots) -> AsyncIterator[
     try:
         yield
     finally:
-        if time.monotonic() - since < 4:
+        # With another slot, a run goes on.
+        if lost or time.monotonic() - since < 4:
             await holding.__aexit__(None, None, None)
         else:
             lost.append(holding)
