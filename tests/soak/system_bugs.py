@@ -36,8 +36,8 @@ def add_slot(original: Callable[..., None], self: Slots, clock: Any, n: int, *mo
     original(self, clock, n + 1, *more)
 
 
-# The slot that is never released.
-lost: list[Any] = []
+# A slot of each pool that is never released.
+lost: dict[Slots, Any] = {}
 
 
 @wrap(Slots, "hold", "counters")
@@ -50,11 +50,11 @@ async def lose_slot(original: Callable[..., Any], self: Slots) -> AsyncIterator[
     try:
         yield
     finally:
-        # With another slot, a run goes on.
-        if lost or time.monotonic() - since < 4:
+        # With its other slots, a run goes on.
+        if self in lost or time.monotonic() - since < 4:
             await holding.__aexit__(None, None, None)
         else:
-            lost.append(holding)
+            lost[self] = holding
 
 
 @wrap(Child, "stop", "tests.process.test_child")
