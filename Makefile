@@ -35,7 +35,7 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers radosgw run demo \
+.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
     check lint format types docs coverage test quick test-deploy test-ceph \
     test-ffmpeg matrix soak guards bench quality wrk fuzz container screenshots clean
 
@@ -52,11 +52,12 @@ demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own 
 
 check: lint types docs coverage test ## run every check that a change has to pass
 
-test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers ## run all tests, in JOBS=4 processes
+test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
 	@rm -f $(DURATIONS)
 	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_READERS=required AUDIOPROXY_SYSTEMD_ANALYZE=required \
+	    AUDIOPROXY_LANGUAGES=required AUDIOPROXY_UTILITIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.support.whole_classes $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
 
@@ -162,6 +163,18 @@ readers:
 	    command -v $$program >/dev/null || tools/system-package $$program || exit; \
 	done
 	@sox --help | grep -q ' mp3 ' || tools/system-package libsox-fmt-mp3
+
+# For tests only: the languages of examples/signing that tests need for nothing else.
+languages:
+	@command -v go >/dev/null || tools/system-package golang-go
+	@command -v javac >/dev/null || tools/system-package default-jdk-headless
+	@command -v php >/dev/null || tools/system-package php-cli
+	@command -v ruby >/dev/null || tools/system-package ruby
+
+# For tests only: an HTTP client, and a file system that can be frozen.
+utilities:
+	@command -v curl >/dev/null || tools/system-package curl
+	@command -v mkfs.ext4 >/dev/null || [ -x /usr/sbin/mkfs.ext4 ] || tools/system-package e2fsprogs
 
 # For tests only: a load balancer. The installed package listens on no port.
 haproxy:

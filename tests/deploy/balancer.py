@@ -33,19 +33,19 @@ NODE = "x-node"
 _CLIENTS, _STATUS = 3, 4
 
 
-def installed(program: str) -> str:
+def installed(program: str, variable: str = "") -> str:
     """Return the path of a program that tests need.
 
+    :param variable: the program's environment variable; ``AUDIOPROXY_HAPROXY`` for haproxy, if
+        omitted. ``make test`` sets the variables of programs that it installs.
     :raises SkipTest: if the program is missing.
-    :raises AssertionError: if the program is missing although its variable, such as
-        ``AUDIOPROXY_HAPROXY``, is "required". ``make test`` sets the variables of programs that it
-        installs.
+    :raises AssertionError: if the program is missing although its variable is "required".
     """
     # Distributions install servers in folders that only root has on the PATH.
     places = f"{PROJECT}/build/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin"
     found = shutil.which(program, path=places)
     if found is None:
-        variable = f"AUDIOPROXY_{program.upper().replace('-', '_')}"
+        variable = variable or f"AUDIOPROXY_{program.upper().replace('-', '_')}"
         reason = f"there is no {program} on this machine"
         raise AssertionError(reason) if os.environ.get(variable) == "required" else SkipTest(reason)
     return found

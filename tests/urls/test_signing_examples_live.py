@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
+from tests.deploy.balancer import installed
 from tests.support.service import PATIENCE, PROJECT
 from tests.test_vectors import SIGNATURES
 
@@ -90,9 +90,8 @@ class ExampleTests(SynchronousTestCase):
         """Run one example with all vectors and with input that it must refuse."""
         example = EXAMPLES[language]
         for command in (example.command, example.build, example.needs):
-            program = command.partition(" ")[0]
-            if program and shutil.which(program) is None:
-                raise SkipTest(f"there is no {program} on this machine")
+            if program := command.partition(" ")[0]:
+                installed(program, "AUDIOPROXY_LANGUAGES")
         self.out = Path(self.mktemp()).resolve()
         self.out.mkdir(parents=True)
         shown = self.run_one(example.command, KEY, SALT, [PAIRS[0]["signed"][0]["path"]])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
-
-from twisted.trial.unittest import SkipTest
 
 from audioproxy import urls
 from audioproxy.urls import NotFound, Signer, Variant, local
 from tests.browser.node import program
+from tests.deploy.balancer import installed
 from tests.support.http import KEY, SALT
 from tests.support.service import PATIENCE, Process, ServiceCase, fetch, reactor, short_flac
 
@@ -103,9 +101,7 @@ class BuilderTests(ServiceCase):
         module = ("--input-type=module", "--eval", CLIENT)
         answer = await self.output(program("node"), *module, str(asked))
         self.assertEqual([parsed, [200] * len(NAMES)], json.loads(answer))
-        curl = shutil.which("curl")
-        if curl is None:
-            raise SkipTest("curl is not installed; only the test client and fetch() were tested")
+        curl = installed("curl", "AUDIOPROXY_UTILITIES")
         each = ("--silent", "--head", "--output", os.devnull, "--write-out", "%{http_code}\n")
         words = [word for url in built for word in (*each, url, "--next")]
         statuses = (await self.output(curl, *words[:-1])).splitlines()

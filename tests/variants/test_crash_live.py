@@ -18,7 +18,7 @@ from unittest import skipUnless
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import engine as engine_module
 from audioproxy.concurrency.blocking_calls import BlockingCalls
@@ -31,6 +31,7 @@ from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.scratch_folder import ScratchFolder
+from tests.deploy.balancer import installed
 from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     SLOTS_HELD,
@@ -480,15 +481,12 @@ class HungDiskTests(ScriptedEncoderCase):
     def mount_freezable_store(self) -> Callable[[str], None]:
         """Put the store on its own ext4 file system; return a function that freezes and thaws it.
 
-        :raises SkipTest: if the file system cannot be created or mounted.
+        :raises SkipTest: if mkfs.ext4 is missing, or file systems cannot be mounted here.
         """
         image = self.root.with_name("image")
         with open(image, "wb") as file:
             file.truncate(16_000_000)
-        try:
-            run("mkfs.ext4", "-q", "-F", str(image))
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SkipTest(f"An ext4 file system cannot be created here: {error}") from error
+        run(installed("mkfs.ext4", "AUDIOPROXY_UTILITIES"), "-q", "-F", str(image))
         mount(self, "-o", "loop", str(image), str(self.store))
         # This shell thaws the disk if the test process dies.
         thaw = f"read line; fsfreeze --unfreeze {shlex.quote(str(self.store))} 2>&1"
