@@ -11,6 +11,8 @@ SECONDS ?= 120
 SEED ?= 1
 # Rounds of `make bench`: measurements of each side of a comparison.
 ROUNDS ?= 5
+# Release of Debian or Ubuntu for `make ci-root`.
+SUITE ?= trixie
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_MODULES := tests/browser/node_modules
@@ -36,7 +38,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz soak,! -path 'tests/$(folder)/*')))
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
-    check lint format types docs coverage test quick test-deploy test-ceph \
+    check ci-root lint format types docs coverage test quick test-deploy test-ceph \
     test-ffmpeg matrix soak guards bench quality wrk fuzz container screenshots clean
 
 help: ## list all targets
@@ -51,6 +53,9 @@ demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own 
 	@$(BIN)/python -m examples.player
 
 check: lint types docs coverage test ## run every check that a change has to pass
+
+ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
+	@tools/ci-root $(SUITE)
 
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
 	@rm -f $(DURATIONS)
