@@ -115,7 +115,7 @@ docs: dev build/site/index.html ## build the documentation as a site: build/site
 build/site/index.html: $(shell find docs tools/site tools/mkdocs.yml tools/site_hooks.py -type f) | dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
-coverage: dev ## run the tests of grammar and media, and require full branch coverage of both
+coverage: system-ffmpeg dev ## run the tests of grammar and media, and require full branch coverage of both
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
 
