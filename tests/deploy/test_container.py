@@ -104,6 +104,14 @@ class ImageTests(SynchronousTestCase):
         self.assertNotRegex(installed, r"\bpip\b|venv|\bgcc\b|-dev\b")
         self.assertRegex(stages()[0][-1][1], r"pip uninstall --yes --quiet setuptools pip$")
 
+    def test_base(self) -> None:
+        """The base image is the Debian that the README and `make ci-root` name first."""
+        (base,) = re.findall(r"^debian:([a-z]+)-slim$", defaults()["BASE"])
+        self.assertIn(f"\nSUITE ?= {base}\n", (PROJECT / "Makefile").read_text())
+        first = re.search(r"Debian (\d+)", (PROJECT / "README.md").read_text())
+        assert first is not None
+        self.assertTrue(defaults()["FFMPEG"].partition("+deb")[2].startswith(f"{first[1]}u"))
+
     def test_ffmpeg_is_pinned(self) -> None:
         """Images that are built at different times have the same version of ffmpeg (D44)."""
         self.assertRegex(defaults()["FFMPEG"], r"^\d+:[\d.]+-\d[\w.+~]*$")
