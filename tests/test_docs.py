@@ -230,6 +230,17 @@ class ExampleTests(SynchronousTestCase):
                 path = parse_url(url)
                 self.assertTrue(verify(bytes(32), b"\x01", path.signed, path.signature), url)
 
+    def test_targets(self) -> None:
+        """Every target of make that a page names is in the Makefile."""
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        texts = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "NEWS.md")]
+        for text in (*texts, README, *PAGES.values()):
+            prose = re.sub(r"\s+", " ", text)
+            self.assertEqual(set(), set(re.findall(r"`(?:\S+ )?make ([a-z-]+)", prose)) - targets)
+            commands = "\n".join(code(text, "(?:sh)?"))
+            called = re.findall(r"^(?:\S+=\S+ )*make ([a-z-]+)", commands, re.MULTILINE)
+            self.assertEqual(set(), set(called) - targets)
+
     def test_embedding(self) -> None:
         """The embedding page shows the program `examples/embed.py`."""
         shown = code(PAGES["embedding"], "python")[0]
