@@ -178,6 +178,8 @@ languages:
 	@command -v javac >/dev/null || tools/system-package default-jdk-headless
 	@command -v php >/dev/null || tools/system-package php-cli
 	@command -v ruby >/dev/null || tools/system-package ruby
+	@# Go compiles its own library for the first program.
+	@[ -d build/go ] || (cd examples/signing && GOCACHE=$(CURDIR)/build/go go build -o /dev/null sign.go)
 
 # For tests only: an HTTP client, and a file system that can be frozen.
 utilities:

@@ -74,8 +74,14 @@ class ExampleTests(SynchronousTestCase):
         self, command: str, key: str, salt: str, paths: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in the folder of the examples."""
-        # Go needs a home for its build cache, and node looks up its home.
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.out), "LC_ALL": "C.UTF-8"}
+        environ = {
+            "PATH": os.environ["PATH"],
+            # node looks up its home.
+            "HOME": str(self.out),
+            "LC_ALL": "C.UTF-8",
+            # With the library of Go, which `make test` has compiled.
+            "GOCACHE": str(PROJECT / "build/go"),
+        }
         return subprocess.run(
             [word.format(out=self.out) for word in command.split()] + list(paths),
             cwd=FOLDER,
