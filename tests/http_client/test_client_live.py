@@ -8,15 +8,13 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.http_client.client import HttpClient
-from audioproxy.http_client.errors import TransportError
 from tests.support.consumers import FakeConsumer
 from tests.support.service import PATIENCE, TEST_PATIENCE
 from tests.support.wire import reply
@@ -25,11 +23,6 @@ reactor: Any = _reactor
 
 
 OK, LENGTH = b"200 OK", b"Content-Length: 5\r\n"
-
-
-def redirect(location: bytes) -> bytes:
-    """Return a redirect."""
-    return b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n" % location
 
 
 class ServerProtocol(Protocol):
@@ -70,39 +63,12 @@ class RealTests(TestCase):
         self.client = HttpClient(reactor, platformTrust())
         self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
 
-    async def test_used_again_and_closed(self) -> None:
-        """One TCP connection serves two requests and closes with the client; then none opens."""
-        for _ in range(2):
-            response = await self.client.request("GET", self.url, {})
-            self.assertEqual(await response.read(5), b"hello")
-        self.assertEqual(len(self.connections), 1)
-        await self.client.close()
-        self.assertIsInstance(await self.connections[0].ended, ConnectionDone)
-        await self.port.stopListening()
-        self.client.open()
-        with self.assertRaises(TransportError):
-            await self.client.request("GET", self.url, {})
-
-    async def test_given_up(self) -> None:
-        """Cancelling a request, or discarding a long response, closes its connection at once."""
-        self.answer = b"HTTP/1.1 200 OK\r\n"
-        fetching = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
-        while not self.connections:
-            await reactor_iteration()
-        fetching.cancel()
-        with self.assertRaises(CancelledError):
-            await fetching
-        await self.connections[0].ended
-        self.answer = reply(200, length=10**9) + b"x" * 1000
-        (await self.client.request("GET", self.url, {})).discard()
-        await self.connections[1].ended
-
     async def test_strays(self) -> None:
         """Bytes that no request asked for are never taken for the response to another request.
 
         They come after a response without a body, or behind the body of another one.
         """
-        stray = redirect(b"https://elsewhere.test/")
+        stray = reply(302, headers={"Location": "https://elsewhere.test/"})
         for head, asked in ((b"204 No Content", b""), (b"304 Not Modified", b""), (OK, b"hello")):
             for delay in (0, 0.001, 0.02):
                 self.answer = b"HTTP/1.1 %b\r\n%b\r\n" % (head, LENGTH if asked else b"") + asked

@@ -46,13 +46,6 @@ class PauseTests(SynchronousTestCase):
         self.connection.resumeProducing()
         self.assertEqual("producing", self.transport.producerState)
 
-    def test_outside(self) -> None:
-        """A client may pause and resume at any other time."""
-        self.connection.pauseProducing()
-        self.assertEqual("paused", self.transport.producerState)
-        self.connection.resumeProducing()
-        self.assertEqual("producing", self.transport.producerState)
-
     def test_data_after_a_pause(self) -> None:
         """A resume counts for all pauses before it: TLS passes on what it has read, also paused.
 
