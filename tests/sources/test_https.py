@@ -232,10 +232,10 @@ class OpenTests(OriginCase):
     def test_statuses(self) -> None:
         """Each error status is the same refusal with and without a range."""
         for kind, statuses in (
-            (NotFound, "401 402 403 404 405 406 409 410 411 412 414 418 421 451 499"),
-            (UpstreamUnavailable, "408 425 429 500 502 503 504 507 511 599"),
+            (NotFound, (401, 403, 404, 409, 410, 499)),
+            (UpstreamUnavailable, (408, 425, 429, 500, 503, 599)),
         ):
-            for status in map(int, statuses.split()):
+            for status in statuses:
                 self.refused(kind, reply(status))
                 self.refused(kind, reply(416), reply(status))
         for status, kind in ((400, NotFound), (501, UpstreamUnavailable)):
@@ -319,12 +319,10 @@ class RedirectTests(OriginCase):
     def test_invalid_locations(self) -> None:
         """A redirect without Location, or to anything but a valid https URL, is a 404 (D48)."""
         for place in (
-            *"http://origin.test/ HTTP://origin.test/ ftp://origin.test/ file:///etc/passwd".split(),
-            *"file:/etc/passwd concat:/etc/passwd data:audio/wav,x javascript:alert(1)".split(),
-            *"s3://bucket/key s3:/etc/passwd local://a pipe:0 tcp://origin.test:80".split(),
-            *"https://me@origin.test/ https://me:secret@origin.test/ https://[::1/".split(),
-            *"https://origin.test:99999/ https://origin.test:x/ https://a..test/".split(),
-            *"https://\xe9.test/ https://%6frigin.test/ https://:443/".split(),
+            *"http://origin.test/ HTTP://origin.test/ file:///etc/passwd concat:/a local://a".split(),
+            *"s3://bucket/key tcp://origin.test:80 https://me:secret@origin.test/".split(),
+            *"https://[::1/ https://origin.test:99999/ https://origin.test:x/".split(),
+            *"https://a..test/ https://\xe9.test/ https://%6frigin.test/ https://:443/".split(),
             *("https://a b.test/", "/" + "x" * 2048),
         ):
             self.refused(NotFound, redirect(place))
@@ -368,21 +366,16 @@ class OriginStateTests(OriginCase):
             ((7, 'W/"a"', ""), (7, '"a"', ""), True),
             ((7, '"a"', ""), (7, 'W/"a-gzip"', ""), True),
             ((7, '"a;br"', ""), (7, '"a"', ""), True),
-            ((7, '"a-gzip"', ""), (7, '"b-gzip"', ""), False),
             ((7, "a", "x"), (7, "b", "x"), True),
             ((7, "a", "x"), (7, "a", "y"), True),
-            ((7, "a", "x"), (7, "", "x"), True),
-            ((7, "a", "x"), (None, "a", ""), True),
             ((None, "a", ""), (7, "a", ""), True),
+            ((7, "a", "x"), (None, "a", ""), True),
+            ((7, "", "x"), (7, "a", ""), None),
             ((7, "", ""), (7, "", ""), True),
-            ((7, "", ""), (7, "a", "x"), True),
             ((None, "", ""), (None, "", ""), True),
             ((7, "a", "x"), (8, "a", "x"), False),
-            ((7, "", ""), (8, "", ""), False),
             ((7, "a", "x"), (7, "b", "y"), False),
-            ((7, "a", ""), (7, "b", "x"), False),
             ((7, "a", ""), (7, "", "x"), None),
-            ((7, "", "x"), (7, "a", "y"), False),
             ((7, "a", "x"), (7, "", ""), None),
             ((7, "a", ""), (7, "b", ""), False),
             ((7, "", "x"), (7, "", "y"), False),
@@ -556,20 +549,8 @@ class InputTests(OriginCase):
             else:
                 self.assertEqual(local_input(), self.successResultOf(looking))
 
-    def test_look_that_is_cancelled(self) -> None:
-        """If the look is cancelled, so is the test."""
-
-        async def look_forever(opened: Input) -> None:
-            await Deferred()
-
-        looking = self.begin(self.opened(FIRST).inspect(self.deadline(60), look_forever))
-        looking.cancel()
-        self.exactly(looking, CancelledError)
-        self.network.run()
-        self.assertTrue(self.peer.closed)
-
     def test_dying_look_that_is_cancelled(self) -> None:
-        """A look that nobody waits for is not repeated, whatever the test says meanwhile.
+        """A look that nobody waits for is not repeated, and ends its test.
 
         Its child takes time to die, so the test may fail before or after the cancellation.
         """
@@ -593,6 +574,7 @@ class InputTests(OriginCase):
             self.exactly(looking, CancelledError)
             self.network.run()
             self.assertEqual(1, len(deaths))
+            self.assertTrue(self.peer.closed or rejected_first)
             self.assertEqual([], [each for each in self.recorded_requests if "bytes" not in each])
 
     def test_look_after_close(self) -> None:
@@ -722,17 +704,11 @@ class CopyTests(OriginCase):
             for _ in range(2):
                 self.close_last()
 
-    def test_until_close(self) -> None:
-        """A body of unknown length that ends with the connection, without TLS, is a 502 (D48)."""
-        found = self.opened(cut(reply_without_length(200, b"0123456789", TAGGED)))
-        self.exactly(self.see(found), UpstreamUnavailable)
-        self.exactly(self.fetch(found), UpstreamUnavailable)
-        self.assertEqual(1, len(self.recorded_requests))
-
     def test_refusals(self) -> None:
         """If the response is an error, has no source or is cut, the copy fails and is removed.
 
-        That is a 502 for a body that is truncated or has another length than announced.
+        That is a 502 for a body that is truncated or has another length than announced, and for one
+        of unknown length that ends with the connection, without TLS (D48).
         """
         unknown = reply(206, b"x")
         for kind, responses in (
@@ -744,9 +720,12 @@ class CopyTests(OriginCase):
             (UpstreamUnavailable, (cut(reply(200, b"01234", TAGGED, length=10)),)),
             (UpstreamUnavailable, (cut(reply_without_length(200, chunk(b"01234"), CHUNKED)),)),
             (UpstreamUnavailable, (cut(reply_without_length(200, b"8\r\n01234", CHUNKED)),)),
+            (UpstreamUnavailable, (cut(reply_without_length(200, b"01234", TAGGED)),)),
         ):
             found = self.opened(responses[0])
-            self.exactly(self.fetch(found, *responses[1:]), kind)
+            for begin in (self.see, self.fetch):
+                self.exactly(begin(found, *responses[1:]), kind)
+                responses = ()
             self.assertEqual(({}, 0), (dict(found.descriptors), self.copies))
 
     def test_too_much(self) -> None:
@@ -781,14 +760,21 @@ class CopyTests(OriginCase):
             self.space.create_error = self.thread_error = None
 
     def test_copy_that_nobody_awaits(self) -> None:
-        """A copy that ends when all who waited for it are gone is removed with its source."""
-        for closed_first in (False, True):
-            fetching = self.fetch(self.opened(COMING))
+        """A copy that ends when all who waited for it are gone is removed with its source.
+
+        If its source is closed first, it is aborted before or during the body.
+        """
+        for first, closed_first in ((COMING, False), (COMING, True), (reply(206, b"x"), True)):
+            fetching = self.fetch(self.opened(first))
+            self.assertNoResult(fetching)
             fetching.cancel()
             self.exactly(fetching, CancelledError)
             if closed_first:
                 self.close_last()
-            self.respond(b"0123456")
+                self.network.run()
+                self.assertTrue(self.peer.closed)
+            else:
+                self.respond(b"0123456")
             self.close_last()
             self.assertEqual(0, self.copies)
 
@@ -819,7 +805,10 @@ class ReadTests(OriginCase):
             self.assertEqual(asked, self.recorded_requests)
 
     def test_both_ends(self) -> None:
-        """The start is read with the first request, the end with one more, when it is needed."""
+        """The start is read with the first request, the end with one more, when it is needed.
+
+        Bytes of the start that did not arrive are requested again.
+        """
         found = self.opened(FIRST)
 
         def read(offset: int, count: int) -> None:
@@ -836,14 +825,11 @@ class ReadTests(OriginCase):
         self.assertEqual(["GET /a/b?c bytes=134464-199999"], self.recorded_requests[1:])
         self.network.scripts.append(ranged(65_000, 65_999))
         read(65_000, 1000)
-
-    def test_start_that_fails(self) -> None:
-        """Bytes of the start that did not arrive are requested when they are needed."""
         found = self.opened(FIRST[:-1])
         self.peer.reset()
         self.network.run()
         self.network.scripts.append(ranged(0, 8))
-        self.assertEqual(LONG[:9], self.result_of(found.read(0, 9)))
+        read(0, 9)
 
     def test_errors(self) -> None:
         """An error status, or a body that is cut off, is a failed source."""
@@ -905,7 +891,7 @@ class ReadTests(OriginCase):
 
 
 class DeadlineTests(OriginCase):
-    """Deadlines of requests to the origin."""
+    """Deadlines and cancellation of requests to the origin."""
 
     def test_body(self) -> None:
         """A render that waits for a copy ends with TimeoutError when the given time is over."""
@@ -964,10 +950,6 @@ class DeadlineTests(OriginCase):
         self.assertEqual(["/a/b?c", "/0", "/1"], paths)
         self.assertTrue(self.peer.closed)
 
-
-class CancelledTests(OriginCase):
-    """Cancelled lookups and copies."""
-
     def test_cancelled_open(self) -> None:
         """A cancelled lookup aborts its request."""
         asking = self.begin(self.origins.open(SOURCE))
@@ -975,15 +957,3 @@ class CancelledTests(OriginCase):
         self.network.run()
         self.exactly(asking, CancelledError)
         self.assertTrue(self.peer.closed)
-
-    def test_fetching(self) -> None:
-        """When a source is closed, its copy is aborted, before or during the body, and removed."""
-        for first in (reply(206, b"x"), COMING):
-            fetching = self.fetch(self.opened(first))
-            self.assertNoResult(fetching)
-            fetching.cancel()
-            self.exactly(fetching, CancelledError)
-            self.close_last()
-            self.network.run()
-            self.assertTrue(self.peer.closed)
-            self.assertEqual(0, self.copies)

@@ -18,7 +18,6 @@ from twisted.internet.error import CannotListenError
 from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import Config
-from audioproxy.engine import BootError
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
 from tests.support.origins import (
@@ -31,12 +30,9 @@ from tests.support.servers import Server
 from tests.support.service import (
     PATIENCE,
     ServiceCase,
-    counter_increases,
     fetch,
     generate_audio,
-    make_service,
     reactor,
-    scrape,
     send,
     short_flac,
     signed,
@@ -127,8 +123,6 @@ class HttpsCase(ServiceCase):
         return [path.name for path in files if ".scratch" not in path.parts]
 
 
-#: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
-#: ffprobe can determine the size of the source. Without the size, ffprobe reports fewer fields.
 #: Behaviors of origins: the source file that is most affected, and how it is served.
 #: tests.sources.test_https has the first responses after which a source is downloaded.
 BEHAVIORS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -171,7 +165,7 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual(local.body, remote.body, row)
 
     async def test_requests(self) -> None:
-        """Ten concurrent requests share one render, and few requests to the origin.
+        """Ten concurrent requests share few requests to the origin.
 
         A small source is read with its first request.
         """
@@ -182,12 +176,8 @@ class SameAudioTests(HttpsCase):
             ("large.flac", "60", [start, test, probe, render, end]),
         ):
             url = self.origin.put(f"/{name}", sound(name, length))
-            before = await scrape(service.metrics_port)
             responses = await self.fetch_all(service.port, [self.path(url, "f:opus")] * 10)
-            self.assertEqual(1, len({response.body for response in responses}))
             self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
-            counted = counter_increases(before, await scrape(service.metrics_port))
-            self.assertEqual(1, counted['renders_total{format="opus",outcome="success"}'])
             requests = self.origin.requests_for(f"/{name}")
             expected = sorted(f"bytes={each}" for each in ranges)
             self.assertEqual(expected, sorted(each.headers["range"] for each in requests))
@@ -223,13 +213,6 @@ class TrustTests(HttpsCase):
             self.assertEqual((200, True), (response.status, response.complete), path)
         hosts = {request.headers["host"].rpartition(":")[0] for request in ip_origin.requests}
         self.assertEqual({"127.0.0.1", *["[::1]"] * (len(urls) - 2)}, hosts)
-
-    def test_unusable(self) -> None:
-        """An SSL_CERT_FILE that cannot be used fails the boot with an error that names it."""
-        empty = self.add("empty.pem", b"")
-        self.trust(empty)
-        error = self.assertRaises(BootError, make_service, self.config(), reactor)
-        self.assertRegex(str(error), r"\ASSL_CERT_FILE: ")
 
 
 class RefusalTests(HttpsCase):
@@ -270,45 +253,32 @@ server.serve_forever()
 
 
 class RealServerTests(HttpsCase):
-    """File servers of other projects, each in a separate process"""
+    """File server of another project, in a process of its own"""
 
     async def test_sources(self) -> None:
-        """Sources on file servers of other projects work like local files.
-
-        Twisted's static file server has ranges, but no ETag. Python's http.server speaks HTTP/1.0,
-        without ranges and ETag.
-        """
+        """Sources on Python's http.server, without ranges and ETag, work like local files."""
         name = "a b%20c;d.m4a"
         self.add(name, sound("last.m4a", "20"))
         # A date that is as recent as the response is no validator.
         os.utime(self.root / name, (10**9, 10**9))
-        self.add("text.mp3", b"No sound, but words." * 500)
         service = self.start(variant_store=None)
         keys = certificate("localhost")
-        listen = f"ssl:0:interface=127.0.0.1:privateKey={keys.key}:certKey={keys.chain}"
-        for number, command in enumerate(
-            (
-                ("-m", "twisted", "web", "--path", ".", "--listen", listen),
-                ("-c", HTTP_SERVER, str(keys.chain), str(keys.key)),
-            )
-        ):
-            environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
-            # Run the server in the folder that it serves.
-            words = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.root), sys.executable, *command]
-            server = Server(words, environ, self.store.parent / f"server-{number}.log")
-            self.addCleanup(server.kill)
-            found = await until(
-                lambda server=server: _STARTED.findall(server.output_tail), "the server to start"
-            )
-            base = f"https://localhost:{found[0]}"
-            for options in ("f:wav", "info"):
-                path = self.path(f"{base}/{quote(name)}", options)
-                paths = signed(f"/{options}/plain/local://{quote(name)}"), path
-                local, remote = await self.fetch_all(service.port, paths)
-                self.assertEqual((200, True), (remote.status, remote.complete), remote.body)
-                self.assertEqual(local.body, remote.body, options)
-            same = await fetch(service.port, path, if_none_match=remote["etag"] or b"")
-            self.assertEqual(304, same.status)
-            for missing, status in (("/none", 404), ("/", 415), ("/text.mp3", 415)):
-                response = await fetch(service.port, self.path(base + missing))
-                self.assertEqual(status, response.status, missing)
+        # Run the server in the folder that it serves.
+        words = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.root), sys.executable, "-c"]
+        words += [HTTP_SERVER, str(keys.chain), str(keys.key)]
+        environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+        server = Server(words, environ, self.store.parent / "server.log")
+        self.addCleanup(server.kill)
+        found = await until(lambda: _STARTED.findall(server.output_tail), "the server to start")
+        base = f"https://localhost:{found[0]}"
+        for options in ("f:wav", "info"):
+            path = self.path(f"{base}/{quote(name)}", options)
+            paths = signed(f"/{options}/plain/local://{quote(name)}"), path
+            local, remote = await self.fetch_all(service.port, paths)
+            self.assertEqual((200, True), (remote.status, remote.complete), remote.body)
+            self.assertEqual(local.body, remote.body, options)
+        same = await fetch(service.port, path, if_none_match=remote["etag"] or b"")
+        self.assertEqual(304, same.status)
+        for missing, status in (("/none", 404), ("/", 415)):
+            response = await fetch(service.port, self.path(base + missing))
+            self.assertEqual(status, response.status, missing)

@@ -19,7 +19,6 @@ from tests.sources.test_https_live import (
 )
 from tests.sources.test_local_attacks_live import (
     fetch_limited,
-    has_audio_of,
     header_names,
     inside,
     local_path,
@@ -29,7 +28,6 @@ from tests.support.attacks import (
     Recorder,
     concat_script,
     decode_playlist,
-    decode_unguarded,
     manifest,
     playlist,
 )
@@ -47,9 +45,6 @@ from tests.support.service import children, fetch, until
 #: Protocol whitelist of the service for remote sources. On its own, this option does not prevent
 #: attacks with redirects, certificates or playlists of https URLs.
 PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
-
-#: Statuses of redirects.
-REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class OriginCase(HttpsCase):
@@ -89,10 +84,10 @@ class OriginCase(HttpsCase):
         """Request all URLs."""
         return await fetch_limited(self.port, [self.path(url, options) for url in urls])
 
-    async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
+    async def assert_followed(self, urls: Iterable[str], origin: Origin) -> None:
         """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
         for url in urls:
-            self.assertTrue(await decode_playlist(url, *PROTOCOLS, *words), url)
+            self.assertTrue(await decode_playlist(url, *PROTOCOLS), url)
             self.assertTrue(origin.requests, url)
             origin.connections.clear()
 
@@ -117,42 +112,10 @@ class OriginCase(HttpsCase):
 class RedirectTests(OriginCase):
     """Origins that redirect."""
 
-    async def test_to_cleartext(self) -> None:
-        """Any redirect to cleartext, at any hop, gives 404.
-
-        (Format and encoding options, 5; D48)
-        """
-        await self.assert_refused(self.cleartext_url, self.cleartext)
-
-    async def test_to_another_host(self) -> None:
-        """A redirect to a host that is not allowed gives 404, at any hop (Source allowlist)."""
-        # The first one leads through a host that is not allowed, and back.
-        back = self.foreign.put("/back", Redirect(self.good_url), host="127.0.0.1")
-        await self.assert_refused(
-            self.foreign_url,
-            self.foreign,
-            back,
-            self.foreign_url.removeprefix("https:"),
-            self.foreign_url.replace("https", "HTTPS"),
-        )
-
-    async def assert_refused(self, target: str, origin: Origin, *others: str) -> None:
-        """Assert that redirects to a target give 404, though a plain ffmpeg follows them."""
-        urls = [
-            *(self.origin.put(f"/{code}", Redirect(target, code)) for code in REDIRECTS),
-            *(self.origin.put(f"/to-{n}", Redirect(each)) for n, each in enumerate(others)),
-            self.origin.put_chain("/chain", 4, target),
-        ]
-        await self.assert_followed(urls[:1], origin)
-        await self.start_service()
-        await self.assert_statuses(urls, 404, kinds=("f:wav",))
-        await self.assert_statuses(urls[:1], 404, kinds=("info",))
-        self.assert_no_connections()
-
     async def test_redirect_after_the_check(self) -> None:
-        """A redirect that only later requests get is not followed (D41).
+        """A redirect that only ffprobe gets is not followed, and gives 415 (D41).
 
-        If only ffprobe gets it, the response is a 415. (Format and encoding options, 5)
+        (Format and encoding options, 5)
         """
         sound, probe_only = File(inside()), []
         targets = {
@@ -165,24 +128,10 @@ class RedirectTests(OriginCase):
             probe_only.append(self.origin.put(f"/{number}", behavior))
             await self.assert_followed(probe_only[-1:], origin)
         await self.start_service()
-        peaks = await self.get(self.good_url, "f:peaks")
-        for options, good, target_url in (
-            ("f:wav", self.expected, self.cleartext_url),
-            ("info", self.expected_info, self.foreign_url),
-            ("f:peaks", peaks, self.foreign_url),
-        ):
+        for options in ("f:wav", "info", "f:peaks"):
             before = len(self.origin.requests_for("/good.wav"))
             await self.assert_statuses(probe_only, 415, kinds=(options,))
             self.assertEqual(before, len(self.origin.requests_for("/good.wav")))
-            # It is not fixed which request of the service gets the redirect. If no request gets it,
-            # the response is a 200 from the good source.
-            urls = [
-                self.origin.put(f"/late-{n}", BehaviorSequence(*[sound] * n, Redirect(target_url)))
-                for n in (1, 2)
-            ]
-            for url, response in zip(urls, await self.get_all(urls, options), strict=True):
-                is_refused = response.status in (404, 415, 500, 502)
-                self.assertTrue(is_refused or has_audio_of(response, options, good), url)
         self.assert_no_connections()
 
 
@@ -227,14 +176,6 @@ class CertificateTests(OriginCase):
             self.assertTrue(first.requests and others)
             self.assertEqual([[]] * len(others), [each.requests for each in others])
 
-    async def test_system_store(self) -> None:
-        """Without SSL_CERT_FILE, the service does not trust a private authority (D42)."""
-        await self.assert_followed([self.good_url], self.origin)
-        self.patch(os, "environ", {k: v for k, v in os.environ.items() if k != "SSL_CERT_FILE"})
-        self.port = self.start().port
-        await self.assert_statuses([self.good_url], 502)
-        self.assertEqual([], self.origin.requests)
-
 
 class PlaylistTests(OriginCase):
     """Origins that serve playlists of other files."""
@@ -243,14 +184,10 @@ class PlaylistTests(OriginCase):
         """HLS, DASH and concat from an origin give 415, and no further URL is requested (D43)."""
         foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
         movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
-        bare = self.cleartext.put("/secret.mp3", secret("mp3"))
         playlists = {
             "/hls.mp3": playlist(foreign),
-            "/hls.m3u8": playlist(foreign),
             "/dash.mp3": manifest(movie),
-            "/dash.mpd": manifest(movie),
-            "/bare.mp3": playlist(bare),
-            "/relative.mp3": playlist("next.mp3"),
+            "/relative.m3u8": playlist("next.mp3"),
             "/script.mp3": concat_script("next.wav"),
         }
         kind = "Content-Type: application/vnd.apple.mpegurl"
@@ -260,10 +197,8 @@ class PlaylistTests(OriginCase):
         ]
         self.origin.put("/next.mp3", secret("mp3"))
         self.origin.put("/next.wav", secret("wav"))
-        await self.assert_followed(urls[:4], self.foreign)
-        # The service adds http to its whitelist only for a development endpoint without TLS.
-        await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
-        for url in urls[5:]:
+        await self.assert_followed(urls[:2], self.foreign)
+        for url in urls[2:]:
             self.assertTrue(await decode_playlist(url, *PROTOCOLS), url)
         await self.start_service()
         await self.assert_statuses(urls, 415)
@@ -284,11 +219,9 @@ class NameTests(OriginCase):
         marks = '|"<>^`{}\\'
         paths = [
             *("/a%0d%0aX-Injected:%201", "/a%20HTTP/1.1%0d%0aHost:%20b", "/concat:b|c"),
-            *"/-i /-- /a;b&c /$(id) /`id` /* /subfile,,start,0:b /a'b\"c /%03d.flac".split(),
-            *"/a?x=-i&y=%0a /? /a//b /x/../a/./b /a/.. /.. /%2e%2e/a /@127.0.0.1/ /a,b".split(),
-            *("//127.0.0.1/a", f"/a{'-'.join(marks)}b", "/a%zz", "/100%"),
-            *"/a%2Fb%2f%41//a//b/ /a;b=c;/d?b=c%20+?d/../&e=; //a:b@c!$&'()*,=~[]".split(),
-            *"/?a=https://b//c /a; /a;b; /a;?b".split(),
+            *"/-i /`id` /subfile,,start,0:b /a'b\"c /%03d.flac /a?x=-i&y=%0a /?".split(),
+            *("/x/../a/./b", "//127.0.0.1/a", f"/a{'-'.join(marks)}b", "/a%zz", "/100%"),
+            *"/a%2Fb%2f%41//a//b/ /a;b=c;/d?b=c%20+?d/../&e=; //a:b@c!$&'()*,=~[] /a;?b".split(),
         ]
         escaped = {
             "/concat:b|c": "/concat:b%7Cc",
@@ -319,33 +252,14 @@ class NameTests(OriginCase):
             self.assertEqual(f"localhost:{self.origin.port}", request.headers["host"])
         self.assert_no_connections()
 
-    async def test_sequences(self) -> None:
-        """A URL that looks like an image sequence pattern is requested as one URL (D43)."""
-        paths = ("/%d.jpg", "/a-%03d.png", "/b%25d.bmp")
-        urls = [self.origin.put(path, inside()) for path in paths]
-        for url in urls[:2]:
-            await decode_unguarded(url, *PROTOCOLS)
-        self.assertFalse({*paths} & {request.target for request in self.origin.requests})
-        self.assertGreater(len(self.origin.requests), 4)
-        # A percent sign that is not part of an escape is sent as %25.
-        self.origin.put("/%25d.jpg", inside())
-        await self.start_service()
-        await self.assert_statuses(urls, 200, 415)
-        requested = {request.target for request in self.origin.requests}
-        usual = {"/good.wav", "/missing.wav"}
-        self.assertLessEqual(requested, {"/%25d.jpg", *paths[1:], *usual})
-
     async def test_headers_of_an_origin(self) -> None:
         """Headers of an origin add no header and no line to the service's responses."""
         odd = {
-            "quotes": (b'ETag: "a"b", "c"',),
             "return": (b'ETag: "a\rX-Injected: 1"', b"Last-Modified: a\rX-Injected: 1"),
             "zero": (b'ETag: "a\0b"',),
             "bytes": (b'ETag: "\xff\x80\xe2\x80\xa8"',),
             "type": (b"Content-Type: text/html\rX-Injected: 1", b"Set-Cookie: a=b"),
             "long": (b'ETag: "%s"' % (b"a" * 3000),),
-            "longer": (b"X-Long: %s" % (b"a" * 2_000_000),),
-            "many": (b"X-Many: a",) * 20_000,
         }
         urls = [
             self.origin.put(f"/{name}", File(inside(), etag=None, modified=None, headers=lines))
@@ -354,12 +268,11 @@ class NameTests(OriginCase):
         await self.start_service()
         for options, reference in (("f:wav", self.expected), ("info", self.expected_info)):
             for url, response in zip(urls, await self.get_all(urls, options), strict=True):
-                self.assertIn(response.status, (200, 404, 415, 502), url)
+                self.assertIn(response.status, (200, 502), url)
                 if response.status == 200:
                     names = {*header_names(reference), b"etag"}
                     self.assertLessEqual({*header_names(response)}, names, url)
                     self.assertNotIn(b"Injected", b"".join(value for _, value in response.headers))
-        self.assertEqual(200, (await self.get(self.good_url, "f:flac")).status)
 
 
 #: Secrets in the environment of the service, which child processes must not get.
@@ -422,35 +335,20 @@ class ChildTests(OriginCase):
             for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex(), "inside", "injected"):
                 self.assertNotIn(hidden, text.replace(recorder.path, ""), run.words)
         # The service has followed the redirect; the programs get the final URL.
-        remote = {
-            "-protocol_whitelist": ["https,tls,tcp"],
-            "-tls_verify": ["1"],
-            "-ca_file": [str(authority().bundle)],
-            "-max_redirects": ["0"],
-        }
+        # tests.media.command.test_inputs has the other options of an input.
+        remote = {"-ca_file": [str(authority().bundle)], "-max_redirects": ["0"]}
         guards = {
-            "file:/dev/fd/3": {
-                **{option: [] for option in remote},
-                "-protocol_whitelist": ["file"],
-            },
+            "file:/dev/fd/3": {option: [] for option in remote},
             self.good_url: remote,
         }
         seen = {(run.words[0], *run.after("-i")) for run in inputs}
         self.assertEqual({*product(("ffmpeg", "ffprobe"), guards)}, seen)
-        banned = set("hls dash concat image2 lavfi sdp rtsp imf vobsub tty libopenmpt".split())
         for run in inputs:
             (source,) = run.after("-i")
-            (demuxers,) = run.after("-format_whitelist")
-            self.assertFalse(banned & set(demuxers.split(",")), demuxers)
             self.assertIn("-format_whitelist", run.before_input)
             for option, values in guards[source].items():
                 self.assertEqual(values, run.after(option), run.words)
-                self.assertEqual(len(values), run.before_input.count(option), run.words)
-            self.assertFalse({"-safe", "-enable_drefs", "-allowed_extensions"} & set(run.words))
             self.assertEqual(source != self.good_url, 3 in run.descriptors, run.words)
-            if run.words[0] == "ffmpeg":
-                self.assertEqual(["0:a:0"], run.after("-map"), run.words)
-                self.assertLessEqual({"-vn", "-sn", "-dn", "-nostdin"}, set(run.words))
         self.assertEqual([], [*self.root.glob("*.log")])
         self.assertFalse(os.path.exists("report.log"))
         for line in node.stdout.splitlines():
