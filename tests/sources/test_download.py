@@ -115,21 +115,6 @@ class DownloadCase(SynchronousTestCase):
 class ReceiveTests(DownloadCase):
     """`FileConsumer.receive`"""
 
-    def test_bytes(self) -> None:
-        """When a download ends, the file contains all bytes."""
-        self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
-        for size in (0, 1, PIECE, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH):
-            data = os.urandom(size)
-            receiving = self.receive(FakeStream())
-            for start in range(0, size, PIECE):
-                self.stream.push(data[start : start + PIECE])
-                if self.stream.paused:
-                    self.threads.run()
-            self.stream.end()
-            self.threads.run()
-            self.assertEqual(self.successResultOf(receiving), size)
-            self.assertEqual(self.written, data)
-
     def test_not_before(self) -> None:
         """A download ends only after its last byte is in the file.
 
@@ -152,6 +137,7 @@ class ReceiveTests(DownloadCase):
 
         It is never written by two threads at the same time.
         """
+        self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
         self.patch(download_module, "_BATCH_SIZE", 16)
         receiving = self.receive(FakeStream())
         for step in steps:
@@ -196,7 +182,8 @@ class FailureTests(DownloadCase):
     def test_limit(self) -> None:
         """A stream of exactly the limit is written; one more byte stops the stream.
 
-        This also applies to a stream that exceeds the limit before `send` returns.
+        This also applies to a stream that exceeds the limit before `send` returns, or during a
+        write, for which the download waits.
         """
         for pieces in ((10,), (1,) * 10):
             receiving = self.receive(FakeStream(), 10)
@@ -214,9 +201,6 @@ class FailureTests(DownloadCase):
             self.assertTrue(self.stream.gone or whole)
             self.threads.run()
             self.failureResultOf(receiving, LimitExceeded)
-
-    def test_limit_while_writing(self) -> None:
-        """If the limit is exceeded during a write, the download waits for the thread and fails."""
         receiving = self.receive(FakeStream(), BATCH)
         self.push(BATCH, 1)
         self.assertTrue(self.stream.gone)

