@@ -17,13 +17,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet import reactor
-from twisted.internet.defer import Deferred, execute, gatherResults
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.variants import files as files_module
@@ -33,7 +31,6 @@ from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
-from tests.support.service import TEST_PATIENCE
 from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads
 
@@ -336,13 +333,6 @@ class DamageTests(StoreCase):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), whole[-8:])
             contents.append(self.DATA + record + footer)
         self.assertEqual([whole], [content for content in contents if self.verdict(content)])
-
-    @DETERMINISTIC
-    @given(st.binary(max_size=100), st.binary(max_size=40))
-    def test_arbitrary_bytes(self, start: bytes, end: bytes) -> None:
-        """A lookup of a file with arbitrary content does not raise an exception."""
-        self.verdict(start + self.whole[-16:])
-        self.assertFalse(self.verdict(start + end))
 
     def test_replaced_after_damage(self) -> None:
         """The next commit replaces a damaged file, and no file stays open."""
@@ -743,35 +733,3 @@ class OpenTests(SynchronousTestCase):
         error = self.failureResultOf(checking, Unwritable).value
         self.assertRegex(str(error), "No space left .+; disk space for variants is")
         self.assertEqual(os.listdir(self.path), [])
-
-
-class ThreadTests(TestCase):
-    """Commits in real threads."""
-
-    timeout = TEST_PATIENCE
-
-    async def test_one_key(self) -> None:
-        """Concurrent commits of one key, from two stores, leave one complete variant."""
-        root = self.mktemp()
-        os.mkdir(root)
-        stores = []
-        calls = BlockingCalls(reactor, thread_per_call(reactor))
-        for _ in range(2):
-            stores.append(FileVariantStore(root, calls, calls))
-            await stores[-1].open()
-            self.addCleanup(stores[-1].close_now)
-
-        async def commit(number: int) -> None:
-            store = stores[number % 2]
-            scratch = await store.create()
-            data = bytes([number]) * (1000 + number)
-            os.write(scratch.descriptor, data)
-            await store.commit(KEY, scratch, len(data), HEADERS)
-            scratch.close()
-            stored = await stores[0].lookup(KEY)
-            assert stored is not None
-            found = stored.read(0, 9999)
-            self.assertEqual(found, found[:1] * (1000 + found[0]))
-            stored.close()
-
-        await gatherResults([begin(commit(number)) for number in range(20)])
