@@ -11,11 +11,9 @@ from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
-from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
-from tests.render.test_failures_live import until_scraped
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
@@ -25,14 +23,10 @@ from tests.support.remote import (
     RequestAction,
     body_and_headers,
     key_of,
-    until_miss,
 )
 from tests.support.service import (
-    counter_increases,
     fetch,
     long_flac,
-    scrape,
-    send,
     short_flac,
     until,
     until_hit,
@@ -47,16 +41,13 @@ LARGE = "f:wav/sr:44100/ch:2/t:0:64"
 class StoredTests(RemoteCase):
     """Content of the bucket after a render."""
 
-    async def setUp(self) -> None:
-        await super().setUp()
-        self.put("a.flac", short_flac())
-
     async def test_object(self) -> None:
         """A stored object is named by its cache key and keeps the response's bytes and headers.
 
         It is a hit on another node, even without its source.
         (Stored object; D5; Running several nodes, 3; Request handling order, 4)
         """
+        self.put("a.flac", short_flac())
         one, other = await self.boot(), await self.boot()
         paths = [
             self.url("a.flac", options)
@@ -94,26 +85,6 @@ class StoredTests(RemoteCase):
         self.assertEqual(key, key_of(misses[1]))
         self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
 
-    async def test_one_object(self) -> None:
-        """Simultaneous requests share one render, which writes one object once.
-
-        An object that was deleted from the bucket is rendered again to the same bytes.
-        """
-        self.patch(registry_module, "_LINGER", 0.05)
-        relay, path = self.relay(), self.url("a.flac")
-        service = await self.boot(variant_s3=self.s3(relay))
-        before = relay.count("PUT")
-        clients = [await send(service.port, path) for _ in range(5)]
-        miss, *others = [await client.end() for client in clients]
-        self.assertEqual([miss.body] * 4, [response.body for response in others])
-        await until_hit(service.port, path)
-        self.assertEqual(before + 1, relay.count("PUT"))
-        self.assertEqual([key_of(miss)], self.stored())
-        self.server.remove(self.variants, key_of(miss))
-        again = await until_miss(service.port, path)
-        self.assertEqual(miss.body, again.body)
-        self.assertEqual([key_of(miss)], await self.until_stored())
-
 
 class ProxyTests(RemoteCase):
     """Hits in proxy mode (AP_SERVE_MODE=proxy)."""
@@ -137,10 +108,7 @@ class ProxyTests(RemoteCase):
         body, size = miss.body, len(miss.body)
         source.requests.clear()
         store.requests.clear()
-        before = await scrape(service.metrics_port)
         hit = await request()
-        counted = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
         self.assertEqual(
             [("GET", "bytes=0-0"), ("GET", f"bytes=0-{size - 1}")],
             [(received.method, received.headers["range"]) for received in store.requests],
@@ -170,9 +138,9 @@ class MultipartTests(RemoteCase):
     """Variants that are too large for a single PUT."""
 
     async def test_multipart_upload(self) -> None:
-        """A failed multipart upload is aborted: neither an object nor a billed part remains.
+        """A part whose connection breaks off once is sent again, in another upload.
 
-        A part whose connection breaks off once is sent again. The upload results in the same bytes
+        The first upload is aborted: no billed part remains. The second results in the same bytes
         and headers, and is served in ranges.
         """
         self.put("long.flac", long_flac())
@@ -180,25 +148,9 @@ class MultipartTests(RemoteCase):
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
         self.patch(s3_module, "RETRY_DELAY", 0.01)
         self.patch(objects, "RETRY_DELAY", 0.01)
-        self.patch(registry_module, "_LINGER", 0.05)
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
-        name = "variant_store_write_failures_total"
-        store.rule = lambda request: ABORTED if "partNumber=2" in request.target else PASS
-        before = await scrape(service.metrics_port)
-        response = await fetch(service.port, path)
-        self.assertTrue(response.complete)
-        await until(lambda: store.requests[-1].method == "DELETE", "the parts to be removed")
-        counted = await until_scraped(
-            service.metrics_port,
-            lambda series: name in counter_increases(before, series),
-            "the failure to be counted",
-        )
-        self.assertEqual(1, counter_increases(before, counted)[name])
-        self.assertEqual([], self.server.uploads(self.variants))
-        self.assertEqual([], self.stored())
-
         lost: list[ReceivedRequest] = []
 
         def lose(request: ReceivedRequest) -> RequestAction:
@@ -208,9 +160,8 @@ class MultipartTests(RemoteCase):
             return PASS
 
         store.rule = lose
-        store.requests.clear()
-        miss = await until_miss(service.port, path)
-        self.assertEqual(response.body, miss.body)
+        miss = await fetch(service.port, path)
+        self.assertEqual((200, True), (miss.status, miss.complete))
         hit = await until_hit(service.port, path)
         self.assertEqual(body_and_headers(miss), body_and_headers(hit))
         sent = [request for request in store.requests if "partNumber=" in request.target]
@@ -218,8 +169,6 @@ class MultipartTests(RemoteCase):
         self.assertEqual([], self.server.uploads(self.variants))
         self.assertEqual([key_of(miss)], self.stored())
         self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
-        counted = counter_increases(before, await scrape(service.metrics_port))
-        self.assertEqual(1, counted[name])
         part = await fetch(
             service.port, path, range=b"bytes=%d-%d" % (PART_SIZE - 2, PART_SIZE + 1)
         )
