@@ -88,14 +88,11 @@ class SourcesTests(SynchronousTestCase):
 
     def test_allowlist(self) -> None:
         """Only a source that an entry matches is opened; any other one is a 404, unopened."""
-        hosts = "origin.test a.origin.test b.a.origin.test xorigin.test 127.0.0.1".split()
-        name, sub, subsub, _, address = hosts
+        hosts = name, sub, _ = "origin.test a.origin.test xorigin.test".split()
         # tests.grammar.test_allowlist has all forms of entries.
         for entry, admitted in (
             ("ORIGIN.Test", {name}),
-            ("*.Origin.TEST", {sub, subsub}),
-            ("*", {*hosts}),
-            (address, {address}),
+            ("*.Origin.TEST", {sub}),
             ("origin.test:443", set()),
             ("https://origin.test", set()),
         ):
@@ -117,14 +114,13 @@ class SourcesTests(SynchronousTestCase):
     def test_imitations(self) -> None:
         """A URL that imitates one of an allowed host is no source, or is a 404, unopened."""
         hosts = [
-            *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),
-            *"[::ffff:127.0.0.1] [::ffff:7f00:1] 0 0.0.0.0 localhost.test notlocalhost".split(),
+            *"127.0.0.1 127.1 2130706433 0x7f000001 0177.0.0.1 [::1] [::ffff:7f00:1] 0".split(),
+            *"localhost.test notlocalhost x.localhost *.localhost localhost\\@127.0.0.1".split(),
             *"localhost@127.0.0.1 a:b@localhost localhost%00.test localhost%2f@127.0.0.1".split(),
-            *"localhost\\@127.0.0.1 127.0.0.1\\.localhost *.localhost x.localhost".split(),
-            *("localhost\t", " localhost", "local host", "localhost\0", "l\u00f6calhost", "", "."),
+            *("localhost\t", " localhost", "localhost\0", "l\u00f6calhost", "", "."),
             *("127.0.0.1#@localhost", "127.0.0.1?@localhost", "127.0.0.1/@localhost"),
         ]
-        schemes = "http tcp HTTP ftp tls rtmps httpproxy wss".split()
+        schemes = "http tcp HTTP httpproxy".split()
         opened: list[str] = []
         for url in (
             *(f"https://{host}:444/secret.wav" for host in hosts),
