@@ -181,10 +181,9 @@ languages:
 	@# Go compiles its own library for the first program.
 	@[ -d build/go ] || (cd examples/signing && GOCACHE=$(CURDIR)/build/go go build -o /dev/null sign.go)
 
-# For tests only: an HTTP client, and a file system that can be frozen.
+# For tests only: an HTTP client.
 utilities:
 	@command -v curl >/dev/null || tools/system-package curl
-	@command -v mkfs.ext4 >/dev/null || [ -x /usr/sbin/mkfs.ext4 ] || tools/system-package e2fsprogs
 
 # For tests only: a load balancer. The installed package listens on no port.
 haproxy:
