@@ -64,7 +64,8 @@ class WallClockTests(ServiceCase):
 
     async def assert_same_after(self, seconds: int) -> None:
         """Assert that a move of the wall clock changes nothing but the time in log lines."""
-        process = self.twistd(PYTHONPATH=self.shim, AP_RENDER_TIMEOUT="10", AP_MAX_CONCURRENCY="2")
+        limits = {"AP_RENDER_TIMEOUT": "10", "AP_PROBE_TIMEOUT": "", "AP_MAX_CONCURRENCY": "2"}
+        process = self.twistd(PYTHONPATH=self.shim, **limits)
         port = await process.port()
         # Neither response can end before the move: the encoder of one is stopped, and the client of
         # the other does not read.

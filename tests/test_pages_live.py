@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.http import KEY, SALT
@@ -160,7 +159,7 @@ class PageTests(RemoteCase):
         bash = ("setsid", "bash", "-e", "-o", "pipefail", "-c", self.here(block))
         process = Process()
         reactor.spawnProcess(process, bash[0], bash, env=environ, path=str(self.checkout))
-        self.addCleanup(lambda: Deferred.fromCoroutine(self.stop(process)))
+        self.addCleanup(self.stop, process)
         return process
 
     async def stop(self, process: Process) -> None:

@@ -7,15 +7,12 @@ import signal
 import socket
 import sys
 
-from twisted.internet.defer import Deferred
-
 from tests.support import service
 from tests.support.service import (
     WITHOUT_FFMPEG_CHECK,
     Process,
     ServiceCase,
     fetch,
-    reactor,
     send,
     short_flac,
     signed,
@@ -38,20 +35,12 @@ class SystemdCase(ServiceCase):
     """Service that is started as systemd starts it."""
 
     def start_with_socket(self, tcp_socket: socket.socket, **variables: str) -> Process:
-        """Start a service with an open socket; kill the service at the end of the test."""
+        """Start a service with an open socket."""
         words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         command = ("/bin/sh", "-c", SET_LISTEN_PID, "sh", sys.executable, *words)
         environ = self.environment(**{"LISTEN_FDS": "1", **variables})
-        process = Process()
         descriptors = {0: "w", 1: "r", 2: "r", 3: tcp_socket.fileno()}
-        reactor.spawnProcess(process, command[0], command, env=environ, childFDs=descriptors)
-
-        async def kill() -> None:
-            process.signal(signal.SIGKILL)
-            await process.end()
-
-        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
-        return process
+        return self.spawn(*command, descriptors=descriptors, **environ)
 
     def open(self) -> socket.socket:
         """Open a listening socket; close it at the end of the test."""

@@ -11,10 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
-from tests.support.service import PATIENCE, Process, ServiceCase, reactor, until
+from tests.support.service import PATIENCE, ServiceCase, until
 
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
@@ -71,7 +70,8 @@ class NodeCase(ServiceCase):
         # The path is unique, which identifies the script's processes. It is short, since it
         # contains Unix sockets, whose paths have a limited length.
         home = tempfile.mkdtemp(prefix="audioproxy-node-")
-        process = Process()
+        environ = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home}
+        process = self.spawn(self.node, str(HERE / name), *words, **environ)
 
         def all_ended() -> bool:
             # A browser outlives a killed node, and the browser's children outlive the browser
@@ -86,10 +86,7 @@ class NodeCase(ServiceCase):
             await until(all_ended, "node and its children to end")
             shutil.rmtree(home)
 
-        command = (self.node, str(HERE / name), *words)
-        environ = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home}
-        reactor.spawnProcess(process, command[0], command, env=environ)
-        self.addCleanup(lambda: Deferred.fromCoroutine(clean()))
+        self.addCleanup(clean)
         # A browser that visits many pages is slow on a busy machine.
         await until(lambda: process.code is not None, f"{name} to end", 3 * PATIENCE)
         self.assertEqual(0, process.code, process.stderr)

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from twisted.internet.defer import Deferred
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
@@ -22,7 +21,7 @@ from tests.examples.test_player import HOSTILE
 from tests.support.audio import Sound, write_wav
 from tests.support.authority import Authority
 from tests.support.origins import open_origin
-from tests.support.service import PROJECT, Process, fetch, reactor, until, until_hit
+from tests.support.service import PROJECT, Process, fetch, until, until_hit
 
 RATE = 44_100
 SECONDS = 6
@@ -56,18 +55,10 @@ class PlayerCase(NodeCase):
             raise missing(f"there is no {LIBRARY.relative_to(PROJECT)}")
 
     def start_player(self, **variables: str) -> Process:
-        """Start the player; a cleanup stops it and requires a clean exit."""
-        process = Process()
+        """Start the player."""
         command = (sys.executable, "-m", "examples.player", str(self.store))
         environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **variables}
-        reactor.spawnProcess(process, command[0], command, env=environ, path=str(PROJECT))
-
-        async def stop() -> None:
-            process.signal(signal.SIGTERM)
-            await process.end()
-
-        self.addCleanup(lambda: Deferred.fromCoroutine(stop()))
-        return process
+        return self.spawn(*command, path=str(PROJECT), **environ)
 
     async def address(self, process: Process) -> str:
         """Wait for the URL that the player prints."""

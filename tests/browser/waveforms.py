@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
-from twisted.internet.defer import Deferred
 from twisted.protocols.policies import WrappingFactory
 from twisted.web.resource import Resource
 from twisted.web.server import Site
@@ -106,7 +105,7 @@ class WaveformCase(NodeCase):
             await port.stopListening()
             await until(lambda: not site.protocols, "the browser's connections to end")
 
-        self.addCleanup(lambda: Deferred.fromCoroutine(stop()))
+        self.addCleanup(stop)
         return int(port.getHost().port)
 
     def visit(self, page: str, bands: int, **urls: str) -> list[Any]:

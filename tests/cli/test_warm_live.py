@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
-from twisted.internet.defer import Deferred
 
 from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import fetch
@@ -67,23 +66,14 @@ class ProgramTests(ServiceCase):
     """`warm` in a process of its own."""
 
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
-        """Start the command; a cleanup kills it."""
-        process = Process()
+        """Start the command."""
         command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
         if terminal:
             # On a terminal without a size no progress bar is shown.
             script = 'stty rows 24 cols 80 && exec "$@"'
             command_line = ["/bin/sh", "-c", script, "sh", *command_line]
-        program = command_line[0]
-        reactor.spawnProcess(process, program, command_line, env=environment, usePTY=terminal)
-
-        async def kill() -> None:
-            process.signal(9)
-            await process.end()
-
-        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
-        return process
+        return self.spawn(*command_line, terminal=terminal, **environment)
 
     async def test_list(self) -> None:
         """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""

@@ -9,18 +9,16 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.authority import Certificate
-from tests.support.service import PATIENCE, PROJECT, Process, fetch
+from tests.support.service import PROJECT, Process, fetch, until
 
 reactor: Any = _reactor
 
@@ -63,27 +61,13 @@ def shipped(name: str, changes: Mapping[str, str]) -> str:
     return "\n".join([*(changes.get(line, line) for line in lines), ""])
 
 
-async def poll(query: Callable[[], Awaitable[T]], what: str) -> T:
-    """Poll a coroutine function until it returns a true value, and return the value.
-
-    :raises AssertionError: if the deadline passes.
-    """
-    deadline = reactor.seconds() + PATIENCE
-    while not (value := await query()):
-        if reactor.seconds() > deadline:
-            raise AssertionError(f"timed out waiting for {what}")
-        # A pause keeps the polled server from being busy with polls.
-        await deferLater(reactor, 0.03)
-    return value
-
-
 B = TypeVar("B", bound="Balancer")
 
 
 async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[str, int]) -> B:
     """Start a balancer in front of these nodes (names and ports); it ends with the test."""
     balancer = kind(folder, nodes)
-    case.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
+    case.addCleanup(balancer.stop)
     await balancer.start()
     return balancer
 
@@ -189,7 +173,7 @@ class HAProxy(Balancer):
                 for name, state in states.items()
             )
 
-        await poll(settled, f"{states}")
+        await until(settled, f"{states}")
 
     async def sessions(self, name: str) -> int:
         """Return how many requests HAProxy has open at a node."""

@@ -6,7 +6,6 @@ import socket
 import subprocess
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
@@ -37,7 +36,7 @@ class BalancerTests(TestCase):
 
     async def check(self, balancer: Balancer) -> str:
         """Return the messages of a balancer about its configuration, which it must accept."""
-        self.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
+        self.addCleanup(balancer.stop)
         status, output = await balancer.check()
         self.assertEqual(0, status, output)
         return output

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
-from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance, poll
+from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance
 from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
 from tests.support.http import Response
 from tests.support.programs import FFMPEG
@@ -264,7 +264,7 @@ class ClusterCase(RemoteCase):
                 response = await fetch(address.port, address.path, b"HEAD")
                 return response["x-audio-proxy"] == b"HIT"
 
-            await poll(is_hit, "the write-back")
+            await until(is_hit, "the write-back")
 
 
 def gather(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
@@ -322,7 +322,7 @@ class ClusterTests(ClusterCase):
             lookups = await sum_series("cache_lookups_total", *self.metrics)
             return lookups.total() - before.total() == 6 * len(addresses)
 
-        await poll(all_looked_up, "all lookups")
+        await until(all_looked_up, "all lookups")
 
         def all_stopped() -> list[int]:
             stopped = [child for child in children() if is_stopped(child)]
@@ -463,7 +463,7 @@ class NodeLossTests(ClusterCase):
         async def one_waits() -> bool:
             return bool(await sum_series("render_queue_depth", node.metrics_port))
 
-        await poll(one_waits, "the queue")
+        await until(one_waits, "the queue")
         return held
 
     async def kill(self, node: Node) -> list[Client]:
@@ -485,7 +485,7 @@ class NodeLossTests(ClusterCase):
         async def another_waits() -> bool:
             return (await sum_series("render_queue_depth", node.metrics_port)).total() > 1
 
-        await poll(another_waits, "the queue to grow")
+        await until(another_waits, "the queue to grow")
         # From here on the node reads nothing, and its clients accumulate.
         node.process.signal(signal.SIGSTOP)
         nginx_clients.append(await send(self.nginx.port, late.path))
@@ -494,7 +494,7 @@ class NodeLossTests(ClusterCase):
         async def all_caught() -> bool:
             return await self.balancer.sessions("killed") >= len(held) + len(caught)
 
-        await poll(all_caught, "all requests")
+        await until(all_caught, "all requests")
         node.process.signal(signal.SIGKILL)
         for client in held:
             await self.assert_served(client, b"steady")
@@ -661,7 +661,7 @@ class ForwardingTests(ScriptedEncoderCase):
 
     async def test_node_timeout(self) -> None:
         """A render that takes too long gives the node's 504, and no other node retries it."""
-        services = [self.start(render_timeout=1, probe_timeout=PATIENCE) for _ in range(2)]
+        services = [self.start(render_timeout=1) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)
         for response in await gather(
@@ -673,7 +673,7 @@ class ForwardingTests(ScriptedEncoderCase):
         async def all_ended() -> bool:
             return not await sum_series("render_slots_held", *metrics)
 
-        await poll(all_ended, "the renders to end")
+        await until(all_ended, "the renders to end")
         self.assertEqual(
             {'renders_total{format="mp3",outcome="render_timeout"}': 2},
             await sum_series("renders_total", *metrics),

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
 from audioproxy.config import VARIABLES, Config
-from tests.support.service import PROJECT, Process, ServiceCase, reactor
+from tests.support.service import PROJECT, ServiceCase
 
 FOLDER = PROJECT / "deploy/container"
 CONSTRAINTS = (FOLDER / "constraints.txt").read_text()
@@ -183,10 +183,8 @@ class HealthCheckTests(ServiceCase):
 
     async def check(self, port: int) -> int:
         """Return the exit status of the health check for a service on a port."""
-        process = Process()
-        words = [sys.executable, *health_check()[1:]]
-        reactor.spawnProcess(process, words[0], words, env={"AP_PORT": str(port)})
-        return await process.end()
+        command = (sys.executable, *health_check()[1:])
+        return await self.spawn(*command, AP_PORT=str(port)).end()
 
     async def test_alive(self) -> None:
         """A running service is healthy, and a stopped one is not."""

@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac, until
+from tests.support.service import Process, ServiceCase, fetch, short_flac, until
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -32,12 +32,8 @@ class EmbedTests(ServiceCase):
         ):
             self.assertIn(old, text)
             text = text.replace(old, new)
-        process = Process()
-        command = (sys.executable, "-c", text)
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(root)}
-        reactor.spawnProcess(process, command[0], command, environment)
-        self.addCleanup(process.signal, signal.SIGKILL)
-        return process
+        return self.spawn(sys.executable, "-c", text, **environment)
 
     async def test_renders(self) -> None:
         """The example prints a URL that renders a source, and SIGTERM ends it cleanly."""

@@ -16,7 +16,6 @@ from audioproxy.service import AudioProxy, BootError
 from tests.observe.test_metrics import read
 from tests.support.service import (
     PROJECT,
-    Process,
     ServiceCase,
     children,
     encoders,
@@ -57,15 +56,6 @@ def promtool() -> str:
     return found
 
 
-async def promtool_check(exposition: bytes) -> tuple[int | None, str]:
-    """Return the exit status and output of ``promtool check metrics``."""
-    process = Process()
-    reactor.spawnProcess(process, promtool(), ("promtool", "check", "metrics"), env={})
-    process.transport.write(exposition)  # type: ignore[union-attr]
-    process.transport.closeStdin()  # type: ignore[union-attr]
-    return await process.end(), process.stdout + process.stderr
-
-
 class MetricsCase(ServiceCase):
     """Service with two sources."""
 
@@ -73,6 +63,13 @@ class MetricsCase(ServiceCase):
         super().setUp()
         self.add("short.flac", short_flac())
         self.add("long.flac", long_flac())
+
+    async def promtool_check(self, exposition: bytes) -> tuple[int | None, str]:
+        """Return the exit status and output of ``promtool check metrics``."""
+        process = self.spawn(promtool(), "check", "metrics")
+        process.transport.write(exposition)  # type: ignore[union-attr]
+        process.transport.closeStdin()  # type: ignore[union-attr]
+        return await process.end(), process.stdout + process.stderr
 
     async def scrape(self, port: int) -> dict[str, float]:
         """Return the non-zero series of a scrape, without histogram buckets."""
@@ -135,12 +132,12 @@ class TrafficTests(MetricsCase):
         }
         series.pop("cache_lookups_total mp3 coalesced", None)
         self.assertEqual(expected, series)
-        self.assertEqual((0, ""), await promtool_check(exposition))
+        self.assertEqual((0, ""), await self.promtool_check(exposition))
 
     async def test_promtool_detects_errors(self) -> None:
         """promtool reports bad syntax and bad metric names, so other tests can rely on it."""
         for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
-            status, output = await promtool_check(text)
+            status, output = await self.promtool_check(text)
             self.assertNotEqual((0, ""), (status, output))
             self.assertTrue(output)
 

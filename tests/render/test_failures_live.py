@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import deferLater
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
 from audioproxy import engine as engine_module
-from audioproxy.config import Config
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy
@@ -35,13 +33,13 @@ from tests.support.service import (
     is_stopped,
     long_flac,
     reactor,
-    scrape,
     scratch_files,
     send,
     short_flac,
     signed,
     until,
     until_hit,
+    until_scraped,
 )
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
@@ -85,14 +83,6 @@ class ScriptedEncoderCase(ServiceCase):
         for name in ("good", *self.encoder_scripts):
             self.add(f"{name}.flac", short_flac())
 
-    def config(self, **settings: Any) -> Config:
-        """Return a configuration in which no probe times out on a busy machine."""
-        return super().config(**{"probe_timeout": PATIENCE, **settings})
-
-    def environment(self, **variables: str) -> dict[str, str]:
-        """Return the environment variables of a service that is configured as by `config`."""
-        return super().environment(**{"AP_PROBE_TIMEOUT": f"{PATIENCE:g}", **variables})
-
     async def start_service(self, **settings: Any) -> AudioProxy:
         """Start a service in this process, and let it finish one good render."""
         service = self.start(**settings)
@@ -129,18 +119,6 @@ async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> in
 def target(source: str, form: str, more: str = "") -> bytes:
     """Return the signed path of a variant."""
     return signed(f"/f:{form}{more}/plain/local://{source}.flac")
-
-
-async def until_scraped(
-    port: int, condition: Callable[[dict[str, float]], object], what: str
-) -> dict[str, float]:
-    """Scrape metrics until a condition of them is true; return them."""
-    deadline = reactor.seconds() + PATIENCE
-    while not condition(series := await scrape(port)):
-        if reactor.seconds() > deadline:
-            raise AssertionError(f"timed out waiting for {what}: {series}")
-        await deferLater(reactor, 0.01)
-    return series
 
 
 class JumpingClock:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
 
-from audioproxy.config import Config
 from tests.support.audio import convert, decode, noise, tone, write_wav
 from tests.support.http import Response
-from tests.support.service import PATIENCE, ServiceCase, fetch, signed, until_hit
+from tests.support.service import ServiceCase, fetch, signed, until_hit
 
 MP3 = "-c:a libmp3lame -b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
 
 
 class IrregularTests(ServiceCase):
     """Sources that change inside, or hold samples that are no audio (D63)."""
-
-    def config(self, **settings: Any) -> Config:
-        """Return a configuration in which no probe times out on a busy machine."""
-        return super().config(**{"probe_timeout": PATIENCE, **settings})
 
     async def fetch_whole(self, port: int, path: bytes) -> Response:
         """Request a variant until it is not broken off; that is at most once."""

@@ -12,7 +12,6 @@ from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     ScriptedEncoderCase,
     target,
-    until_scraped,
     until_stopped,
     without_scrapes,
 )
@@ -24,6 +23,7 @@ from tests.support.service import (
     send,
     signed,
     until_hit,
+    until_scraped,
 )
 
 

@@ -190,7 +190,7 @@ class StallTests(TroubleCase):
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(good)
         slow = EndlessResponse(head + good[: len(good) // 2], b"a", 0.05)
         held = File(good, sent=len(good) // 2, then="hold", **CHUNKED)
-        service = self.start(probe_timeout=PATIENCE, render_timeout=1)
+        service = self.start(render_timeout=1)
         rows = self.put_all([slow, held], 504)
         before = await scrape(service.metrics_port)
         responses = await self.assert_refused(service, rows)

@@ -28,7 +28,6 @@ from tests.support.origins import (
 )
 from tests.support.servers import Server
 from tests.support.service import (
-    PATIENCE,
     ServiceCase,
     fetch,
     generate_audio,
@@ -105,7 +104,7 @@ class HttpsCase(ServiceCase):
 
     def config(self, **settings: Any) -> Config:
         """Return a configuration with the origin on its allowlist."""
-        high_limits = {"queue_size": 99, "max_probe_concurrency": 99, "probe_timeout": PATIENCE}
+        high_limits = {"queue_size": 99, "max_probe_concurrency": 99}
         return super().config(**{"source_allowlist": ("localhost",), **high_limits, **settings})
 
     def path(self, url: str, options: str = "f:wav") -> bytes:

@@ -11,7 +11,6 @@ from tests.support.names import resolving
 from tests.support.remote import HOLD, PASS, RemoteCase, is_signed_url
 from tests.support.s3 import Identity
 from tests.support.service import (
-    PATIENCE,
     fetch,
     generate_audio,
     long_flac,
@@ -192,7 +191,6 @@ class LogTests(RemoteCase):
         node = self.twistd(
             PATH=recorder.path,
             AP_LOG_LEVEL="debug",
-            AP_PROBE_TIMEOUT=str(int(PATIENCE)),
             AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}",
             AP_SERVE_MODE="redirect",
             AWS_ACCESS_KEY_ID=reader.access_key,

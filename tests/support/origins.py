@@ -437,5 +437,5 @@ class _Contexts(ContextFactory):
 def open_origin(case: Any, *certificates: Certificate) -> Origin:
     """Start an origin that stops at the end of a test at the latest."""
     origin = Origin(*certificates)
-    case.addCleanup(lambda: Deferred.fromCoroutine(origin.stop()))
+    case.addCleanup(origin.stop)
     return origin

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from twisted.internet.defer import Deferred
 from twisted.protocols.portforward import (
     ProxyClient,
     ProxyClientFactory,
@@ -24,7 +23,7 @@ from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity
-from tests.support.service import PATIENCE, ServiceCase, fetch, make_service, reactor, signed, until
+from tests.support.service import ServiceCase, make_service, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -252,7 +251,7 @@ class RemoteCase(ServiceCase):
     def relay(self, port: int = 0) -> Relay:
         """Start a proxy to the server; it stops at the end of the test at the latest."""
         relay = Relay(port or self.server.port)
-        self.addCleanup(lambda: Deferred.fromCoroutine(relay.close()))
+        self.addCleanup(relay.close)
         return relay
 
     def s3(self, relay: Relay | None = None, who: Identity | None = None, **more: Any) -> S3Config:
@@ -279,7 +278,6 @@ class RemoteCase(ServiceCase):
                 "variant_s3": self.s3(),
                 "variant_store": BucketStore(self.variants),
                 "local_root": None,
-                "probe_timeout": PATIENCE,
                 **settings,
             }
         )
@@ -322,14 +320,6 @@ class RemoteCase(ServiceCase):
         """Wait until the variant bucket has at least ``count`` objects, and return their names."""
         await until(lambda: len(self.stored()) >= count, "the write-back")
         return self.stored()
-
-
-async def until_miss(port: int, path: bytes) -> Response:
-    """Repeat a request while it joins an earlier render; return the first MISS (D37)."""
-    while (response := await fetch(port, path))["x-audio-proxy"] != b"MISS":
-        if response["x-audio-proxy"] != b"COALESCED":
-            raise AssertionError(f"neither COALESCED nor MISS: {response.headers}")
-    return response
 
 
 def key_of(response: Response) -> str:

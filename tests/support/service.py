@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -58,18 +59,26 @@ ProgramsMonitor.start = lambda self: None
 
 
 async def until(
-    condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE
+    condition: Callable[[], T | Awaitable[T]],
+    what: str = "the condition",
+    seconds: float = PATIENCE,
 ) -> T:
-    """Poll a condition until its value is true, and return the value.
+    """Poll a condition, or a coroutine function, until its value is true, and return the value.
 
     :raises AssertionError: if the deadline passes.
     """
     deadline = reactor.seconds() + seconds
-    while not (value := condition()):
+    while True:
+        value: Any = condition()
+        # The longer pause keeps a server that the condition asks from being busy with it.
+        pause = 0.02 if isawaitable(value) else 0.003
+        if isawaitable(value):
+            value = await value
+        if value:
+            return value  # type: ignore[no-any-return]
         if reactor.seconds() > deadline:
-            raise AssertionError(f"timed out waiting for {what}")
-        await deferLater(reactor, 0.003)
-    return value
+            raise AssertionError(f"timed out waiting for {what}: {value!r}")
+        await deferLater(reactor, pause)
 
 
 class Client(Protocol):
@@ -159,12 +168,19 @@ async def fetch(port: int, target: bytes, method: bytes = b"GET", **headers: byt
     return await (await send(port, target, method, **headers)).end()
 
 
-async def until_hit(port: int, path: bytes) -> Response:
-    """Repeat a request until the write-back is complete, and return the hit."""
-    while (response := await fetch(port, path))["x-audio-proxy"] != b"HIT":
-        if response["x-audio-proxy"] != b"COALESCED":
-            raise AssertionError(f"neither COALESCED nor HIT: {response.headers}")
-    return response
+async def until_hit(port: int, path: bytes, state: bytes = b"HIT") -> Response:
+    """Repeat a request until it joins no render any more, and return the hit (D37).
+
+    :param state: the cache state to wait for; MISS if the variant was not stored.
+    """
+
+    async def find() -> Response | None:
+        response = await fetch(port, path)
+        found = response["x-audio-proxy"]
+        assert found in (state, b"COALESCED"), f"not {state!r}: {response.headers}"
+        return response if found == state else None
+
+    return await until(find, f"{state!r} of {path!r}")
 
 
 def signed(rest: str) -> bytes:
@@ -286,6 +302,11 @@ class Process(ProcessProtocol):
         if self.code is None:
             os.kill(self.pid, number)
 
+    async def kill(self) -> None:
+        """Kill the process if it still runs, and wait for its end."""
+        self.signal(9)
+        await self.end()
+
     async def end(self) -> int:
         """Wait until the process ends and return its exit status."""
         await until(lambda: self.code is not None, "the process to end")
@@ -362,6 +383,18 @@ async def scrape(port: int) -> dict[str, float]:
     return read_metrics((await fetch(port, b"/metrics")).body)
 
 
+async def until_scraped(
+    port: int, condition: Callable[[dict[str, float]], object], what: str
+) -> dict[str, float]:
+    """Scrape metrics until a condition of them is true; return them."""
+
+    async def find() -> dict[str, float] | None:
+        series = await scrape(port)
+        return series if condition(series) else None
+
+    return await until(find, what)
+
+
 # Base classes of tests
 
 
@@ -425,7 +458,7 @@ class ServiceCase(TestCase):
                 "serve_mode": "proxy",
                 "max_concurrency": 2,
                 # On a busy machine probes take long; most tests should not fail for that.
-                "probe_timeout": 10,
+                "probe_timeout": PATIENCE,
                 **settings,
             }
         )
@@ -457,6 +490,7 @@ class ServiceCase(TestCase):
             "AP_LOCAL_ROOT": str(self.root),
             "AP_VARIANT_STORE": f"file://{self.store}",
             "AP_SERVE_MODE": "proxy",
+            "AP_PROBE_TIMEOUT": f"{PATIENCE:g}",
             **variables,
         }
         return {name: value for name, value in environ.items() if value}
@@ -466,13 +500,27 @@ class ServiceCase(TestCase):
         # The interpreter is an absolute path, because a test may remove PATH.
         program = TWISTD if self.checks_ffmpeg else WITHOUT_FFMPEG_CHECK + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", *words, "audioproxy")
+        return self.spawn(*command, path=str(self.root), **self.environment(**variables))
+
+    def spawn(
+        self,
+        *command: str,
+        path: str | None = None,
+        descriptors: dict[int, Any] | None = None,
+        terminal: bool = False,
+        **variables: str,
+    ) -> Process:
+        """Start a program, which is killed at the end of the test.
+
+        :param path: the working directory.
+        :param descriptors: its descriptors in place of three pipes.
+        :param variables: its environment variables.
+        """
         process = Process()
-        environ = self.environment(**variables)
-        reactor.spawnProcess(process, command[0], command, env=environ, path=str(self.root))
-
-        async def kill() -> None:
-            process.signal(9)
-            await process.end()
-
-        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
+        reactor.spawnProcess(
+            *(process, command[0], command, variables, path),
+            usePTY=terminal,
+            childFDs=descriptors,
+        )
+        self.addCleanup(process.kill)
         return process

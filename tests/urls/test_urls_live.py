@@ -11,7 +11,7 @@ from audioproxy.urls import NotFound, Signer, Variant, local
 from tests.browser.node import program
 from tests.deploy.balancer import installed
 from tests.support.http import KEY, SALT
-from tests.support.service import PATIENCE, Process, ServiceCase, fetch, reactor, short_flac
+from tests.support.service import ServiceCase, fetch, short_flac
 
 #: File names that clients, shells and servers tend to alter.
 HARD = (
@@ -65,8 +65,7 @@ class BuilderTests(ServiceCase):
 
     async def output(self, *command: str) -> str:
         """Run a program to its end and return what it prints."""
-        process = Process()
-        reactor.spawnProcess(process, command[0], command, env={"PATH": os.environ["PATH"]})
+        process = self.spawn(*command, PATH=os.environ["PATH"])
         self.assertEqual(0, await process.end(), process.stderr)
         return process.stdout
 
@@ -79,7 +78,7 @@ class BuilderTests(ServiceCase):
         for name in NAMES:
             self.add(os.path.normpath(os.fsdecode(name)), short_flac())
         (self.root / "x").mkdir()
-        port = self.start(probe_timeout=PATIENCE).port
+        port = self.start().port
         signer = Signer(KEY, SALT, f"http://127.0.0.1:{port}")
         variant = Variant(f="wav", t=(0, 0.01), dl="Größe 1.wav", cb="100%")
         built = [signer.url(local(name), variant, expires_in=3600) for name in NAMES]

@@ -28,7 +28,6 @@ from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     ScriptedEncoderCase,
     target,
-    until_scraped,
     until_stopped,
 )
 from tests.support.http import Log
@@ -44,6 +43,7 @@ from tests.support.service import (
     send,
     until,
     until_hit,
+    until_scraped,
 )
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")

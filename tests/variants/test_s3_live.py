@@ -30,6 +30,7 @@ from tests.support.service import (
     short_flac,
     until,
     until_hit,
+    until_scraped,
 )
 
 MEBIBYTE = 1024 * 1024

@@ -33,6 +33,7 @@ from tests.support.service import (
     signed,
     until,
     until_hit,
+    until_scraped,
 )
 
 

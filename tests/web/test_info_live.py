@@ -10,10 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from audioproxy.config import Config
 from tests.support.audio import convert_all
 from tests.support.service import (
-    PATIENCE,
     ServiceCase,
     children,
     fetch,
@@ -139,15 +137,7 @@ def info(name: str) -> bytes:
     return signed(f"/info/plain/local://{name}")
 
 
-class InfoCase(ServiceCase):
-    """A service whose probes may take as long as hangs are waited for."""
-
-    def config(self, **settings: Any) -> Config:
-        """Return a configuration."""
-        return super().config(**{"probe_timeout": PATIENCE, **settings})
-
-
-class FileTests(InfoCase):
+class FileTests(ServiceCase):
     """Info documents and refusals by kind of file."""
 
     async def test_kinds(self) -> None:
@@ -427,7 +417,7 @@ def ogg_samples(wav: bytes) -> dict[str, tuple[bytes, dict[str, str]]]:
     }
 
 
-class TagTests(InfoCase):
+class TagTests(ServiceCase):
     """Tags (Info document; D24)"""
 
     async def test_tags(self) -> None:
@@ -457,7 +447,7 @@ class TagTests(InfoCase):
         self.assertEqual(1, len(bodies))
 
 
-class SharedProbeTests(InfoCase):
+class SharedProbeTests(ServiceCase):
     """The ffprobe process behind an info document"""
 
     async def test_one_probe_for_all(self) -> None:
