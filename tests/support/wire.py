@@ -7,34 +7,30 @@ Twisted's real one does; `tests.http_client.test_client_live` tests this with re
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import re
 import ssl
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote_to_bytes, urlencode, urlsplit
 
 import h11
+from minio.credentials import Credentials
+from minio.signer import presign_v4, sign_v4_s3
+from twisted.internet._resolver import SimpleResolverComplexifier
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred
+from twisted.internet.base import BaseConnector
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import (
     ConnectionAborted,
     ConnectionDone,
     ConnectionLost,
-    TimeoutError,
-    UserError,
+    DNSLookupError,
 )
-from twisted.internet.interfaces import (
-    IConnector,
-    IHostnameResolver,
-    IHostResolution,
-    IPushProducer,
-    ITransport,
-)
+from twisted.internet.interfaces import IPushProducer, IResolverSimple, ITransport
 from twisted.internet.ssl import platformTrust
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
@@ -51,7 +47,7 @@ E = TypeVar("E", bound=BaseException)
 #: Bytes per read, and the number of unsent bytes above which a transport pauses its producer.
 PACKET = 64 * 1024
 
-_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+_DATE = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +135,23 @@ Script = bytes | tuple[bytes, ...] | Callable[["Peer", Request], object]
 class _ClientTransport:
     """Client side of a connection."""
 
-    def __init__(self, network: Network, attempt: _Attempt) -> None:
+    def __init__(self, connector: _Connector) -> None:
         self.sent, self.unsent = bytearray(), bytearray()
         self.unread: deque[bytes | Exception] = deque()
         self.window: int | None = None
         self.reading, self.disconnecting, self.aborted, self.closed = True, False, False, False
         self.producer: Any = None
         self._paused = False
-        self._network, self._attempt = network, attempt
-        self.protocol: Any = attempt.factory.buildProtocol(self.getPeer())
+        self._connector = connector
+
+    def connect(self) -> None:
+        """Complete the attempt to connect."""
+        self.protocol: Any = self._connector.buildProtocol(self.getPeer())
         self.protocol.makeConnection(self)
+
+    def failIfNotConnected(self, reason: Exception) -> None:
+        """End the attempt to connect."""
+        self._connector.connectionFailed(Failure(reason))
 
     def write(self, data: bytes) -> None:
         if self.closed or self.aborted or not data:
@@ -188,13 +191,13 @@ class _ClientTransport:
     def abortConnection(self) -> None:
         if not self.closed and not self.aborted:
             self.aborted = True
-            self._network.callLater(0, self.lose, ConnectionAborted())
+            self._connector.reactor.callLater(0, self.lose, ConnectionAborted())
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         pass
 
     def getPeer(self) -> Any:
-        return self._attempt.getDestination()
+        return self._connector.getDestination()
 
     def getHost(self) -> IPv4Address:
         return IPv4Address("TCP", "127.0.0.1", 40_000)
@@ -241,7 +244,7 @@ class _ClientTransport:
         if producer is not None:
             producer.stopProducing()
         self.protocol.connectionLost(Failure(reason))
-        self._attempt.lost(reason)
+        self._connector.connectionLost(Failure(reason))
 
 
 class Peer:
@@ -344,85 +347,24 @@ class Peer:
             self.close()
 
 
-@implementer(IConnector)
-class _Attempt:
-    """Attempt to connect."""
+class _Connector(BaseConnector):
+    """Attempt to connect, and its connection."""
+
+    transport: Any
 
     def __init__(self, network: Network, host: str, port: int, factory: Any, timeout: float):
-        self.factory = factory
+        super().__init__(factory, timeout, network)  # type: ignore[arg-type]
         self._host, self._port = host, port
-        self._timeout = network.callLater(timeout, self.fail, TimeoutError())
-        factory.doStart()
-        factory.startedConnecting(self)
 
     def getDestination(self) -> Any:
         kind = IPv6Address if ":" in self._host else IPv4Address
         return kind("TCP", self._host, self._port)
 
-    @property
-    def pending(self) -> bool:
-        """Whether the attempt is pending."""
-        return self._timeout is not None
-
-    def fail(self, reason: Exception) -> None:
-        if self._complete():
-            self.factory.clientConnectionFailed(self, Failure(reason))
-            self.factory.doStop()
-
-    def succeed(self, network: Network) -> _ClientTransport:
-        self._complete()
-        return _ClientTransport(network, self)
-
-    def lost(self, reason: Exception) -> None:
-        self.factory.clientConnectionLost(self, Failure(reason))
-        self.factory.doStop()
-
-    def stopConnecting(self) -> None:
-        self.fail(UserError())
-
-    def disconnect(self) -> None:
-        self.stopConnecting()
-
-    def connect(self) -> None:
-        raise NotImplementedError
-
-    def _complete(self) -> bool:
-        timeout, self._timeout = self._timeout, None
-        if timeout is not None and timeout.active():
-            timeout.cancel()
-        return timeout is not None
+    def _makeTransport(self) -> Any:
+        return _ClientTransport(self)
 
 
-@implementer(IHostResolution)
-@dataclass(frozen=True, slots=True)
-class _Resolution:
-    name: str
-
-    def cancel(self) -> None:
-        raise AssertionError("the lookup has already completed")
-
-
-@implementer(IHostnameResolver)
-class _Resolver:
-    """Resolver that maps every name to 127.0.0.1, and every address to itself."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def resolveHostName(
-        self, resolutionReceiver: Any, hostName: str, portNumber: int = 0, *_: Any, **__: Any
-    ) -> _Resolution:
-        self._network.names.append(hostName)
-        resolution = _Resolution(hostName)
-        resolutionReceiver.resolutionBegan(resolution)
-        if hostName not in self._network.unknown:
-            address = hostName if _ADDRESS.fullmatch(hostName) else "127.0.0.1"
-            kind = IPv6Address if ":" in address else IPv4Address
-            resolutionReceiver.addressResolved(kind("TCP", address, portNumber))
-        resolutionReceiver.resolutionComplete()
-        return resolution
-
-
+@implementer(IResolverSimple)
 class Network(MemoryReactorClock):
     """Reactor whose outgoing connections lead to peers that a test controls.
 
@@ -451,24 +393,33 @@ class Network(MemoryReactorClock):
         self.silent = False
         self.context: ssl.SSLContext | None = None
         self.on_connect: Callable[[Peer], object] = lambda peer: None
-        self.nameResolver = _Resolver(self)
+        self.nameResolver = SimpleResolverComplexifier(self)
 
     def connectTCP(
         self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
-    ) -> _Attempt:
-        attempt = _Attempt(self, host, port, factory, timeout)
+    ) -> _Connector:
+        connector = _Connector(self, host, port, factory, timeout)
+        connector.connect()
         self.destinations.append((host, port))
         if not self.silent:
-            self.callLater(0, self._complete_attempt, attempt)
-        return attempt
+            self.callLater(0, self._complete, connector)
+        return connector
 
-    def _complete_attempt(self, attempt: _Attempt) -> None:
-        if not attempt.pending:
+    def getHostByName(self, name: str, timeout: object = ()) -> Deferred[str]:
+        self.names.append(name)
+        if name in self.unknown:
+            return fail(DNSLookupError())
+        is_address = isIPAddress(name) or isIPv6Address(name)
+        return succeed(name if is_address else "127.0.0.1")
+
+    def _complete(self, connector: _Connector) -> None:
+        if connector.state != "connecting":
             return
         if self.refusal is not None:
-            attempt.fail(self.refusal)
+            connector.connectionFailed(Failure(self.refusal))
         else:
-            self.peers.append(Peer(attempt.succeed(self), self.context))
+            connector.transport.connect()
+            self.peers.append(Peer(connector.transport, self.context))
             self.on_connect(self.peers[-1])
 
     def run(self) -> None:
@@ -503,63 +454,54 @@ class Network(MemoryReactorClock):
             peer.send(*([script] if isinstance(script, bytes) else script))
 
 
-_AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=(.+), SignedHeaders=(.+), Signature=(.+)")
-
-
 def is_signed(request: Request, secret: str) -> bool:
-    """Return whether a request has the right signature for a secret.
+    """Return whether a request has the signature that MinIO's client gives it for a secret.
 
-    This implements AWS's "Signature Calculations for the Authorization Header" independently. Like
-    a store, it uses only the received request and the secret.
+    Like a store, this uses only the received request and the secret.
     """
-    match = _AUTHORIZATION.fullmatch(request.headers["authorization"])
-    assert match is not None, request.headers
-    scope, names, signature = match.groups()
+    given = request.headers["authorization"]
+    credential, names, _ = (word.partition("=")[2].rstrip(",") for word in given.split()[1:])
+    key, _, region, *_ = credential.split("/")
+    signed = {name: request.headers[name] for name in names.split(";")}
     sent = {name for name in request.headers if name == "host" or name.startswith("x-amz-")}
-    assert sent <= set(names.split(";")), "a header that must be signed is not signed"
-    path, _, query = request.target.partition("?")
-    lines = [f"{name}:{' '.join(request.headers[name].split())}" for name in names.split(";")]
-    digest = request.headers["x-amz-content-sha256"]
-    canonical = [request.method, _encoded(path, "/"), _query(query), *lines, "", names, digest]
-    return _signature(canonical, scope, request.headers["x-amz-date"], secret) == signature
+    assert sent <= signed.keys(), "a header that must be signed is not signed"
+    expected = sign_v4_s3(
+        method=request.method,
+        url=_encoded(f"http://s3.test{request.target}"),
+        region=region,
+        headers=signed,
+        credentials=Credentials(key, secret),
+        content_sha256=request.headers["x-amz-content-sha256"],
+        date=datetime.strptime(request.headers["x-amz-date"], _DATE),
+    )
+    return given == expected["Authorization"]
 
 
 def is_presigned(method: str, url: str, secret: str) -> bool:
-    """Return whether a URL has the right presigned signature for a method.
+    """Return whether a URL has the signature that MinIO's client gives it for a secret."""
+    unsigned, _, signature = url.rpartition("&X-Amz-Signature=")
+    path, _, query = unsigned.partition("?")
+    given = dict(parse_qsl(query, strict_parsing=True))
+    assert given.pop("X-Amz-Algorithm") == "AWS4-HMAC-SHA256"
+    assert given.pop("X-Amz-SignedHeaders") == "host"
+    key, _, region, *_ = given.pop("X-Amz-Credential").split("/")
+    expected = presign_v4(
+        method=method,
+        region=region,
+        credentials=Credentials(key, secret),
+        date=datetime.strptime(given.pop("X-Amz-Date"), _DATE),
+        expires=int(given.pop("X-Amz-Expires")),
+        url=_encoded(f"{path}?{urlencode(given)}"),
+    )
+    return expected.query.endswith(f"&X-Amz-Signature={signature}")
 
-    This implements AWS's "Authenticating Requests: Query Parameters".
-    """
+
+def _encoded(url: str) -> SplitResult:
+    """Return a URL with its path and its query in the canonical encoding."""
     parts = urlsplit(url)
-    unsigned, _, signature = parts.query.rpartition("&X-Amz-Signature=")
-    given = dict(parse_qsl(unsigned, strict_parsing=True))
-    assert given["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
-    assert given["X-Amz-SignedHeaders"] == "host"
-    lines = [f"host:{parts.netloc}", "", "host", "UNSIGNED-PAYLOAD"]
-    canonical = [method, _encoded(parts.path, "/"), _query(unsigned), *lines]
-    given_scope, date = given["X-Amz-Credential"], given["X-Amz-Date"]
-    return _signature(canonical, given_scope, date, secret) == signature
-
-
-def _signature(canonical: list[str], credential: str, date: str, secret: str) -> str:
-    scope = credential.split("/")[1:]
-    hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
-    key = f"AWS4{secret}".encode()
-    for word in (*scope, "\n".join(["AWS4-HMAC-SHA256", date, "/".join(scope), hashed])):
-        key = hmac.digest(key, word.encode(), "sha256")
-    return key.hex()
-
-
-def _query(query: str) -> str:
-    return "&".join(sorted(_parameter(text) for text in query.split("&") if text))
-
-
-def _parameter(text: str) -> str:
-    name, _, value = text.partition("=")
-    return f"{_encoded(name, '')}={_encoded(value, '')}"
-
-
-def _encoded(text: str, safe: str) -> str:
-    return quote(unquote_to_bytes(text), safe=f"{safe}-_.~")
+    path = quote(unquote_to_bytes(parts.path), safe="/-_.~")
+    query = urlencode(parse_qsl(parts.query, keep_blank_values=True), quote_via=quote)
+    return parts._replace(path=path, query=query)
 
 
 class ClientCase(SynchronousTestCase):
