@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from http.client import HTTPException
+
+from urllib3.exceptions import HTTPError
 
 from tests.support.s3 import Identity, Requests, Rights
 from tests.support.servers import Server, free_port
@@ -59,6 +60,6 @@ class Gateway(Requests):
 
     def _responds_or_ended(self) -> bool:
         assert self._server is not None
-        with suppress(OSError, HTTPException):
+        with suppress(HTTPError):
             return self.ready() or not self._server.running
         return not self._server.running

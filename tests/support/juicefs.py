@@ -88,13 +88,8 @@ class JuiceFS(Gateway):
                 http_client=pool,
             )
 
-    @contextmanager
-    def _pool(self) -> Iterator[PoolManager]:
-        pool = PoolManager(ca_certs=self.ca_bundle, retries=False)
-        try:
-            yield pool
-        finally:
-            pool.clear()
+    def _pool(self) -> PoolManager:
+        return PoolManager(ca_certs=self.ca_bundle, retries=False)
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -6,20 +6,19 @@ the server verifies both.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
-from http.client import HTTPConnection
 from typing import Any, Literal
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 from uuid import uuid4
 from xml.etree import ElementTree
 
 from minio.credentials import Credentials
-from minio.signer import presign_v4, sign_v4_s3
+from minio.signer import sign_v4_s3
+from urllib3 import connection_from_url
 
 from tests.support.service import PATIENCE
 
@@ -141,19 +140,14 @@ class Requests:
         *,
         headers: Mapping[str, str] | None = None,
         identity: Identity | None = None,
-        region: str | None = None,
-        digest: str | None = None,
     ) -> S3Response:
-        """Sign a request and send it; the query must be encoded already.
-
-        :param digest: the SHA-256 that the headers claim for the body; by default the right one.
-        """
+        """Sign a request and send it; the query must be encoded already."""
         url = urlsplit(self.url(bucket, key, query))
         who, now = identity or self.owner, datetime.now(UTC)
         signed = {
             "Host": url.netloc,
             "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
-            "x-amz-content-sha256": digest or sha256(body).hexdigest(),
+            "x-amz-content-sha256": sha256(body).hexdigest(),
             **(headers or {}),
         }
         if who.session_token:
@@ -161,35 +155,13 @@ class Requests:
         sign_v4_s3(
             method=method,
             url=url,
-            region=region or self.region,
+            region=self.region,
             headers=signed,
             credentials=Credentials(who.access_key, who.secret_key),
             content_sha256=signed["x-amz-content-sha256"],
             date=now,
         )
         return self.fetch(url.geturl(), method, body, signed)
-
-    def presign(
-        self,
-        bucket: str,
-        key: str | bytes,
-        *,
-        seconds: int = 60,
-        age: int = 0,
-        identity: Identity | None = None,
-    ) -> str:
-        """Return a URL to GET that is valid for ``seconds`` and was signed ``age`` seconds ago."""
-        who = identity or self.owner
-        token = quote(who.session_token or "", safe="")
-        query = f"X-Amz-Security-Token={token}" if token else ""
-        return presign_v4(
-            method="GET",
-            url=urlsplit(self.url(bucket, key, query)),
-            region=self.region,
-            credentials=Credentials(who.access_key, who.secret_key),
-            date=datetime.now(UTC) - timedelta(seconds=age),
-            expires=seconds,
-        ).geturl()
 
     def fetch(
         self,
@@ -200,26 +172,17 @@ class Requests:
     ) -> S3Response:
         """Request a URL from this server without adding a signature; the URL may name any host."""
         parts = urlsplit(url)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with closing(self._connect(parts.hostname or "")) as connection:
-            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
-            sent = {"Host": parts.netloc, **(headers or {})}
-            if body or method in {"PUT", "POST"}:
-                sent.setdefault("Content-Length", str(len(body)))
-            for name, value in sent.items():
-                connection.putheader(name, value)
-            connection.endheaders(body)
-            response = connection.getresponse()
-            received = {name.lower(): value for name, value in response.getheaders()}
-            return S3Response(response.status, received, response.read())
-
-    def _connect(self, name: str) -> HTTPConnection:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        connection.connect()
-        if self.ca_bundle:
-            context = ssl.create_default_context(cafile=self.ca_bundle)
-            connection.sock = context.wrap_socket(connection.sock, server_hostname=name)
-        return connection
+        tls = {"ca_certs": self.ca_bundle, "server_hostname": parts.hostname}
+        options: dict[str, Any] = tls if self.ca_bundle else {}
+        with connection_from_url(self.endpoint, timeout=PATIENCE, **options) as pool:
+            response = pool.urlopen(
+                *(method, urlunsplit(("", "", parts.path or "/", parts.query, "")), body or None),
+                headers={"Host": parts.netloc, **(headers or {})},
+                retries=False,
+                redirect=False,
+            )
+        received = {name.lower(): value for name, value in response.headers.items()}
+        return S3Response(response.status, received, response.data)
 
     # Helpers for fixtures, which raise AssertionError if a request fails.
 
@@ -238,11 +201,6 @@ class Requests:
     def get(self, bucket: str, key: str | bytes) -> S3Response:
         """Read an object."""
         return self.request("GET", bucket, key).require_success()
-
-    def stat(self, bucket: str, key: str | bytes) -> S3Response | None:
-        """Return the response to HEAD of an object, or None if the object does not exist."""
-        response = self.request("HEAD", bucket, key)
-        return None if response.status == 404 else response.require_success()
 
     def keys(self, bucket: str) -> list[bytes]:
         """Return the keys in a bucket of at most a thousand objects."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 from twisted.trial.unittest import TestCase
+from urllib3.exceptions import SSLError
 
 from tests.support.buckets import s3_server
 from tests.support.s3 import Identity, S3Response
@@ -26,7 +27,8 @@ class BucketCase(TestCase):
     async def setUp(self) -> None:
         self.server = await s3_server(self.tls)
         self.bucket = self.server.make_bucket()
-        self.etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
+        etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
+        self.headers = {**HEADERS, "content-length": "3", "etag": etag}
 
     def assert_refused(self, response: S3Response, *codes: str) -> None:
         """Assert that a request was refused, with one of these codes if the response has any."""
@@ -43,11 +45,10 @@ class RoundTripTests(BucketCase):
         Keys may have special characters. All tests of a process share one server, which is not
         counted as a leftover child.
         """
-        got, stat = self.server.get(self.bucket, "a"), self.server.stat(self.bucket, "a")
-        self.assertEqual(b"abc", got.body)
-        for response in (got, stat):
-            expected = {**HEADERS, "content-length": "3", "etag": self.etag}
-            self.assertEqual(expected, {name: response.headers[name] for name in expected})
+        self.assertEqual(b"abc", self.server.get(self.bucket, "a").body)
+        for method in ("GET", "HEAD"):
+            found = self.server.request(method, self.bucket, "a").headers
+            self.assertLessEqual(self.headers.items(), found.items())
         keys = sorted([b"c/b c+d%20.mp3", "é/ü".encode(), b"x&y=z?#'\"<>;,~"])
         for key in keys:
             self.server.put(self.bucket, key, key)
@@ -55,7 +56,7 @@ class RoundTripTests(BucketCase):
         for key in keys:
             self.assertEqual(key, self.server.get(self.bucket, key).body)
             self.server.remove(self.bucket, key)
-            self.assertIsNone(self.server.stat(self.bucket, key))
+            self.assertEqual(404, self.server.request("HEAD", self.bucket, key).status)
         self.assertEqual([b"a"], self.server.keys(self.bucket))
         self.assertIs(self.server, await s3_server())
         self.assertEqual([], children())
@@ -87,26 +88,13 @@ class SignatureTests(BucketCase):
             response = self.server.request(method, self.bucket, "a", identity=identity)
             self.assert_refused(response, code)
         self.assert_refused(self.server.fetch(self.server.url(self.bucket, "a")))
-        response = self.server.request("PUT", self.bucket, "c", body=b"abc", digest="0" * 64)
-        self.assertEqual((400, None), (response.status, self.server.stat(self.bucket, "c")))
+        wrong = {"x-amz-content-sha256": "0" * 64}
+        response = self.server.request("PUT", self.bucket, "c", body=b"abc", headers=wrong)
+        self.assertEqual((400, [b"a"]), (response.status, self.server.keys(self.bucket)))
         if "region" in self.server.checks:
-            response = self.server.request("GET", self.bucket, "a", region="mars-north-1")
+            self.patch(self.server, "region", "mars-north-1")
+            response = self.server.request("GET", self.bucket, "a")
             self.assertIn(response.status, (400, 403))
-
-    def test_url(self) -> None:
-        """A presigned URL is valid only for its own object, method and lifetime."""
-        self.server.put(self.bucket, "b", b"abc")
-        url = self.server.presign(self.bucket, "a")
-        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
-        forged = url[:-1] + ("0" if url[-1] != "0" else "1")
-        for other in (url.replace("/a?", "/b?"), url.replace("Expires=60", "Expires=61"), forged):
-            self.assert_refused(self.server.fetch(other), "SignatureDoesNotMatch")
-        for method in ("HEAD", "PUT", "DELETE"):
-            self.assertEqual(403, self.server.fetch(url, method).status, method)
-        # Signed three hundred seconds ago, for ten minutes and for one.
-        ages = [self.server.presign(self.bucket, "a", seconds=it, age=300) for it in (600, 60)]
-        self.server.fetch(ages[0]).require_success()
-        self.assert_refused(self.server.fetch(ages[1]))
 
 
 class TLSTests(BucketCase):
@@ -116,10 +104,10 @@ class TLSTests(BucketCase):
 
     def test_trust(self) -> None:
         """Clients that trust the authority accept the address alone."""
-        url = self.server.presign(self.bucket, "a")
+        url = self.server.url(self.bucket, "a")
         self.assertTrue(url.startswith("https://"))
-        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
+        self.assertEqual(b"abc", self.server.get(self.bucket, "a").body)
         another = url.replace("127.0.0.1", "another.test")
-        self.assertRaises(ssl.SSLCertVerificationError, self.server.fetch, another)
+        self.assertRaises(SSLError, self.server.fetch, another)
         self.patch(self.server, "ca_bundle", ssl.get_default_verify_paths().cafile)
-        self.assertRaises(ssl.SSLCertVerificationError, self.server.fetch, url)
+        self.assertRaises(SSLError, self.server.fetch, url)
