@@ -35,7 +35,6 @@ from tests.support.origins import (
     File,
     PendingResponse,
     Raw,
-    ReceivedRequest,
     Redirect,
     Status,
     open_origin,
@@ -52,10 +51,11 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.support.wire import Request
 
 OK = b"HTTP/1.1 200 OK\r\n"
 _numbers = count()
-Condition = Callable[[ReceivedRequest], bool]
+Condition = Callable[[Request], bool]
 #: Ways in which a connection may end too early.
 ENDS = ("close", "close_without_notify", "abort")
 
@@ -83,7 +83,7 @@ def odd_after_first(usual: Behavior, *odd: Behavior, matches: Condition) -> Beha
     return BehaviorSequence(usual, *odd, matches=matches, others=usual)
 
 
-def has_offset(request: ReceivedRequest) -> bool:
+def has_offset(request: Request) -> bool:
     """Return whether a request asks for everything after an offset, as ffprobe and ffmpeg do."""
     wanted = request.headers.get("range", "")
     return wanted.endswith("-") and wanted != "bytes=0-"
@@ -342,12 +342,11 @@ class LeftoverTests(TroubleCase):
         # The client of this download disconnects while the download stalls.
         fetched = File(sound("a.wav"), **NO_RANGES)
         url = self.origin.put("/left", replace(fetched, sent=9, then="hold"))
-        self.origin.release()
+        self.origin.held.clear()
         client = await send(service.port, self.path(url))
         await until(lambda: self.origin.held, "the download to stall")
         await client.leave()
         await service.stopService()
-        self.origin.release()
         await until(lambda: not self.origin.protocols, "the connections to close")
         await until(
             lambda: "audioproxy" not in {each.name for each in threading.enumerate()},

@@ -22,7 +22,6 @@ from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
 from tests.support.origins import (
     File,
-    ReceivedRequest,
     Status,
     open_origin,
 )
@@ -37,6 +36,7 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.support.wire import Request
 
 SINE = "sine=frequency=330:sample_rate=16000:duration="
 NO_RANGES: dict[str, Any] = {"ranges": False}
@@ -67,17 +67,17 @@ def certificate(*names: str) -> Certificate:
     return authority().issue(*names)
 
 
-def is_state_request(request: ReceivedRequest) -> bool:
+def is_state_request(request: Request) -> bool:
     """Return whether a request asks for the state of a source: before the probe, and at the end."""
     return request.headers.get("range") in ("bytes=0-65535", "bytes=0-0")
 
 
-def is_test(request: ReceivedRequest) -> bool:
+def is_test(request: Request) -> bool:
     """Return whether a request tests the origin, as ffmpeg would ask it."""
     return request.headers.get("range") == "bytes=0-" and "accept-encoding" in request.headers
 
 
-def is_whole(request: ReceivedRequest) -> bool:
+def is_whole(request: Request) -> bool:
     """Return whether a request is ffmpeg's for the whole file.
 
     ffprobe and then the render send such a request first.

@@ -10,7 +10,6 @@ from tests.support.origins import (
     BehaviorSequence,
     File,
     Raw,
-    ReceivedRequest,
     Redirect,
     Status,
     open_origin,
@@ -24,6 +23,7 @@ from tests.support.remote import (
     lifetime_of,
 )
 from tests.support.service import encoders, fetch, generate_audio, send, short_flac, until
+from tests.support.wire import Request
 
 MID_SOURCE_BYTES = 512 * 1024
 RENDER_SECONDS = 300
@@ -41,7 +41,7 @@ def noise(name: str, seed: int) -> bytes:
     return generate_audio(path, "-f", "lavfi", "-i", source).read_bytes()
 
 
-def is_encoder_request(request: ReceivedRequest) -> bool:
+def is_encoder_request(request: Request) -> bool:
     """Return whether the encoder, and not the probe, sent a request.
 
     The probe's presigned URL is valid for at least RENDER_SECONDS. The encoder's is valid for less.
@@ -62,7 +62,7 @@ class ChangedTests(RemoteCase):
         """Replace an object before the encoder's n-th request, and return the list of these."""
         received: list[ReceivedRequest] = []
 
-        def rule(request: ReceivedRequest) -> RequestAction:
+        def rule(request: Request) -> RequestAction:
             if is_encoder_request(request):
                 received.append(request)
                 if len(received) == number:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import h11
@@ -22,6 +22,7 @@ from twisted.internet.ssl import ContextFactory
 from twisted.python.failure import Failure
 
 from tests.support.authority import Certificate
+from tests.support.wire import Request, read_request
 
 reactor: Any = _reactor
 
@@ -30,49 +31,6 @@ MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedRequest:
-    """Received request.
-
-    :ivar target: path and query, as received.
-    :ivar headers: values by lower-case name.
-    """
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-
-    @classmethod
-    def read(cls, head: bytes) -> ReceivedRequest:
-        """Parse a request without its final blank line."""
-        request, _ = _read_request(head + b"\r\n\r\n")
-        assert request is not None
-        return request
-
-
-def _read_request(data: bytes) -> tuple[ReceivedRequest | None, bytes]:
-    """Return the first request, if its header section is complete, and the bytes after it."""
-    parser = h11.Connection(h11.SERVER)
-    parser.receive_data(data)
-    event = parser.next_event()
-    if not isinstance(event, h11.Request):
-        return None, data
-    headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
-    request = ReceivedRequest(event.method.decode(), event.target.decode(), headers)
-    return request, parser.trailing_data[0]
-
-
-@dataclass
-class ConnectionRecord:
-    """Accepted connection, with or without requests.
-
-    :ivar reason: why the connection ended; None while it is open.
-    """
-
-    requests: list[ReceivedRequest] = field(default_factory=list)
-    reason: Failure | None = None
 
 
 class Behavior(Protocol):
@@ -86,8 +44,8 @@ class Behavior(Protocol):
 class PendingResponse:
     """Request that waits for its response."""
 
-    request: ReceivedRequest
-    protocol: _OriginProtocol
+    request: Request
+    protocol: OriginConnection
 
     @property
     def wants_body(self) -> bool:
@@ -107,8 +65,9 @@ class PendingResponse:
         self.write(b"\r\n".join(sent))
 
     def finish(self) -> None:
-        """End the response and keep the connection open for another request."""
-        self.protocol.finish_response()
+        """End the response; keep the connection open unless the client wants it closed."""
+        if self.request.headers.get("connection", "").lower() == "close":
+            self.close()
 
     def close(self) -> None:
         """Close the connection cleanly."""
@@ -124,9 +83,9 @@ class PendingResponse:
         """Reset the connection; bytes in transit may be lost."""
         reactor.callLater(0, self.protocol.tcp_transport.abortConnection)
 
-    def hold(self, rest: Callable[[], None]) -> None:
-        """Send nothing more until `Origin.release` calls ``rest``."""
-        self.protocol.origin.held.append(rest)
+    def hold(self) -> None:
+        """Send nothing more, and leave the connection open."""
+        self.protocol.origin.held.append(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +130,7 @@ class Raw:
 
     def respond(self, pending: PendingResponse) -> None:
         pending.write(self.data)
-        pending.hold(pending.close) if self.then == "hold" else getattr(pending, self.then)()
+        getattr(pending, self.then)()
 
 
 #: Accepts a request and does not respond.
@@ -189,7 +148,7 @@ class BehaviorSequence:
     def __init__(
         self,
         *behaviors: Behavior,
-        matches: Callable[[ReceivedRequest], bool] = lambda _: True,
+        matches: Callable[[Request], bool] = lambda _: True,
         others: Behavior | None = None,
     ) -> None:
         self.behaviors, self.matches, self.others = behaviors, matches, others
@@ -251,9 +210,19 @@ class File:
         if not pending.wants_body:
             pending.finish()
         elif self.sent is None:
-            self._send_rest(pending, body)
+            self._send(pending, body)
+            if self.framing == "chunked":
+                pending.write(b"0\r\n\r\n")
+            if self.framing == "close" or self.version == "1.0":
+                pending.close()
+            else:
+                pending.finish()
         else:
-            self._go_wrong(pending, body)
+            count = abs(self.sent)
+            self._send(pending, body[:count])
+            if self.sent < 0:
+                pending.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
+            getattr(pending, self.then)()
 
     def part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
         """Return the start and the end of the range that request headers ask for."""
@@ -273,38 +242,21 @@ class File:
             chunk = body[at : at + _CHUNK]
             pending.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
 
-    def _send_rest(self, pending: PendingResponse, body: bytes) -> None:
-        self._send(pending, body)
-        if self.framing == "chunked":
-            pending.write(b"0\r\n\r\n")
-        if self.framing == "close" or self.version == "1.0":
-            pending.close()
-        else:
-            pending.finish()
 
-    def _go_wrong(self, pending: PendingResponse, body: bytes) -> None:
-        assert self.sent is not None
-        count = abs(self.sent)
-        self._send(pending, body[:count])
-        if self.sent < 0:
-            pending.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
-        if self.then == "hold":
-            pending.hold(lambda: self._send_rest(pending, body[count:]))
-        else:
-            getattr(pending, self.then)()
+class OriginConnection(Connection):
+    """Accepted connection, with or without requests, one request at a time.
 
-
-class _OriginProtocol(Connection):
-    """Server side of one connection; pipelined requests wait for the response under way."""
+    :ivar reason: why the connection ended; None while it is open.
+    """
 
     transport: Any
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self.connection = ConnectionRecord()
+        self.requests: list[Request] = []
+        self.reason: Failure | None = None
         self.closed: Deferred[None] = Deferred()
         self._received = b""
-        self._busy = False
 
     @property
     def tcp_transport(self) -> Any:
@@ -312,36 +264,23 @@ class _OriginProtocol(Connection):
         return self.transport.transport if self.origin.secure else self.transport
 
     def connectionMade(self) -> None:
-        self.origin.connections.append(self.connection)
+        self.origin.connections.append(self)
         self.origin.protocols.add(self)
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data
-        self._next()
-
-    def finish_response(self) -> None:
-        if self.connection.requests[-1].headers.get("connection", "").lower() == "close":
-            self.transport.loseConnection()
-            return
-        self._busy = False
-        # Deferred to the next reactor turn, because this may run within the previous `_next` call.
-        reactor.callLater(0, self._next)
-
-    def _next(self) -> None:
-        if self._busy or self.connection.reason is not None:
-            return
         try:
-            request, self._received = _read_request(self._received)
+            found = read_request(self._received)
         except h11.RemoteProtocolError:  # such as a TLS handshake on a cleartext port
             self.transport.loseConnection()
             return
-        if request is not None:
-            self._busy = True
-            self.connection.requests.append(request)
+        if found is not None:
+            request, self._received = found
+            self.requests.append(request)
             self.origin.respond(PendingResponse(request, self))
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        self.connection.reason = reason
+        self.reason = reason
         self.origin.protocols.discard(self)
         self.closed.callback(None)
 
@@ -352,16 +291,16 @@ class Origin:
     :param certificates: none for cleartext. Each connection uses the next certificate, and all
         further connections use the last one.
     :ivar connections: all connections in order, including those that ended during the handshake.
-    :ivar held: functions that continue the responses on hold.
+    :ivar held: the responses on hold.
     """
 
     def __init__(self, *certificates: Certificate) -> None:
         self.secure = bool(certificates)
-        self.connections: list[ConnectionRecord] = []
-        self.held: list[Callable[[], None]] = []
-        self.protocols: set[_OriginProtocol] = set()
+        self.connections: list[OriginConnection] = []
+        self.held: list[PendingResponse] = []
+        self.protocols: set[OriginConnection] = set()
         self._behaviors: dict[str, Behavior] = {}
-        factory = Factory.forProtocol(lambda: _OriginProtocol(self))
+        factory = Factory.forProtocol(lambda: OriginConnection(self))
         factory.noisy = False
         if certificates:
             context = _Contexts(certificates)
@@ -371,11 +310,11 @@ class Origin:
         self.port: int = self._port.getHost().port
 
     @property
-    def requests(self) -> list[ReceivedRequest]:
+    def requests(self) -> list[Request]:
         """All requests, grouped by connection."""
         return [request for connection in self.connections for request in connection.requests]
 
-    def requests_for(self, path: str) -> list[ReceivedRequest]:
+    def requests_for(self, path: str) -> list[Request]:
         """Return the requests for a path with any query."""
         return [request for request in self.requests if request.target.partition("?")[0] == path]
 
@@ -401,12 +340,6 @@ class Origin:
         path = target.partition("?")[0]
         behavior = self._behaviors.get(target) or self._behaviors.get(path) or Status(404)
         behavior.respond(pending)
-
-    def release(self) -> None:
-        """Continue all responses on hold."""
-        held, self.held = self.held, []
-        for rest in held:
-            rest()
 
     async def stop(self) -> None:
         """Close the port and all connections, and wait until they are closed."""

@@ -21,9 +21,9 @@ from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.service import AudioProxy
 from tests.support.buckets import s3_server
 from tests.support.http import Response
-from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity
 from tests.support.service import ServiceCase, make_service, reactor, signed, until
+from tests.support.wire import Request, read_request
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
@@ -86,7 +86,9 @@ class _ClientConnection(ProxyServer):
             self._held_requests.append(data)
             return
         for head in _HEAD.findall(data):
-            request = ReceivedRequest.read(head.partition(b"\r\n\r\n")[0])
+            found = read_request(head, has_body=False)
+            assert found is not None
+            request, _ = found
             self.relay.requests.append(request)
             action = self.relay.rule(request)
             if action == ABORTED:
@@ -117,12 +119,7 @@ class _ClientConnection(ProxyServer):
                 self.peer.transport.pauseProducing()  # type: ignore[union-attr]
                 self._held_responses.append(rest)
         if data:
-            self.send_to_client(data)
-
-    def send_to_client(self, data: bytes) -> None:
-        """Send to the client."""
-        self.relay.sent_bytes += len(data)
-        self.transport.write(data)
+            self.transport.write(data)
 
     def release(self) -> None:
         """Send the held bytes."""
@@ -132,7 +129,7 @@ class _ClientConnection(ProxyServer):
         for data in requests:
             self.send_to_server(data)
         for data in responses:
-            self.send_to_client(data)
+            self.transport.write(data)
         for end, waited in ((self, requests), (self.peer, responses)):
             if end is not None and waited:
                 end.transport.resumeProducing()  # type: ignore[union-attr]
@@ -150,7 +147,6 @@ class Relay:
     It forwards TLS too, but cannot read the requests in it.
 
     :ivar requests: all requests so far.
-    :ivar sent_bytes: number of response bytes sent to clients.
     :ivar limit: number of bytes of each response after which it stalls; over TLS, of each
         connection.
     :ivar rule: decides what happens to a request; called before the server receives the request.
@@ -158,10 +154,9 @@ class Relay:
     """
 
     def __init__(self, port: int) -> None:
-        self.requests: list[ReceivedRequest] = []
-        self.sent_bytes = 0
+        self.requests: list[Request] = []
         self.limit: int | None = None
-        self.rule: Callable[[ReceivedRequest], RequestAction] = lambda request: PASS
+        self.rule: Callable[[Request], RequestAction] = lambda request: PASS
         self.ends: set[Any] = set()
         self._factory = ProxyFactory("127.0.0.1", port)
         self._factory.protocol = _ClientConnection
@@ -215,12 +210,12 @@ class Relay:
         return sum(request.method == method for request in self.requests)
 
 
-def is_signed_url(request: ReceivedRequest) -> bool:
+def is_signed_url(request: Request) -> bool:
     """Return whether a request is for a presigned URL."""
     return "X-Amz-Signature=" in request.target
 
 
-def lifetime_of(request: ReceivedRequest) -> int:
+def lifetime_of(request: Request) -> int:
     """Return the lifetime of a request's presigned URL in seconds; 0 for any other request."""
     match = re.search(r"X-Amz-Expires=(\d+)", request.target)
     return int(match[1]) if match else 0

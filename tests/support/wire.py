@@ -67,21 +67,26 @@ class Request:
         return headers
 
 
-def read_request(data: bytes) -> tuple[Request, bytes] | None:
-    """Parse the first request and return it with the rest; return None while it is incomplete."""
-    start, end, _ = data.partition(b"\r\n\r\n")
-    if not end:
-        return None
+def read_request(data: bytes, has_body: bool = True) -> tuple[Request, bytes] | None:
+    """Parse the first request and return it with the rest; return None while it is incomplete.
+
+    :param has_body: whether to read the body, too.
+    :raises h11.RemoteProtocolError: if the bytes are not HTTP.
+    """
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=sys.maxsize)
     connection.receive_data(data)
     head = connection.next_event()
-    assert isinstance(head, h11.Request) and head.http_version == b"1.1", start
-    lines = tuple((name.decode(), value.decode()) for name, value in head.headers.raw_items())
+    if not isinstance(head, h11.Request):
+        return None
+    start = data.partition(b"\r\n\r\n")[0]
+    assert head.http_version == b"1.1", start
+    raw = head.headers.raw_items()
+    lines = tuple((name.decode(), value.decode("latin-1")) for name, value in raw)
     # h11 drops a repeated Content-Length. Stores do not accept chunked requests.
     assert len(lines) == start.count(b"\r\n"), start
     assert b"transfer-encoding" not in dict(head.headers), start
     body = bytearray()
-    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+    while has_body and not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if not isinstance(event, h11.Data):
             return None
         body += event.data

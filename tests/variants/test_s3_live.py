@@ -15,7 +15,6 @@ from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
     ABORTED,
     PASS,
@@ -32,6 +31,7 @@ from tests.support.service import (
     until_hit,
     until_scraped,
 )
+from tests.support.wire import Request
 
 MEBIBYTE = 1024 * 1024
 PART_SIZE = 5 * MEBIBYTE
@@ -154,7 +154,7 @@ class MultipartTests(RemoteCase):
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
         lost: list[ReceivedRequest] = []
 
-        def lose(request: ReceivedRequest) -> RequestAction:
+        def lose(request: Request) -> RequestAction:
             if "partNumber=2" in request.target and not lost:
                 lost.append(request)
                 return ABORTED

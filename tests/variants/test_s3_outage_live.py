@@ -14,7 +14,6 @@ from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
-from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
     HOLD,
     PASS,
@@ -35,6 +34,7 @@ from tests.support.service import (
     until_hit,
     until_scraped,
 )
+from tests.support.wire import Request
 
 
 class OutageCase(RemoteCase):
@@ -115,7 +115,7 @@ class WriteBackTests(OutageCase):
         """
         tries: list[ReceivedRequest] = []
 
-        def lose(request: ReceivedRequest) -> RequestAction:
+        def lose(request: Request) -> RequestAction:
             if request.method == "PUT":
                 tries.append(request)
                 return HOLD
