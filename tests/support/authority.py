@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,12 +32,6 @@ class Certificate:
 
     chain: Path
     key: Path
-
-    def server_context(self) -> ssl.SSLContext:
-        """Return an ``ssl.SSLContext`` for a server."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.chain, self.key)
-        return context
 
     def both(self) -> Path:
         """Return one file with key and chain, as some servers require."""

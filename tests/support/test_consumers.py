@@ -32,14 +32,6 @@ class FakeConsumerTests(SynchronousTestCase):
         self.assertEqual(self.calls, ["pauseProducing"] * 2 + ["resumeProducing"])
         self.assertEqual((bytes(self.consumer.data), self.consumer.writes[0]), (b"abcdefgh", 3))
 
-    def test_hangs_up(self) -> None:
-        """A disconnect stops the producer once."""
-        self.consumer.registerProducer(self.producer, True)
-        self.consumer.disconnect()
-        self.consumer.disconnect()
-        self.consumer.drain()
-        self.assertEqual(self.calls, ["stopProducing"])
-
     def test_forbids(self) -> None:
         """The consumer rejects misuse that a real one would ignore or fail on."""
         self.assertRaises(AssertionError, self.consumer.write, b"a")

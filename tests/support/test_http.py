@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Site
 
-from tests.support.http import Connection, Malformed, ResponseReader, read_response
+from tests.support.http import Malformed, ResponseReader, read_response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = OK + b"Content-Length: 3\r\n\r\n"
@@ -74,55 +72,3 @@ class ReadResponseTests(SynchronousTestCase):
         self.assertEqual([b"2", b"3"], response.all("B"))
         self.assertRaises(Malformed, lambda: response["b"])
         self.assertRaises(Malformed, lambda: response.document)
-
-
-class ConnectionTests(SynchronousTestCase):
-    """`Connection` with Twisted's own resources."""
-
-    def test_request(self) -> None:
-        """A request reaches a site with its method and headers, and gets a response."""
-        ending = _Ending(None)
-        connection = Connection(Site(ending, timeout=None))
-        connection.send(b"/", b"HEAD", if_none_match=[b"a", b"b"])
-        (request,) = ending.requests
-        self.assertEqual(b"HEAD", request.method)
-        self.assertEqual([b"a", b"b"], request.requestHeaders.getRawHeaders(b"if-none-match"))
-        self.assertEqual((200, b""), (connection.response.status, connection.response.body))
-        self.assertFalse(connection.closed)
-
-    def test_ends(self) -> None:
-        """A clean close, an abort and a leaving client are told apart; the request hears of it."""
-        for abort in (True, False, None):
-            ending = _Ending(abort)
-            connection = Connection(Site(ending, timeout=None))
-            connection.send(b"/", version=b"HTTP/1.0")
-            if abort is None:
-                self.assertEqual((False, 0), (connection.closed, len(ending.heard)))
-                connection.leave()
-            self.assertTrue(connection.closed)
-            self.assertEqual(bool(abort), connection.aborted)
-            self.assertEqual(not abort, connection.response.complete)
-            self.assertEqual(1, len(ending.heard))
-
-
-class _Ending(Resource):
-    """Resource that sends a few bytes and then finishes, aborts, or leaves the request open."""
-
-    isLeaf = True
-
-    def __init__(self, abort: bool | None) -> None:
-        Resource.__init__(self)
-        self._abort = abort
-        self.requests: list[object] = []
-        self.heard: list[object] = []
-
-    def render(self, request: object) -> int:
-        """Send a few bytes, and end the request as configured."""
-        self.requests.append(request)
-        request.notifyFinish().addBoth(self.heard.append)  # type: ignore[attr-defined]
-        request.write(b"abc")  # type: ignore[attr-defined]
-        if self._abort:
-            request.channel.transport.abortConnection()  # type: ignore[attr-defined]
-        elif self._abort is not None:
-            request.finish()  # type: ignore[attr-defined]
-        return NOT_DONE_YET
