@@ -137,8 +137,7 @@ class StreamTests(ServiceCase):
 
     async def test_request_of_a_render(self) -> None:
         """Log lines of a render have the id of the request that started it (D54)."""
-        log = Log()
-        self.addCleanup(log.start())
+        log = Log(self)
         port = self.start().port
         # Ten minutes, of which the encoder cannot make much before it is killed.
         target = signed("/f:flac/sr:384000/plain/local://long.flac")

@@ -30,8 +30,6 @@ from tests.support.service import (
     ServiceCase,
     fetch,
     is_running,
-    make_service,
-    reactor,
     short_flac,
     signed,
     until,
@@ -135,7 +133,7 @@ class RefusedStartTests(TapCase):
         """A TMPDIR that is missing or no directory is refused: no other folder is used (D46)."""
         for folder, reason in (("/nowhere", "No such file"), (__file__, "Not a directory")):
             self.patch(os, "environ", {**os.environ, "TMPDIR": folder})
-            service = make_service(self.config(), reactor)
+            service = self.new_service()
             error = self.failureResultOf(service.startService(), BootError).value
             self.assertRegex(str(error), rf"\ATMPDIR: .*{folder} \({reason}.*; set")
             self.assertEqual(0, service.port)

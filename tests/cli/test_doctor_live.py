@@ -29,7 +29,7 @@ from tests.support.authority import Authority
 from tests.support.checks import run_checks, single_result
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
-from tests.support.service import PATIENCE, ServiceCase, make_service, reactor
+from tests.support.service import PATIENCE, ServiceCase
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 
@@ -266,11 +266,7 @@ class BucketTests(RemoteCase):
         texts = [results["variant store"].text, results["clock"].text]
         self.assertRegex(texts[0], f"RequestTimeTooSkewed.*{self.AHEAD}")
         self.assertRegex(texts[1], rf"\A{self.AHEAD}; set it by NTP\Z")
-        service = make_service(self.config(), reactor)
-        try:
-            error = await self.assertFailure(service.startService(), BootError)
-        finally:
-            await service.stopService()
+        error = await self.assertFailure(self.new_service().startService(), BootError)
         self.assertRegex(str(error), rf"a correct clock is required: {self.AHEAD}\Z")
         # The store's Date header is in whole seconds, and its response may take long.
         slack = 1 + math.ceil(time.monotonic() - began)

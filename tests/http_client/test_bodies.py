@@ -528,8 +528,7 @@ class EarlyResponseTests(RequestBodyCase):
 
         The file is read no further, and may be closed without an error in the log.
         """
-        log = Log()
-        self.addCleanup(log.start())
+        log = Log(self)
 
         def respond_and_close(peer: Peer) -> None:
             peer.send(reply(403, self.DENIED, {"Connection": "close"}))

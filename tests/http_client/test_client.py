@@ -291,8 +291,7 @@ class ConnectionTests(ClientCase):
 
     def test_quiet(self) -> None:
         """Opened, closed and refused connections log nothing; the error says "refused"."""
-        log = Log()
-        self.addCleanup(log.start())
+        log = Log(self)
         self.fetch_body(reply(200))
         self.fetch_body(reply(200, b"", {"Connection": "close"}))
         self.network.refusal = ConnectionRefusedError()

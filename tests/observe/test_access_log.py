@@ -122,8 +122,7 @@ class AccessLogEntryTests(SynchronousTestCase):
 
     def test_log(self) -> None:
         """The log event has the level, the request id and the line as its text."""
-        log = Log()
-        self.addCleanup(log.start())
+        log = Log(self)
         record = PLAIN._replace(
             status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
         )

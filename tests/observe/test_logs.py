@@ -333,8 +333,7 @@ class RequestIdTests(SynchronousTestCase):
     """`set_request_id` and `Logger` (D54)"""
 
     def setUp(self) -> None:
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
 
     def ids(self) -> list[object]:
         """Return the request id of each event, in order."""

@@ -22,8 +22,6 @@ from tests.support.service import (
     fetch,
     is_stopped,
     long_flac,
-    make_service,
-    reactor,
     send,
     short_flac,
     signed,
@@ -210,9 +208,8 @@ class ListenerTests(MetricsCase):
 
     def fail_to_start(self, **settings: Any) -> tuple[AudioProxy, str]:
         """Start a service, which must fail; return the service and the error message."""
-        service = make_service(self.config(**settings), reactor)
+        service = self.new_service(**settings)
         error = self.failureResultOf(service.startService(), BootError).value
-        self.addCleanup(service.stopService)
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
         self.assertNotIn("\n", str(error))
         return service, str(error)

@@ -243,8 +243,7 @@ class FailureTests(ScriptedEncoderCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.clock = JumpingClock()
 
     async def start_render(self, port: int, end: RenderEnd) -> Client:
@@ -332,8 +331,7 @@ class FullDiskTests(ScriptedEncoderCase):
         self.add("long.flac", long_flac())
         service = await self.start_service()
         before, free_blocks = await self.until_idle(service), os.statvfs(self.store).f_bfree
-        log = Log()
-        self.addCleanup(log.start())
+        log = Log(self)
         response = await fetch(service.port, target("long", "wav", "/t:0:60"))
         self.assertIn(response.status, (200, 500))
         self.assertFalse(response.status == 200 and response.complete)

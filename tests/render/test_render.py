@@ -45,8 +45,7 @@ class RenderCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.start()
 
     def start(self, **settings: Any) -> None:

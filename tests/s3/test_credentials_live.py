@@ -54,8 +54,7 @@ class StoreCheckTests(RemoteCase):
         """No port opens before the check has written, found and deleted a single object."""
         relay = self.relay()
         relay.rule = lambda request: HOLD
-        service = make_service(self.config(variant_s3=self.s3(relay)), reactor)
-        self.addCleanup(service.stopService)
+        service = self.new_service(variant_s3=self.s3(relay))
         starting = service.startService()
         for method in ("PUT", "GET", "DELETE"):
             await until(lambda: relay.stalled, "a request of the store check")
@@ -123,8 +122,8 @@ class TLSStoreCheckTests(RemoteCase):
         self.assertEqual([], self.stored())
         empty = Path(self.mktemp()).resolve()
         empty.write_text("no certificate\n")
-        settings = self.config(variant_s3=self.s3(ca_bundle=str(empty)))
-        error = self.assertRaises(BootError, make_service, settings, reactor)
+        settings = self.s3(ca_bundle=str(empty))
+        error = self.assertRaises(BootError, self.new_service, variant_s3=settings)
         self.assertIn("AP_VARIANT_S3_CA_BUNDLE", str(error))
 
 

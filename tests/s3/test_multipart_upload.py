@@ -78,8 +78,7 @@ class PartsCase(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
         self.target = ObjectStore(settings, self.client).object("bucket", b"key")
 

@@ -20,8 +20,7 @@ class ConnectionCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.harness = ResourceHarness()
         self.stored = self.harness.store_variant(HIT, DATA)
         self._connections: list[Connection] = []

@@ -82,8 +82,7 @@ class ClientCase(ServiceCase):
         super().setUp()
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
 
     def connect_and_send(
         self, port: int, data: bytes = b"", window: int | None = None

@@ -79,8 +79,7 @@ class SendfileTests(TestCase):
         listener = Listener(reactor, ProxySite(self.files, reactor))
         self.port = listener.open(0, "127.0.0.1")
         self.addCleanup(listener.close)
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
 
     def sendfile(self, *words: int, real: Callable[..., int] = os.sendfile) -> int:
         """Call the real sendfile and record its results, or raise ``failure`` if it is set."""

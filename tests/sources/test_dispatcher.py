@@ -35,8 +35,7 @@ class SourcesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.local = FakeSources({b"a.mp3": 3})
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
 
     def unset(self, allowlist: Sequence[str] | None = None) -> SourceDispatcher:
         """Return the dispatcher of an engine without settings, but for the allowlist."""

@@ -93,8 +93,7 @@ class HttpsCase(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.trust(authority().bundle)
         self.origin = open_origin(self, certificate("localhost"))
 

@@ -324,8 +324,7 @@ class RefusedTests(LocalCase):
         """
         for name in ("a.mp3", "in"):
             (self.root / name).chmod(0)
-        log, clock = Log(), Clock()
-        self.addCleanup(log.start())
+        log, clock = Log(self), Clock()
         self.files = LocalSources(str(self.root), execute, clock.seconds)
 
         def report(*paths: bytes) -> list[str]:

@@ -43,8 +43,7 @@ class SourceCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.patch(objects, "RETRY_DELAY", 0)
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.objects = self.make()
 
     def tearDown(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.ceph import Ceph
-from tests.support.gateways import Gateway
 from tests.support.juicefs import JuiceFS
+from tests.support.s3 import Gateway
 
 _KINDS: dict[str, Callable[[Path, bool], Gateway]] = {"ceph": Ceph, "juicefs": JuiceFS}
 _servers: dict[bool, Gateway] = {}

@@ -17,8 +17,7 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from tests.support.authority import Authority, Certificate
-from tests.support.gateways import Gateway
-from tests.support.s3 import Identity, Rights, S3Response, policy
+from tests.support.s3 import Gateway, Identity, Rights, S3Response, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import h11
@@ -22,6 +22,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Site
 from zope.interface import implementer
 
@@ -330,11 +331,16 @@ class Connection(StringTransport):
         return not self.closed and self.producerState == "producing"
 
 
-@dataclass
 class Log:
-    """Observer that collects log events."""
+    """Observer that collects log events.
 
-    events: list[LogEvent] = field(default_factory=list)
+    :param case: the test until whose end it collects; without one, call `start`.
+    """
+
+    def __init__(self, case: SynchronousTestCase | None = None) -> None:
+        self.events: list[LogEvent] = []
+        if case is not None:
+            case.addCleanup(self.start())
 
     def start(self) -> Callable[[], None]:
         """Start collecting and return a function that stops it."""

@@ -18,8 +18,7 @@ from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 from tests.support.authority import Authority
-from tests.support.gateways import Gateway
-from tests.support.s3 import Identity, Rights, policy
+from tests.support.s3 import Gateway, Identity, Rights, policy
 from tests.support.servers import Server
 from tests.support.service import PATIENCE
 

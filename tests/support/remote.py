@@ -22,7 +22,7 @@ from audioproxy.service import AudioProxy
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.s3 import Check, Identity
-from tests.support.service import ServiceCase, make_service, reactor, signed, until
+from tests.support.service import ServiceCase, reactor, signed, until
 from tests.support.wire import Request, read_request
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
@@ -278,9 +278,8 @@ class RemoteCase(ServiceCase):
         )
 
     async def boot(self, **settings: Any) -> AudioProxy:
-        """Start a service in this process; it stops at the end of the test at the latest."""
-        service = make_service(self.config(**settings), reactor)
-        self.addCleanup(lambda: service.stopService() if service.running else None)
+        """Start a service in this process."""
+        service = self.new_service(**settings)
         await service.startService()
         return service
 

@@ -1,4 +1,4 @@
-"""Signed requests to the tests' S3 servers.
+"""Base class of the tests' S3 servers, with signed requests to them.
 
 The ``minio`` package signs these requests. The service uses the signatures of another package, and
 the server verifies both.
@@ -19,8 +19,13 @@ from xml.etree import ElementTree
 from minio.credentials import Credentials
 from minio.signer import sign_v4_s3
 from urllib3 import connection_from_url
+from urllib3.exceptions import HTTPError
 
-from tests.support.service import PATIENCE
+from tests.support.servers import Server, free_port
+from tests.support.service import PATIENCE, until
+
+#: How often to try a start: another process may take the port that was found to be free.
+_TRIES = 5
 
 #: What a user may do. Reading a missing object returns 403 instead of 404 with ``get``, which lacks
 #: the right to list. ``write`` includes reading, and ``keep`` also includes removing.
@@ -91,8 +96,8 @@ class S3Response:
         return self
 
 
-class Requests:
-    """Base class of the S3 servers: requests, and helpers built on them.
+class Gateway:
+    """S3 server that runs as one program, whose data outlives the program, and requests to it.
 
     Requests block the reactor. They take milliseconds, and the server runs in another process.
 
@@ -102,12 +107,13 @@ class Requests:
     """
 
     checks: frozenset[Check]
-    port: int
+    port = 0
     domain = "s3.test"
     region = "us-east-1"
     access_key: str
     secret_key: str
     ca_bundle: str | None = None
+    _server: Server | None = None
 
     @property
     def endpoint(self) -> str:
@@ -215,6 +221,52 @@ class Requests:
         """Return the multipart uploads that were neither completed nor aborted."""
         listing = self.request("GET", bucket, query="encoding-type=url&uploads=").require_success()
         return list(zip(_listed_keys(listing), listing.texts("UploadId"), strict=True))
+
+    # The program.
+
+    def serve(self, port: int) -> Server:
+        """Start the program."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Return whether the server is ready for tests."""
+        # Only this server accepts its secret; another program at the same port would refuse it.
+        return self.request("GET").status == 200
+
+    def add_user(self, rights: Rights) -> Identity:
+        """Create a user with the given rights to all existing buckets."""
+        raise NotImplementedError
+
+    def temporary_credentials(self, user: Identity) -> Identity:
+        """Return temporary credentials with the rights of a user, who must not be the owner."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Start the server and wait until it responds; a restart keeps the port and the data."""
+        if self._server is not None and self._server.running:
+            return
+        again = self.port
+        for _ in range(_TRIES):
+            self.port = again or free_port()
+            self._server = server = self.serve(self.port)
+            try:
+                await until(self._responds_or_ended, "the S3 server to respond")
+            except AssertionError:
+                await self.stop()
+            if server.running:
+                return
+        raise AssertionError(f"the S3 server did not start: {server.output_tail}")
+
+    async def stop(self) -> None:
+        """Stop the server at once; its data stays."""
+        if self._server is not None:
+            self._server.kill()
+
+    def _responds_or_ended(self) -> bool:
+        assert self._server is not None
+        with suppress(HTTPError):
+            return self.ready() or not self._server.running
+        return not self._server.running
 
 
 def _listed_keys(listing: S3Response) -> list[bytes]:

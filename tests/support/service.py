@@ -398,11 +398,6 @@ async def until_scraped(
 # Base classes of tests
 
 
-def make_service(config: Config, reactor: Any) -> AudioProxy:
-    """Return a service with its own listeners."""
-    return AudioProxy(config, reactor, listens=True)
-
-
 def begin(service: AudioProxy) -> None:
     """Start a service whose boot checks complete at once, as with a store in a folder.
 
@@ -463,14 +458,15 @@ class ServiceCase(TestCase):
             }
         )
 
+    def new_service(self, **settings: Any) -> AudioProxy:
+        """Return a service; it stops at the end of the test at the latest."""
+        service = AudioProxy(self.config(**settings), reactor, listens=True)
+        self.addCleanup(service.stopService)
+        return service
+
     def start(self, **settings: Any) -> AudioProxy:
-        """Start a service in this process; it stops at the end of the test at the latest."""
-        service = make_service(self.config(**settings), reactor)
-
-        def stop() -> Any:
-            return service.stopService() if service.running else None
-
-        self.addCleanup(stop)
+        """Start a service in this process."""
+        service = self.new_service(**settings)
         begin(service)
         return service
 

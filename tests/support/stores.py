@@ -138,7 +138,7 @@ class FakeStored:
 
     :ivar size: the stated size, which a test may change.
     :ivar refusal: raised by `open_range`, if set.
-    :ivar error: raised by reads from the offset ``error_at`` on, if set.
+    :ivar error: raised by reads, if set.
     :ivar opened: the number of lookups; ``closed`` is the number of closes.
     """
 
@@ -146,11 +146,11 @@ class FakeStored:
         self.data, self.headers, self.size = data, headers, len(data)
         self.refusal: Exception | None = None
         self.error: Exception | None = None
-        self.error_at = self.opened = self.closed = 0
+        self.opened = self.closed = 0
 
     def read(self, offset: int, limit: int) -> bytes:
         assert self.closed < self.opened, "the variant is closed"
-        if self.error is not None and offset >= self.error_at:
+        if self.error is not None:
             raise self.error
         return self.data[offset : offset + limit]
 

@@ -39,34 +39,6 @@ class OriginTests(TestCase):
         self.origin.put("/it", behavior)
         return await fetch(self.origin.port, b"/it", method, **headers)
 
-    async def test_file(self) -> None:
-        """A file is served whole and in ranges, with validators, to GET and HEAD.
-
-        Range can be ignored.
-        """
-        for method, body in ((b"GET", DATA), (b"HEAD", b"")):
-            whole = await self.get(File(DATA), method)
-            self.assertEqual((200, body, True), (whole.status, whole.body, whole.complete))
-            names = ("content-length", "etag", "last-modified", "accept-ranges")
-            values = [b"25600", b'"1"', MODIFIED.encode(), b"bytes"]
-            self.assertEqual(values, [whole[name] for name in names])
-        for sent, start, stop in (
-            (b"0-0", 0, 1),
-            (b"100-199", 100, 200),
-            (b"25000-", 25000, 25600),
-            (b"25000-99999", 25000, 25600),
-            (b"-5", 25595, 25600),
-        ):
-            response = await self.get(File(DATA), range=b"bytes=" + sent)
-            self.assertEqual((206, DATA[start:stop]), (response.status, response.body), sent)
-            content_range = b"bytes %d-%d/25600" % (start, stop - 1)
-            self.assertEqual(content_range, response["content-range"])
-        beyond = await self.get(File(DATA), range=b"bytes=99999-")
-        self.assertEqual((416, b"bytes */25600"), (beyond.status, beyond["content-range"]))
-        ignored = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
-        self.assertEqual((200, DATA), (ignored.status, ignored.body))
-        self.assertIsNone(ignored["accept-ranges"])
-
     async def test_conditions(self) -> None:
         """With another validator, If-Match returns a 412 and If-Range returns the whole file."""
         for name, tag, status in (
@@ -142,24 +114,3 @@ class SecureTests(TestCase):
             self.assertEqual(clean, client.closed.check(ConnectionDone) is not None, then)
             if then != "abort":
                 self.assertTrue(bytes(client.received).endswith(b"a" * 50), then)
-
-    async def test_refused(self) -> None:
-        """A handshake that fails is recorded as a connection without a request.
-
-        It fails if the client distrusts the certificate, or if the origin has none. An origin can
-        use one certificate for the first connection and another for later ones.
-        """
-        good, expired = self.authority.issue("localhost"), self.authority.issue_expired("localhost")
-        for *certificates, expected in (
-            (self.authority.make_self_signed("localhost"), [b"", b""]),
-            (self.authority.issue("another.test"), [b"", b""]),
-            (good, expired, [b"body", b"", b""]),
-            ([b"", b""],),
-        ):
-            origin = open_origin(self, *certificates)
-            origin.put("/it", b"body")
-            bodies = [bytes((await self.fetch(origin)).received)[-4:] for _ in expected]
-            self.assertEqual(expected, bodies)
-            await until(lambda origin=origin: all(it.reason for it in origin.connections), "all")
-            requests = [len(connection.requests) for connection in origin.connections]
-            self.assertEqual([int(body != b"") for body in expected], requests)

@@ -318,7 +318,11 @@ class Peer:
             self._run_tls(self._tls)
             self._pass_on(self._out.read())
         new: list[Request] = []
-        while (found := read_request(self.received[self._parsed :])) is not None:
+        # A TLS handshake in cleartext is not HTTP, and has no blank line.
+        while b"\r\n\r\n" in (data := self.received[self._parsed :]):
+            found = read_request(data)
+            if found is None:
+                break
             request, rest = found
             self._parsed = len(self.received) - len(rest)
             new.append(request)

@@ -33,8 +33,7 @@ class ExchangeCase(VariantCase):
         # `line` collects the garbage of this test only, which is quick.
         gc.freeze()
         self.addCleanup(gc.unfreeze)
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.make()
 
     def make(self, **settings: Any) -> None:

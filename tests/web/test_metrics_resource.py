@@ -20,8 +20,7 @@ class ScrapeCase(SynchronousTestCase):
     """A service with a metrics listener."""
 
     def setUp(self) -> None:
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.harness = ResourceHarness(origin="*")
         self.metrics = self.harness.metrics
         self.resource = MetricsResource(self.harness.metrics_instrumentation)

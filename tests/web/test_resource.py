@@ -29,8 +29,7 @@ class RootCase(SynchronousTestCase):
     """A service with a stored variant."""
 
     def setUp(self) -> None:
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
         self.harness = self.make_harness()
 
     def make_harness(self, **settings: Any) -> ResourceHarness:
