@@ -86,7 +86,7 @@ class WallClockTests(ServiceCase):
         short = signed("/f:mp3/plain/local://short.flac")
         self.assertEqual(200, (await fetch(port, short)).status)
         await until_hit(port, short)
-        hit = await until(lambda: HIT.search(process.stdout), "a log line")
+        hit = await process.printed(HIT, "a log line")
         stamp = datetime.fromisoformat(hit[1])
         self.assertApproximates(seconds, stamp.timestamp() - time.time(), 600)
         durations = [int(each) for each in re.findall(r"in (-?\d+)ms", process.stdout)]

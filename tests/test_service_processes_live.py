@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -144,7 +143,7 @@ class ShutdownTests(ServiceCase):
         node, port, client, encoder = await self.start_and_hold()
         self.assertEqual(404, (await fetch(port, b"/no-route")).status)
         node.signal(signal.SIGTERM)
-        await until(lambda: re.search(rf"Port {port} Closed", node.stdout), "the port to close")
+        await node.printed(rf"Port {port} Closed", "the port to close")
         with self.assertRaises(Refused):
             await fetch(port, b"/health")
         self.assertIsNone(node.code)
@@ -163,8 +162,8 @@ class ShutdownTests(ServiceCase):
         """A second SIGTERM during the shutdown ends the process at once."""
         node, _, _, encoder = await self.start_and_hold()
         node.signal(signal.SIGTERM)
-        await until(lambda: "Received SIGTERM" in node.stdout, "the first SIGTERM to be logged")
-        await until(lambda: re.search(r"Port \d+ Closed", node.stdout), "the port to close")
+        await node.printed("Received SIGTERM", "the first SIGTERM to be logged")
+        await node.printed(r"Port \d+ Closed", "the port to close")
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
         await until(lambda: not is_running(encoder), "the encoder to end")

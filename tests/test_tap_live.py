@@ -293,7 +293,7 @@ class RunTests(TapCase):
         process = self.twistd(PATH=str(empty))
         port = await process.port()
         self.assertEqual(b"HIT", (await fetch(port, stored))["x-audio-proxy"])
-        await until(lambda: "[error]" in process.stdout, "the error line")
+        await process.printed(r"\[error\]", "the error line")
         errors = [line["text"] for line in self.lines(process.stdout) if line["level"] == "error"]
         self.assertEqual(1, len(errors), errors)
         for program in ("ffmpeg", "ffprobe"):
@@ -335,7 +335,7 @@ class RunTests(TapCase):
         response = await fetch(port, signed("/f:wav/sr:8000/plain/local://short.flac"))
         expected = render_all(short_flac().read_bytes(), ["f:wav/sr:8000"], resampler=SWRESAMPLE)
         self.assertEqual((200, *expected.values()), (response.status, response.body))
-        await until(lambda: "libsoxr" in process.stdout, "the warning")
+        await process.printed("libsoxr", "the warning")
         warnings = [each["text"] for each in self.lines(process.stdout) if "soxr" in each["text"]]
         self.assertEqual(1, len(warnings), warnings)
 

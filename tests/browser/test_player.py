@@ -21,7 +21,7 @@ from tests.examples.test_player import HOSTILE
 from tests.support.audio import Sound, write_wav
 from tests.support.authority import Authority
 from tests.support.origins import open_origin
-from tests.support.service import PROJECT, Process, fetch, until, until_hit
+from tests.support.service import PROJECT, Process, fetch, until_hit
 
 RATE = 44_100
 SECONDS = 6
@@ -60,16 +60,6 @@ class PlayerCase(NodeCase):
         environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **variables}
         return self.spawn(*command, path=str(PROJECT), **environ)
 
-    async def address(self, process: Process) -> str:
-        """Wait for the URL that the player prints."""
-
-        def printed() -> str:
-            self.assertIsNone(process.code, process.stdout + process.stderr)
-            match = re.search(r"http://\S+", process.stdout)
-            return match[0] if match else ""
-
-        return await until(printed, "the player to listen")
-
     async def visit_player(self) -> list[Any]:
         """Return a visit of the player in which all scenarios are played."""
         rising = make_tone(0.1, 0.9)
@@ -86,7 +76,7 @@ class PlayerCase(NodeCase):
             AP_SOURCE_ALLOWLIST="localhost",
             SSL_CERT_FILE=str(authority.bundle),
         )
-        url = await self.address(player)
+        url = (await player.printed(r"http://\S+", "the player to listen"))[0]
         scenarios = {
             "playFormats": [SECONDS, *AUDIO_FORMATS],
             "keepState": [f"{self.remote}?x=1&y#z", [row[:2] for row in UNREADABLE]],
@@ -222,7 +212,8 @@ class PlayerTests(PlayerCase):
         port in use or a missing folder is reported in one line.
         """
         process = self.start_player()
-        port = urlsplit(await self.address(process)).port
+        url = (await process.printed(r"http://\S+", "the player to listen"))[0]
+        port = urlsplit(url).port
         assert port is not None
         listed = json.loads((await fetch(port, b"/sources")).body)["sources"]
         self.assertLessEqual({"melody.wav", "nocturne.flac"}, {row["name"] for row in listed})

@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from tests.support.service import Process, ServiceCase, fetch, short_flac, until
+from tests.support.service import Process, ServiceCase, fetch, short_flac
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -41,7 +41,7 @@ class EmbedTests(ServiceCase):
         (folder / "variants").mkdir(parents=True)
         (folder / "tone.flac").write_bytes(short_flac().read_bytes())
         process = self.start(folder, folder / "variants")
-        await until(lambda: "\n" in process.stdout, "the URL")
+        await process.printed("\n", "the URL")
         origin = f"http://127.0.0.1:{self.port}"
         url = process.stdout.strip()
         self.assertTrue(url.startswith(f"{origin}/audio/"), url)

@@ -75,13 +75,6 @@ class S3Response:
     headers: Mapping[str, str]
     body: bytes
 
-    @property
-    def code(self) -> str:
-        """The error code in the body; empty if there is none, because some errors are not XML."""
-        with suppress(ElementTree.ParseError):
-            return "".join(self.texts("Code")[:1]) if self.status >= 400 else ""
-        return ""
-
     def texts(self, tag: str) -> list[str]:
         """Return the texts of all elements with this tag, in any namespace."""
         root = ElementTree.fromstring(self.body)

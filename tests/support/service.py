@@ -39,8 +39,6 @@ T = TypeVar("T")
 PATIENCE = 120.0
 TEST_PATIENCE = 900.0
 
-_LISTENING = re.compile(r"listening on port (\d+)")
-_METRICS = re.compile(r"metrics on 127\.0\.0\.1 port (\d+)")
 PROJECT = Path(__file__).parents[2]
 
 
@@ -313,23 +311,30 @@ class Process(ProcessProtocol):
         assert self.code is not None
         return self.code
 
-    async def port(self) -> int:
-        """Wait until the service listens and return its port."""
+    async def printed(self, pattern: str, what: str) -> re.Match[str]:
+        """Wait until the process prints text on stdout that matches, and return the match.
 
-        def found() -> int:
-            match = _LISTENING.search(self.stdout)
+        :raises AssertionError: if it ends without printing it.
+        """
+
+        def found() -> re.Match[str] | None:
+            match = re.search(pattern, self.stdout)
             if match is None and self.code is not None:
                 raise AssertionError(f"ended with status {self.code}: {self.stdout}{self.stderr}")
-            return int(match[1]) if match else 0
+            return match
 
-        return await until(found, "the service to listen")
+        match = await until(found, what)
+        assert match is not None
+        return match
+
+    async def port(self) -> int:
+        """Wait until the service listens and return its port."""
+        return int((await self.printed(r"listening on port (\d+)", "the service to listen"))[1])
 
     async def metrics_port(self) -> int:
         """Wait until the service listens and return the port of its metrics."""
-        await self.port()
-        match = _METRICS.search(self.stdout)
-        assert match is not None, self.stdout
-        return int(match[1])
+        line = r"metrics on 127\.0\.0\.1 port (\d+)"
+        return int((await self.printed(line, "the metrics to be served"))[1])
 
 
 def descriptors(pid: int) -> int:

@@ -145,7 +145,7 @@ class WriteBackTests(OutageCase):
         await until(lambda: relay.stalled, "the upload")
         self.assertEqual([], self.stored())
         node.signal(signal.SIGTERM)
-        await until(lambda: "Received SIGTERM" in node.stdout, "SIGTERM to be logged")
+        await node.printed("Received SIGTERM", "SIGTERM to be logged")
         self.assertIsNone(node.code)
         relay.release()
         self.assertEqual(0, await node.end())
