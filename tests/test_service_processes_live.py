@@ -101,7 +101,7 @@ class MemoryTests(ServiceCase):
         self.assertLess(client.count, 50_000_000)
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
         # The limit also holds for a hit.
-        await until(lambda: len(list(self.store.glob("??/*"))) == 2, "the write-back")
+        await until(lambda: len(self.stored()) == 2, "the write-back")
         client = await send(port, path, client=CountingClient())
         await until(lambda: client.count, "the first bytes")
         self.assertIn(b"\r\nX-Audio-Proxy: HIT\r\n", client.received)

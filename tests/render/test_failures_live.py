@@ -101,10 +101,6 @@ class ScriptedEncoderCase(ServiceCase):
         self.assertEqual(0, series["audio_proxy_renders_running"])
         return series
 
-    def stored(self) -> list[str]:
-        """Return the names of all variants in the store."""
-        return [path.name for path in self.store.glob("??/*")]
-
 
 async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> int:
     """Wait until a child of a process, not in ``but``, is stopped; return its id."""

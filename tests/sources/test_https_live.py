@@ -115,11 +115,6 @@ class HttpsCase(ServiceCase):
         clients = [await send(port, path) for path in paths]
         return [await client.end() for client in clients]
 
-    def stored(self) -> list[str]:
-        """Return the names of the files in the store."""
-        files = (path for path in self.store.rglob("*") if path.is_file())
-        return [path.name for path in files if ".scratch" not in path.parts]
-
 
 #: Behaviors of origins: the source file that is most affected, and how it is served.
 #: tests.sources.test_https has the first responses after which a source is downloaded.

@@ -96,7 +96,7 @@ class ChangedTests(RemoteCase):
         """A source replaced during a range request gives the old variant or a broken stream."""
         for name, seed in (("a.wav", OLD), ("old.wav", OLD), ("new.wav", NEW)):
             self.put(name, noise("a.wav", seed))
-        self.source.limit = MID_SOURCE_BYTES
+        self.source.rule = lambda request: MID_SOURCE_BYTES
         client = await send(self.port, self.url("a.wav", "f:flac"))
         await until(
             lambda: client.response and self.source.stalled, "a stalled connection to the store"

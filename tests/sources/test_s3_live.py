@@ -207,7 +207,7 @@ class LogTests(RemoteCase):
         self.assertEqual(302, (await fetch(port, self.url("a.flac"))).status)
         self.assertEqual(415, (await fetch(port, self.url("text.mp3"))).status)
         # Break connections during a render and a probe, so that ffmpeg's errors quote their URLs.
-        relay.limit = 100_000
+        relay.rule = lambda request: 100_000
         stream = await send(port, self.url("long.flac"))
         await until(lambda: stream.response and relay.stalled, "a stalled connection to the store")
         relay.rule = lambda request: HOLD if is_signed_url(request) else PASS

@@ -63,7 +63,7 @@ class _ClientConnection(ProxyServer):
     def connectionMade(self) -> None:
         self.relay: Relay = self.factory.relay  # type: ignore[attr-defined]
         self.relay.ends.add(self)
-        self._remaining_bytes = self.relay.limit
+        self._remaining_bytes: int | None = None
         self._held_requests: list[bytes] = []
         self._held_responses: list[bytes] = []
         ProxyServer.connectionMade(self)
@@ -94,7 +94,7 @@ class _ClientConnection(ProxyServer):
             if action == ABORTED:
                 self.transport.abortConnection()  # type: ignore[attr-defined]
                 return
-            self._remaining_bytes = action if isinstance(action, int) else self.relay.limit
+            self._remaining_bytes = action if isinstance(action, int) else None
             if action == HOLD:
                 self.transport.pauseProducing()
                 self._held_requests.append(data)
@@ -147,15 +147,12 @@ class Relay:
     It forwards TLS too, but cannot read the requests in it.
 
     :ivar requests: all requests so far.
-    :ivar limit: number of bytes of each response after which it stalls; over TLS, of each
-        connection.
     :ivar rule: decides what happens to a request; called before the server receives the request.
     :ivar ends: both sides of each connection.
     """
 
     def __init__(self, port: int) -> None:
         self.requests: list[Request] = []
-        self.limit: int | None = None
         self.rule: Callable[[Request], RequestAction] = lambda request: PASS
         self.ends: set[Any] = set()
         self._factory = ProxyFactory("127.0.0.1", port)
@@ -200,14 +197,10 @@ class Relay:
             connection.close()
 
     def release(self) -> None:
-        """Remove the rule and the limit, and send all held bytes."""
-        self.rule, self.limit = (lambda request: PASS), None
+        """Remove the rule, and send all held bytes."""
+        self.rule = lambda request: PASS
         for connection in self.connections:
             connection.release()
-
-    def count(self, method: str) -> int:
-        """Return the number of requests with a method."""
-        return sum(request.method == method for request in self.requests)
 
 
 def is_signed_url(request: Request) -> bool:

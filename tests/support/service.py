@@ -445,6 +445,10 @@ class ServiceCase(TestCase):
             os.link(source, path)
         return path
 
+    def stored(self) -> list[str]:
+        """Return the names of all variants in the store."""
+        return sorted(path.name for path in self.store.glob("??/*"))
+
     def config(self, **settings: Any) -> Config:
         """Return a configuration with a store, proxy mode and random ports."""
         return Config(

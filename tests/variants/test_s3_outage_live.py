@@ -180,7 +180,7 @@ class HitTests(OutageCase):
             lambda: clock.advance(bodies_module.STALL_TIMEOUT),
         )
         for number, fail in enumerate(failures, 1):
-            self.store.limit = self.SIZE // 2
+            self.store.rule = lambda request: self.SIZE // 2
             client: Client = await send(self.port, path)
             await until(lambda: self.store.stalled, "half of the body")
             await until(
@@ -199,7 +199,7 @@ class HitTests(OutageCase):
             self.assertEqual(number, len(warnings))
             self.assertRegex(warnings[-1], "the transfer of a stored variant failed: .+")
             await until(lambda: not self.store.stalled, "the connection to close")
-            self.store.limit = None
+            self.store.rule = lambda request: PASS
             whole = await fetch(self.port, path)
             self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)), number)
         self.assertEqual([], self.log.errors)
