@@ -24,7 +24,6 @@ from tests.support.http import Response
 from tests.support.programs import FFMPEG
 from tests.support.remote import RemoteCase
 from tests.support.service import (
-    PATIENCE,
     Client,
     Process,
     children,
@@ -282,7 +281,7 @@ class ClusterTests(ClusterCase):
         """
         self.gate, path = self.write_encoder("programs")
         self.patch(os, "environ", {**os.environ, "PATH": path})
-        settings = {"local_root": str(self.root), "probe_timeout": PATIENCE, "queue_size": 32}
+        settings = {"local_root": str(self.root), "queue_size": 32}
         self.nodes = {
             name: await self.boot(max_concurrency=1, **settings) for name in ("one", "two", "three")
         }
@@ -426,7 +425,7 @@ class NodeLossTests(ClusterCase):
         # breaks off when the node is killed.
         settings = {"AP_SERVE_MODE": "redirect", "AP_LOCAL_ROOT": str(self.root)}
         settings |= {"AP_MAX_CONCURRENCY": "1", "AP_QUEUE_SIZE": "32"}
-        settings |= {"AP_READY_QUEUE_THRESHOLD": "6", "AP_PROBE_TIMEOUT": f"{PATIENCE:.0f}"}
+        settings |= {"AP_READY_QUEUE_THRESHOLD": "6"}
         gates = [self.write_encoder(name, ECHO) for name in names]
         started = [self.twistd(PATH=path, **settings) for _, path in gates]
         for name, process, (gate, _) in zip(names, started, gates, strict=True):
