@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from tests.support.service import until
+from tests.support.service import TEST_PATIENCE, until
 
 
 class UntilTests(TestCase):
     """The helper `until`."""
+
+    timeout = TEST_PATIENCE
 
     async def test_until(self) -> None:
         """`until` returns the first true value; at its deadline it names what it waited for.
