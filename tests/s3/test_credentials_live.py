@@ -18,7 +18,7 @@ from tests.support.remote import (
     RemoteCase,
     key_of,
 )
-from tests.support.service import fetch, make_service, reactor, short_flac, until
+from tests.support.service import fetch, reactor, short_flac, until
 
 #: Requirements that are named at the end of boot errors.
 RIGHTS = "credentials that may write, read and delete objects there are required"
@@ -76,13 +76,10 @@ class TLSStoreCheckTests(RemoteCase):
 
     async def refusal(self, **settings: Any) -> str:
         """Return the boot error of a service."""
-        service = make_service(self.config(**settings), reactor)
         try:
-            await service.startService()
+            await self.new_service(**settings).startService()
         except BootError as error:
             return str(error)
-        finally:
-            await service.stopService()
         raise AssertionError("the service has started")
 
     async def test_not_trusted(self) -> None:

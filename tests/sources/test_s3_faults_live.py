@@ -58,9 +58,9 @@ class ChangedTests(RemoteCase):
         settings = self.s3(self.source)
         self.port = (await self.boot(source_s3=settings, render_timeout=RENDER_SECONDS)).port
 
-    def replace_before(self, number: int, key: str, data: bytes) -> list[ReceivedRequest]:
+    def replace_before(self, number: int, key: str, data: bytes) -> list[Request]:
         """Replace an object before the encoder's n-th request, and return the list of these."""
-        received: list[ReceivedRequest] = []
+        received: list[Request] = []
 
         def rule(request: Request) -> RequestAction:
             if is_encoder_request(request):

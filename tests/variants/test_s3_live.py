@@ -29,7 +29,6 @@ from tests.support.service import (
     short_flac,
     until,
     until_hit,
-    until_scraped,
 )
 from tests.support.wire import Request
 
@@ -152,7 +151,7 @@ class MultipartTests(RemoteCase):
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
-        lost: list[ReceivedRequest] = []
+        lost: list[Request] = []
 
         def lose(request: Request) -> RequestAction:
             if "partNumber=2" in request.target and not lost:

@@ -32,7 +32,6 @@ from tests.support.service import (
     signed,
     until,
     until_hit,
-    until_scraped,
 )
 from tests.support.wire import Request
 
@@ -112,7 +111,7 @@ class WriteBackTests(OutageCase):
 
         Its failure affects no client, and is logged once.
         """
-        tries: list[ReceivedRequest] = []
+        tries: list[Request] = []
 
         def lose(request: Request) -> RequestAction:
             if request.method == "PUT":
