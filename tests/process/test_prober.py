@@ -380,15 +380,6 @@ class RemoteTests(ProberCase):
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
         self.answer(probing)
 
-    def test_opened_once(self) -> None:
-        """A request that shares a probe, or finds no free slot, does not open its source."""
-        sources = [FakeSource(name=name) for name in (b"a", b"a", b"c")]
-        for source in sources[:2]:
-            self.fetch(source=source).addErrback(lambda _: None)
-        self.fetch(b"b").addErrback(lambda _: None)
-        self.failureResultOf(self.fetch(source=sources[2]), QueueFull)
-        self.assertEqual([len(source.input_calls) for source in sources], [1, 0, 0])
-
     def probe_remote(self, stderr: bytes, code: int = 0, ranges: bool = True) -> Deferred[Probe]:
         """Probe a remote source, of which ffprobe reports a stream."""
         source = FakeSource(opened=remote_input(self.URL, "us/1", ranges=ranges))
@@ -504,12 +495,17 @@ class SharingTests(ProberCase):
         self.assert_released()
 
     def test_pool_full(self) -> None:
-        """A probe that finds no free slot is a 429 at once: there is no queue (D21)."""
-        self.fetch(b"a").addErrback(lambda _: None)
-        self.fetch(b"b").addErrback(lambda _: None)
-        shared = self.fetch(b"a").addErrback(lambda _: None)
-        error = self.failureResultOf(self.fetch(b"c"), QueueFull).value
+        """A probe that finds no free slot is a 429 at once: there is no queue (D21).
+
+        Neither that request nor one that shares a probe opens its source.
+        """
+        sources = [FakeSource(name=name) for name in (b"a", b"b", b"a", b"c")]
+        for source in sources[:2]:
+            self.fetch(source=source).addErrback(lambda _: None)
+        shared = self.fetch(source=sources[2]).addErrback(lambda _: None)
+        error = self.failureResultOf(self.fetch(source=sources[3]), QueueFull).value
         self.assertEqual((error.retry_after, len(self.spawner.children)), (1, 2))
+        self.assertEqual([len(source.input_calls) for source in sources], [1, 1, 0, 0])
         self.assertNoResult(shared)
         self.spawner.kill_all()
         self.fetch(b"c").addErrback(lambda _: None)
