@@ -31,7 +31,6 @@ from tests.support.service import (
     fetch,
     is_running,
     is_stopped,
-    long_flac,
     reactor,
     scratch_files,
     send,

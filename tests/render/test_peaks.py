@@ -38,21 +38,6 @@ class PeaksTests(RenderCase):
         key = self.harness.request(PEAKS).key
         self.assertEqual(self.harness.store.variants, {key: (client.data, headers)})
 
-    def test_joined(self) -> None:
-        """Clients that request a waveform before or just after its end share it (COALESCED)."""
-        first = self.harness.start_client(PEAKS)
-        probing = self.harness.start_probed(PEAKS)
-        encoder = self.harness.encoder()
-        decoding = self.harness.start_client(PEAKS)
-        encoder.exit_and_end(stdout=FRAMES)
-        drawing = self.harness.start_client("pts:2/f:peaks/ch:1")
-        self.harness.threads.run()
-        lingering = self.harness.start_client(PEAKS)
-        self.assertEqual(len(self.harness.spawner.children), 2)
-        for client in (probing, decoding, drawing, lingering):
-            self.assertEqual((client.started, client.outcome), (False, "whole"))
-            self.assertEqual(client.data, first.data)
-
     def test_cap(self) -> None:
         """A waveform past AP_MAX_VARIANT_BYTES is a 500 before its first byte (Errors, 10).
 

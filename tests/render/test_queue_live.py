@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from audioproxy.process.spawn import Launcher
 from audioproxy.service import AudioProxy
 from tests.render.test_failures_live import (
     QUEUE_DEPTH,
@@ -93,37 +92,3 @@ class QueueTests(ScriptedEncoderCase):
             },
             counted,
         )
-
-    async def test_requests_without_slot(self) -> None:
-        """Hits, 304, HEAD, 401, health and metrics need neither a slot nor a child process.
-
-        A probe takes no render slot either.
-        """
-        service, clients = await self.fill_queue()
-        port, hit = service.port, target("good", "opus")
-        tag = (await until_hit(port, hit))["etag"] or b""
-
-        def launch(*_: Any, **__: Any) -> None:
-            self.fail("a child process was started")
-
-        without_children = self.patch(Launcher, "launch", launch)
-        for listener_port, path, method, headers, status in (
-            (port, hit, b"GET", {}, 200),
-            (port, hit, b"GET", {"range": b"bytes=0-9"}, 206),
-            (port, hit, b"HEAD", {}, 200),
-            (port, target("good", "flac"), b"HEAD", {}, 200),
-            (port, hit, b"GET", {"if_none_match": tag}, 304),
-            (port, target("busy", "aac", "/cb:1"), b"HEAD", {}, 200),
-            (port, b"/health", b"GET", {}, 200),
-            (service.metrics_port, b"/metrics", b"GET", {}, 200),
-            (port, b"/signature/plain/local://good.flac", b"GET", {}, 401),
-        ):
-            response = await fetch(listener_port, path, method, **headers)
-            self.assertEqual(status, response.status, path)
-        without_children.restore()
-        info = await fetch(port, signed("/info/plain/local://good.flac"))
-        self.assertEqual(200, info.status)
-        await self.until_depth(service, 3)
-        for client in clients:
-            os.kill(await until_stopped(), signal.SIGCONT)
-            await client.end()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from audioproxy.media.command.encoders import ENCODERS
-from tests.observe.test_metrics import FORMATS, OUTCOMES
+from tests.observe.test_metrics import FORMATS
 from tests.render.test_render import RenderCase
-from tests.support.strategies import DETERMINISTIC, option_segments
 
 
 class OutcomeTests(RenderCase):
@@ -56,31 +52,6 @@ class OutcomeTests(RenderCase):
             "render_duration_seconds_sum ogg success": 6,
         }
         self.assertEqual(expected, self.counts.of("render_duration_seconds_sum"))
-
-    @DETERMINISTIC
-    @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
-    def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
-        """Any render, whatever its end, has labels from the fixed sets (Metrics, 1)."""
-        self.make(stored=stored)
-        harness = self.harness
-        segments = [segment for segment in segments if not segment.startswith(b"exp:")]
-        client = harness.start_client(b"/".join(segments).decode())
-        harness.answer_probe()
-        for child in harness.spawner.alive:
-            if end == "cancelled":
-                client.disconnect()
-            elif end == "render_timeout":
-                harness.clock.advance(100)
-            elif end == "undecodable_source":
-                child.write_stderr(b"Invalid data found when processing input")
-            child.exit_and_end(0 if end == "success" else 1)
-        harness.close()
-        counts = self.counts.of("renders_total")
-        self.assertLessEqual(sum(counts.values()), 1)
-        for series in counts:
-            _, form, outcome = series.split(" ")
-            self.assertIn(form, FORMATS)
-            self.assertIn(outcome, OUTCOMES)
 
 
 class SlotTests(RenderCase):

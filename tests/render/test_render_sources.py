@@ -118,12 +118,3 @@ class FetchTests(SourceCase):
         self.harness.start_probed().disconnect()
         self.assertTrue(self.fetching.called)
         self.assertEqual({"cancelled": 1}, self.outcomes())
-
-    def test_cut_short(self) -> None:
-        """A source that breaks off midway breaks the response and is not stored (Errors, 8)."""
-        client = self.harness.start_probed()
-        self.fetching.callback(None)
-        self.harness.write_output(b"abc")
-        self.assertEqual(client.data, b"abc")
-        self.harness.encoder().exit_and_end(stderr=b"https://a.test/b: Connection reset by peer\n")
-        self.assert_refused(UpstreamUnavailable)

@@ -239,21 +239,6 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
 
-    def test_in_the_way(self) -> None:
-        """If a folder is in the place of a variant, each request renders; each failure is logged.
-
-        The failures are counted, too.
-        """
-        key = self.harness.request().key
-        (self.root / key[:2] / key).mkdir(parents=True)
-        for number in (1, 2):
-            self.assertIsNone(self.harness.found())
-            client, _ = self.harness.render()
-            self.harness.complete()
-            self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-            self.assertEqual(self.counted(), {SUCCESS: number, WRITE_FAILURE: number})
-            self.assertEqual(self.warnings(), ["write-back"] * number)
-
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.
 
