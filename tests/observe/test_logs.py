@@ -14,14 +14,10 @@ from twisted.logger import Logger, LogLevel, LogPublisher, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.observe import log_context
 from audioproxy.observe.access_log import AccessLogEntry, log_request
 from audioproxy.observe.logs import LEVELS, LineObserver
-from audioproxy.server.channel import ProxySite
-from audioproxy.web.metrics_resource import MetricsResource
-from tests.render.harness import RenderHarness
-from tests.support.http import Connection, Log, ResourceHarness
+from tests.support.http import Log
 
 # 2001-09-09 01:46:40 UTC and 123 milliseconds.
 TIME = 1_000_000_000.1234
@@ -59,6 +55,18 @@ class LineObserverTests(SynchronousTestCase):
             ({"log_format": "{text}", "text": directives}, f"[info] {directives}"),
         ):
             self.assertEqual(f"{STAMP} {line}\n", self.observe(**event), event)
+
+    def test_levels(self) -> None:
+        """Each AP_LOG_LEVEL shows its lines and those above (Request log)."""
+        names = ["debug", "info", "warning", "error"]
+        self.assertEqual(names, list(LEVELS))
+        for at, least in enumerate(names):
+            stream = io.StringIO()
+            observer = LineObserver(stream, least)
+            for level in LogLevel.iterconstants():
+                observer({"log_time": TIME, "log_format": "x", "log_level": level})
+            shown = re.findall(r"\[(\w+)\] x", stream.getvalue())
+            self.assertEqual([*names[at:], "error"], shown)
 
     def test_several_lines(self) -> None:
         """Line breaks in a text cannot forge a log line: continuation lines are indented (D28)."""
@@ -200,133 +208,6 @@ class _Counted(io.StringIO):
 
     def flush(self) -> None:
         self.flushed += 1
-
-
-#: Each AP_LOG_LEVEL, and the lines that it shows and higher levels don't: request id and text.
-LINES = {
-    "debug": (
-        ("health", r"health 200 \d+ bytes in 0ms"),
-        ("ready", r"ready 200 \d+ bytes in 0ms"),
-        ("unready", r"ready 503 \d+ bytes in 0ms"),
-        ("scrape", r"metrics 200 \d+ bytes in 0ms"),
-        ("gone", "the client has disconnected"),
-        ("left", "the client has disconnected"),
-        ("missing", "the reason for a 404: no such route"),
-        ("", r"the render of \S+ has a slot"),
-        ("", r"the render of \S+ has ended: 3 bytes"),
-        ("", r"the render of \S+ is stored"),
-        ("", r"the render of \S+ is stopped"),
-        ("", r"the render of \S+ has failed: The source has no audio .*"),
-        ("", r"the render of \S+ has failed: The encoder could not be started\."),
-    ),
-    "info": (
-        ("hit", r"render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms"),
-        ("missing", r"unknown 404 not_found \d+ bytes in 0ms"),
-        ("unsigned", r"render 401 invalid_signature \d+ bytes in 0ms"),
-        ("preflight", "preflight 204 0 bytes in 0ms"),
-        ("gone", r"render 499 opts=\S+ src=\S+ 0 bytes in 0ms"),
-        ("left", r"render 200 opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
-        ("[0-9a-f]{32}", r"unknown 400 bad_request \d+ bytes in 0ms"),
-    ),
-    "warning": (
-        ("failed", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
-        ("late", r"render 504 render_timeout opts=\S+ src=\S+ \d+ bytes in 0ms"),
-        ("broken", r"render 200 render_timeout opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms"),
-        ("crash", r"render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms"),
-        ("", r"the encoder failed \(.*\): Invalid data found when processing input"),
-    ),
-    "error": (
-        ("", "the encoder cannot be started: .*No such file or directory.*"),
-        ("crash", "a request crashed"),
-    ),
-}
-
-
-class LevelTests(SynchronousTestCase):
-    """Selection of lines by AP_LOG_LEVEL"""
-
-    def lines(self, level: str) -> list[str]:
-        """Cause all kinds of events and return the log lines, without times and tracebacks."""
-        stream = io.StringIO()
-        observer = LineObserver(stream, level)
-        globalLogPublisher.addObserver(observer)
-        try:
-            self.fetch()
-            self.render()
-        finally:
-            globalLogPublisher.removeObserver(observer)
-        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        lines = stream.getvalue().splitlines()
-        return [line.partition(" ")[2] for line in lines if not line.startswith(" ")]
-
-    def fetch(self) -> None:
-        """Send one request for each kind of access log line."""
-        harness = ResourceHarness(origin="*")
-        renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
-        paths = [harness.path(render) for render in renders]
-        harness.store_variant(renders[0], b"abc")
-        harness.fetch(b"/health", x_request_id=b"health")
-        harness.fetch(b"/ready", x_request_id=b"ready")
-        harness.readiness.depth_changed(2)
-        harness.fetch(b"/ready", x_request_id=b"unready")
-        scrapes = ProxySite(MetricsResource(harness.metrics_instrumentation), Clock())
-        Connection(scrapes).send(b"/metrics", x_request_id=b"scrape")
-        harness.fetch(paths[0], x_request_id=b"hit")
-        harness.fetch(b"/metrics", x_request_id=b"missing")
-        harness.fetch(b"/x/plain/local://a", x_request_id=b"unsigned")
-        harness.fetch(b"/", b"OPTIONS", x_request_id=b"preflight")
-        harness.connect().send_raw(b"no request\r\n\r\n")
-        gone, left, *failing = (harness.connect() for _ in range(5))
-        gone.send(paths[1], x_request_id=b"gone")
-        gone.leave()
-        left.send(paths[2], x_request_id=b"left")
-        harness.render(renders[2]).write_output(b"half")
-        left.leave()
-        for number, request_id, output, error in (
-            (3, b"broken", b"some", RenderTimeout()),
-            (4, b"failed", b"", RenderFailed()),
-            (5, b"late", b"", RenderTimeout()),
-        ):
-            failing[number - 3].send(paths[number], x_request_id=request_id)
-            if output:
-                harness.render(renders[number]).write_output(output)
-            harness.render(renders[number]).end(error)
-        harness.store.lookup_error = ZeroDivisionError()
-        harness.fetch(paths[0], x_request_id=b"crash")
-
-    def render(self) -> None:
-        """Complete a render, fail one, cancel one in the queue, and fail to start one."""
-        harness = RenderHarness()
-        _, encoder = harness.render()
-        encoder.write_stdout(b"abc")
-        waiting = harness.start_client("f:opus", b"b.wav")
-        harness.answer_probe()
-        waiting.disconnect()
-        encoder.exit_and_end()
-        _, encoder = harness.render("f:wav")
-        encoder.write_stderr(b"Invalid data found when processing input")
-        encoder.exit_and_end(1)
-        harness.start_client("f:ogg")
-        harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        harness.answer_probe()
-        harness.close()
-
-    def test_each_level(self) -> None:
-        """Each level shows its lines and those above; each request has one (Request log)."""
-        order = ["debug", "info", "warning", "error"]
-        self.assertEqual(order, list(LEVELS))
-        for least in order:
-            lines = self.lines(least)
-            expected = [
-                (f"request_id={request_id} " if request_id else "") + rf"\[{level}\] {text}"
-                for level in order[order.index(least) :]
-                for request_id, text in LINES[level]
-            ]
-            for pattern in expected:
-                found = [line for line in lines if re.fullmatch(pattern, line)]
-                # Three renders get a slot.
-                self.assertEqual(3 if "slot" in pattern else 1, len(found), (least, pattern))
-            self.assertEqual(len(expected) + 2 * (least == "debug"), len(lines), lines)
 
 
 class RequestIdTests(SynchronousTestCase):

@@ -140,7 +140,10 @@ class TrafficTests(MetricsCase):
             self.assertTrue(output)
 
     async def test_probes_busy(self) -> None:
-        """A 429 because all probe slots are taken does not count as a render queue rejection."""
+        """Requests for one source share an ffprobe; another source finds no probe slot: 429.
+
+        That does not count as a render queue rejection.
+        """
         folder = self.root / "bin"
         folder.mkdir()
         script = folder / "ffprobe"
@@ -150,13 +153,16 @@ class TrafficTests(MetricsCase):
         self.patch(os, "environ", {**os.environ, "PATH": path})
         service = self.start(max_probe_concurrency=1)
         first = await send(service.port, SHORT)
-
         (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
         for target in (LONG, signed("/info/plain/local://long.flac")):
             response = await fetch(service.port, target)
             self.assertEqual((429, "queue_full"), (response.status, response.error))
+        document = await send(service.port, signed("/info/plain/local://short.flac"))
+        await until(lambda: service.resource.active.count == 2, "both requests")
+        self.assertEqual([probe], children())
         os.kill(probe, signal.SIGCONT)
-        self.assertEqual(200, (await first.end()).status)
+        for client in (first, document):
+            self.assertEqual(200, (await client.end()).status)
         shown = await self.scrape(service.metrics_port)
         self.assertNotIn("render_queue_rejections_total", shown)
         self.assertEqual(1, shown["http_requests_total info 4xx"])
