@@ -155,23 +155,6 @@ class ManyConnectionsTests(ClientCase):
         for word in ("[error]", "Traceback", "Unhandled"):
             self.assertNotIn(word, process.stdout + process.stderr)
 
-    async def test_connection_limit(self) -> None:
-        """At the connection limit, a new client replaces the client that was idle longest."""
-        self.patch(connections, "EVICTABLE_AFTER", 0.1)
-        # With so few descriptors, the service admits only its minimum of connections.
-        self.patch(resource, "getrlimit", lambda which: (64, 64))
-        port = self.start().port
-        idle = [self.connect_and_send(port) for _ in range(40)]
-        # While the encoder is stopped, its client has received all bytes, so it is not stalled.
-        streaming, encoder = await self.start_stopped_render(port)
-        idle += [self.connect_and_send(port) for _ in range(40)]
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
-        closed = [client for client in idle if has_ended(client)]
-        self.assertIn(len(closed), range(60, 80))
-        self.assertEqual(idle[: len(closed)], closed)
-        os.kill(encoder, signal.SIGCONT)
-        self.assertTrue((await streaming.end()).complete)
-
     async def test_burst(self) -> None:
         """In a burst far above the limit, each client gets its response in an idle one's place."""
         self.patch(resource, "getrlimit", lambda which: (64, 64))
@@ -197,20 +180,6 @@ class ManyConnectionsTests(ClientCase):
 
 class DisconnectTests(ClientCase):
     """Connections that end in unusual ways."""
-
-    async def test_huge_headers(self) -> None:
-        """A client that sends oversized headers gets a 400, even while it is still sending."""
-        port = self.start().port
-        for size in (20_000, 2_000_000):
-            client = await send(port, b"/health", x=b"a" * size)
-            await until(lambda client=client: client.response, "the response")
-            # The service has stopped reading; further bytes do no harm.
-            client.transport.write(b"a" * 100_000)
-            response = await client.end()
-            self.assertEqual((400, "bad_request"), (response.status, response.error))
-            self.assertEqual(b"close", response["connection"])
-        self.assertEqual([400, 400], [record.status for record in self.log.requests])
-        self.assertEqual([], self.log.errors)
 
     async def test_half_closed(self) -> None:
         """A client that closes its sending side gets the responses to its whole requests.
@@ -271,20 +240,3 @@ class DisconnectTests(ClientCase):
         response = await unaffected.end()
         self.assertEqual((200, True), (response.status, response.complete))
         await self.assert_all_closed(before)
-
-    async def test_leaving_the_queue(self) -> None:
-        """A client that disconnects while it waits for a slot is removed from the queue."""
-        service = self.start(max_concurrency=1, queue_size=1)
-        port, slots = service.port, service.engine.slots
-        running, encoder = await self.start_stopped_render(port)
-        disconnects = ((reset, b""), (half_close, b""), (socket.socket.close, HEALTH * 1000))
-        for number, (disconnect, pipelined) in enumerate(disconnects):
-            target = signed(f"/cb:{number}/plain/local://short.flac")
-            client = self.connect_and_send(port, get(target) + pipelined)
-            await until(lambda: slots.depth == 1, "the render to be queued")
-            refused = await fetch(port, signed("/cb:x/plain/local://short.flac"))
-            self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-            disconnect(client)
-            await until(lambda: slots.depth == 0, "the render to leave the queue")
-        await running.leave()
-        os.kill(encoder, signal.SIGKILL)

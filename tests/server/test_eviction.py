@@ -97,6 +97,11 @@ class EvictionTests(SynchronousTestCase):
             for phase in (Phase.CLOSING, Phase.IDLE):
                 self.assert_not_evictable(phase=phase, all_sent=False, seconds_stalled=seconds)
 
+    def test_less_than_a_second(self) -> None:
+        """A client that receives something each second is not evicted."""
+        just_now = self.clock.seconds() + 1.1
+        self.assert_not_evictable(phase=Phase.RESPONDING, stalled_since=just_now)
+
     def test_not_receiving(self) -> None:
         """A client that receives nothing is evicted; where the system does not know, it may be."""
         for seconds in (1.0, None):

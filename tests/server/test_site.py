@@ -171,18 +171,6 @@ class BadRequestTests(ConnectionCase):
             self.assertEqual((b"sound", True), (responses[1].body, responses[1].complete))
             self.assert_ends(connection, 5, abort=True)
 
-    def test_behind_a_reader_that_stalls(self) -> None:
-        """A malformed request gets its 400 once a slow client has read the earlier response."""
-        connection = self.get(HIT, window=1)
-        connection.send_raw(BAD_LINES["SSH"])
-        while not connection.half_closed:
-            self.assertFalse(connection.closed)
-            self.elapse(500)
-            connection.resume()
-            self.run_reactor_turn()
-        self.assertEqual([200, 400], [response.status for response in responses_of(connection)])
-        self.assertEqual(DATA, connection.response.body)
-
 
 class BodyTests(ConnectionCase):
     """Request bodies, which the service never uses."""
@@ -243,15 +231,6 @@ class BodyTests(ConnectionCase):
             [b"100\r\n%b\r\n" % bytes(0x100) * 300 + end],
         ):
             self.assert_body_refused(head, *parts)
-
-    def test_ahead_of_an_answer(self) -> None:
-        """A body that arrives during an earlier response counts as pipelined bytes."""
-        connection = self.get(MISS)
-        connection.send_raw(
-            b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
-        )
-        self.assertTrue(connection.aborted)
-        self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_expect(self) -> None:
         """Expect gets 100 Continue and, after the body, the response; a body has one minute."""
