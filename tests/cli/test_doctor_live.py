@@ -230,21 +230,6 @@ class BucketTests(RemoteCase):
         self.assertIn(f"s3://{self.variants} at ", results["variant store"].text)
         self.assertEqual([], self.stored())
 
-    async def test_separate_source_credentials(self) -> None:
-        """Separate credentials for sources are verified, even if they have no permissions."""
-        nobody = self.server.add_user("nothing")
-        credentials = {
-            "AP_VARIANT_S3_ACCESS_KEY_ID": self.server.access_key,
-            "AP_VARIANT_S3_SECRET_ACCESS_KEY": self.server.secret_key,
-            "AP_VARIANT_S3_REGION": self.server.region,
-            "AWS_ACCESS_KEY_ID": nobody.access_key,
-        }
-        for secret, verdict in ((nobody.secret_key, GOOD), ("x" * 40, BAD)):
-            results = await self.run_checks(**credentials, AWS_SECRET_ACCESS_KEY=secret)
-            verdicts = [results[what].verdict for what in ("variant store", "bucket sources")]
-            self.assertEqual([GOOD, verdict], verdicts)
-        self.assertIn("SignatureDoesNotMatch", results["bucket sources"].text)
-
     async def test_certificates(self) -> None:
         """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and passes with it."""
         authority = Authority(Path(self.mktemp()).resolve())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cli.command import RunResult, command, run_program
+from tests.cli.command import RunResult, run_program
 
 PROGRAM = Path(sys.executable).with_name("audioproxy")
 
@@ -67,23 +66,6 @@ class ProgramTests(SynchronousTestCase):
             ended = run_program("sh", "-c", f'"$0" sign - {redirection}', PROGRAM)
             self.assertEqual((2, 1), (ended.status, ended.err.count("\n")), redirection)
             self.assertIn(words, ended.err)
-
-    def test_bash(self) -> None:
-        """bash completes a command, and an option of a command."""
-        bash = shutil.which("bash")
-        if bash is None:
-            raise SkipTest("there is no bash on this machine")
-        script = command("completion", "bash").out
-        for words, expected in (
-            (("audioproxy", "exp"), "explain"),
-            (("audioproxy", "sign", "--exp"), "--expires-in"),
-        ):
-            shell_command = (
-                f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
-                "_shtab_audioproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
-            )
-            ended = run_program(bash, "--norc", "-c", shell_command)
-            self.assertIn(expected, ended.out.split(), ended.err)
 
     def test_reactor(self) -> None:
         """A signal before the first await cancels the work of `run`; its exception is raised."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from unittest.mock import patch
 
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
@@ -65,20 +64,6 @@ class ChildTests(RealCase):
         with self.assertRaises(ChildTimeout):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(set(), opened_since(before))
-
-    async def test_dead_at_return(self) -> None:
-        """A wait that is cancelled or exceeds its deadline returns when the child is dead."""
-        for error, timeout in ((ChildTimeout, 0.05), (CancelledError, PATIENCE)):
-            child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=timeout)
-            pid = child.protocol.transport.pid
-            waiting = Deferred.fromCoroutine(child.wait())
-            if error is CancelledError:
-                waiting.cancel()
-                self.assertNoResult(waiting)
-            os.kill(pid, 0)
-            with self.assertRaises(error):
-                await waiting
-            self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
     async def test_environment(self) -> None:
         """A child has exactly the given environment, without keys and credentials (D45)."""

@@ -230,17 +230,6 @@ class WaveformTests(SynchronousTestCase):
             self.end(code, signal, stdout=stdout)
             self.refused(rendering, refusal)
 
-    def test_timeout(self) -> None:
-        """A timeout is a 504, raised when the child is dead and the reader has ended."""
-        rendering = self.start(timeout=5)
-        self.spawner.last.write_stdout(samples(1, 2))
-        self.clock.advance(5)
-        self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.spawner.last.exit_and_end(signal=15)
-        self.assertNoResult(rendering)
-        self.threads.run()
-        self.refused(rendering, RenderTimeout)
-
     def test_pixel_too_long(self) -> None:
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
