@@ -12,7 +12,6 @@ from audioproxy.errors import (
     NotConfigured,
     NotFound,
     ProbeFailed,
-    ProbeTimeout,
     QueueFull,
     UndecodableSource,
     UpstreamUnavailable,
@@ -139,14 +138,6 @@ class OrderTests(InfoCase):
         self.assertEqual([("open", b"local://a.mp3")] * 4, self.harness.calls)
         self.assertEqual([], self.harness.spawner.children)
 
-    def test_probe_last(self) -> None:
-        """Without a matching If-None-Match, the source is probed (Request handling order, 6)."""
-        for headers in ({}, {"if_none_match": b'"other"'}, {"if_none_match": TAG[:-2] + b'"'}):
-            connection = self.send(PATH, **headers)
-            self.assertEqual((b"", 1), (connection.received, len(self.harness.spawner.alive)))
-            self.end_probe()
-            self.assert_document(connection.response)
-
     def test_neither_store_nor_slot(self) -> None:
         """An info request uses neither the variant store nor a render slot (Info endpoint, 5)."""
         self.harness.slots.capacity = 0
@@ -246,23 +237,6 @@ class RefusalTests(InfoCase):
         cover = {**VIDEO, "disposition": {"attached_pic": 1}}
         self.assert_document(self.get(says=probe_output(cover, AUDIO, cover, **CONTAINER)))
 
-    def test_probe_missing(self) -> None:
-        """Without ffprobe, GET is a 500 ``probe_failed``; HEAD and 304 work (D34)."""
-        self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.assert_error(self.harness.fetch_signed(PATH), ProbeFailed)
-        self.assertEqual(200, self.head().status)
-        self.assertEqual(304, self.harness.fetch_signed(PATH, if_none_match=TAG).status)
-        self.assertEqual(1, len(self.log.errors))
-        self.log.events.clear()
-
-    def test_probe_timeout(self) -> None:
-        """A probe past AP_PROBE_TIMEOUT is a 504 ``probe_timeout`` once it has exited."""
-        connection = self.send(PATH)
-        self.harness.clock.advance(10)
-        self.assertEqual((b"", 1), (connection.received, self.harness.sources.held))
-        self.harness.spawner.last.exit_and_end(signal=9)
-        self.assert_error(connection.response, ProbeTimeout)
-
     def test_written_to(self) -> None:
         """A source that changes during its probe is a 500, as no ETag fits the document."""
         connection = self.send(PATH)
@@ -302,35 +276,6 @@ class PoolTests(InfoCase):
         for connection in running:
             self.assert_document(connection.response)
 
-    def test_one_probe(self) -> None:
-        """Requests for one source, in any spelling, share its probe (Info endpoint, 6)."""
-        spellings = (PATH, b"/info/enc/bG9jYWw6Ly9hLm1wMw", b"/info/plain/local://%61.mp3", PATH)
-        connections = [self.send(rest) for rest in spellings]
-        self.assertEqual(
-            (1, 1), (len(self.harness.spawner.children), self.harness.probe_slots.held)
-        )
-        self.end_probe()
-        for connection in connections:
-            self.assert_document(connection.response)
-            self.assertEqual(TAG, connection.response["etag"])
-        connections = [self.send(PATH) for _ in range(3)]
-        self.end_probe(probe_output(VIDEO))
-        for connection in connections:
-            self.assert_error(connection.response, VideoSource)
-
-    def test_two_states(self) -> None:
-        """After a source has changed, a new request does not join the running probe."""
-        first = self.send(PATH)
-        self.harness.sources.default_size = 2000
-        second = self.send(PATH)
-        one, two = self.harness.spawner.children
-        self.end_probe(probe_output({**AUDIO, "channels": 1}), child=two)
-        self.end_probe(child=one)
-        self.assert_document(first.response)
-        document = second.response.document
-        self.assertEqual((1, 2000), (document["channels"], document["size"]))
-        self.assertNotEqual(first.response["etag"], second.response["etag"])
-
     def test_client_leaves(self) -> None:
         """If the only client of a probe leaves, it is ended; its exit frees the slot."""
         connection = self.send(PATH)
@@ -368,15 +313,6 @@ class LogTests(InfoCase):
             (b"/" + b"A" * 43 + PATH, "401 invalid_signature"),
         ):
             self.assert_line(words, self.harness.fetch(target))
-
-    def test_duration_and_request_id(self) -> None:
-        """The duration in the line includes the probe; the request id is the client's own."""
-        connection = self.send(PATH, x_request_id=b"mine.1")
-        self.harness.clock.advance(1.5)
-        self.end_probe()
-        self.assertEqual(b"mine.1", connection.response["x-request-id"])
-        (record,) = self.log.requests
-        self.assertEqual(("mine.1", 1500), (record.request_id, record.milliseconds))
 
     def test_tags_stay_out(self) -> None:
         """The tags of a source do not appear in the log (D28)."""

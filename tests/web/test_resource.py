@@ -247,22 +247,6 @@ class AllResponsesTests(RootCase):
             ours = self.harness.fetch(b"/x", x_request_id=theirs)["x-request-id"]
             self.assertRegex(ours or b"", rb"\A[0-9a-f]{32}\Z")
 
-    def test_long_paths(self) -> None:
-        """A path up to Twisted's limit gets a valid response; a longer path is a 400.
-
-        `tests.fuzz.test_fuzz` sends any bytes as target, method and header.
-        """
-        long_options = b"/" + b"f:mp3/" * 2500 + b"plain/x"
-        for target, status in (
-            *((b"/" + b"a" * 15_000, 404), (b"/" * 15_000, 401)),
-            (self.harness.path(long_options), 422),
-            (self.harness.path(b"/plain/local://" + b"%41" * 5000), 404),
-            (b"/" + b"a" * 20_000, 400),
-        ):
-            response = self.harness.fetch(target)
-            self.assertEqual((status, True), (response.status, response.complete), target[:60])
-            self.assertEqual({"error", "message"}, set(response.document))
-
 
 class MountTests(RootCase):
     """The resource below a prefix of another application's site."""

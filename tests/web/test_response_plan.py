@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import NotFound, QueueFull, RangeNotSatisfiable
+from audioproxy.errors import RangeNotSatisfiable
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions
@@ -154,27 +153,3 @@ class PlanTests(SynchronousTestCase):
                     )
                 else:
                     self.assertEqual(plan_response(request(path), asked, now, STORED), found)
-
-    def test_refusals(self) -> None:
-        """A refusal has the headers of its class, and then those of its document (Errors)."""
-        for refusal, headers in (
-            (NotFound(), [(b"cache-control", b"max-age=10")]),
-            (QueueFull(7), [(b"cache-control", b"no-store"), (b"retry-after", b"7")]),
-            (
-                RangeNotSatisfiable(9),
-                [(b"cache-control", b"no-store"), (b"content-range", b"bytes */9")],
-            ),
-        ):
-            refused = plan_refusal(refusal)
-            assert refused.body is not None
-            self.assertEqual(
-                {"error": refusal.code, "message": refusal.message}, json.loads(refused.body)
-            )
-            length = (b"content-length", b"%d" % len(refused.body))
-            self.assertEqual(
-                (*headers, (b"content-type", b"application/json"), length), refused.headers
-            )
-            self.assertEqual(
-                (refusal.status, refusal.code, None),
-                (refused.status, refused.error_code, refused.cache_state),
-            )

@@ -199,7 +199,8 @@ class OrderTests(VariantCase):
     def test_miss(self) -> None:
         """After a miss, GET renders and HEAD opens the source (Request handling order, 5).
 
-        Without a store there is no lookup; every GET starts or joins a render.
+        HEAD runs no probe (HEAD on signed endpoints, 6). Without a store there is no lookup; every
+        GET starts or joins a render.
         """
         key = key_of(PATH)
         for has_store, lookups in ((True, [("lookup", key)]), (False, [])):
@@ -209,7 +210,7 @@ class OrderTests(VariantCase):
             self.harness.fetch_signed(PATH, b"HEAD")
             expected = [*lookups, ("join", key)] * 2 + [*lookups, ("open", b"local://a.mp3")]
             self.assertEqual(expected, self.harness.calls)
-            self.assertEqual(0, self.harness.sources.held)
+            self.assertEqual(([], 0), (self.harness.spawner.children, self.harness.sources.held))
 
 
 class ErrorTests(VariantCase):
