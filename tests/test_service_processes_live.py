@@ -167,14 +167,3 @@ class ShutdownTests(ServiceCase):
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
         await until(lambda: not is_running(encoder), "the encoder to end")
-
-    async def test_interrupt(self) -> None:
-        """Ctrl-C stops an idle service at once with exit status 0 and without a traceback."""
-        node = self.twistd()
-        port = await node.port()
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
-        node.signal(signal.SIGINT)
-        self.assertEqual(0, await node.end())
-        self.assertEqual("", node.stderr)
-        self.assertNotIn("Traceback", node.stdout)
-        self.assertNotIn("[error]", node.stdout)

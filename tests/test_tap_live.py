@@ -138,16 +138,6 @@ class RefusedStartTests(TapCase):
             self.assertRegex(str(error), rf"\ATMPDIR: .*{folder} \({reason}.*; set")
             self.assertEqual(0, service.port)
 
-    async def test_bucket_store(self) -> None:
-        """A bucket that does not respond fails the start in one line, before a port opens."""
-        with socket.socket() as nobody:
-            # A bound port that does not listen: no other program can respond there.
-            nobody.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{nobody.getsockname()[1]}"
-            (line,) = await self.refusal(**{**BUCKET, "AP_S3_ENDPOINT": f"http://{address}"})
-        self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
-        self.assertIn(address, line)
-
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
