@@ -1,4 +1,4 @@
-"""The ``audioproxy`` program: output errors, shell completion, and its reactor."""
+"""The ``audioproxy`` program: output errors, and its reactor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readiness of a node: thresholds, and the periods in which a node is not ready."""
+"""Readiness of a node: its thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More requests than render slots: queue order, rejections, and requests that need no slot."""
+"""More requests than render slots: queue order and rejections."""
 
 from __future__ import annotations
 
