@@ -31,6 +31,7 @@ from tests.support.service import (
     fetch,
     is_running,
     is_stopped,
+    long_flac,
     reactor,
     scratch_files,
     send,

@@ -20,8 +20,6 @@ from tests.support.service import (
     fetch,
     scrape,
     send,
-    signed,
-    until_hit,
     until_scraped,
 )
 

@@ -396,39 +396,3 @@ class TagTests(ServiceCase):
             self.assertEqual((200, True), (response.status, response.complete))
             bodies.add(response.body)
         self.assertEqual(1, len(bodies))
-
-
-class SharedProbeTests(ServiceCase):
-    """The ffprobe process behind an info document"""
-
-    async def test_one_probe_for_all(self) -> None:
-        """Concurrent /info requests and renders of one source share one ffprobe.
-
-        Meanwhile, another source finds no probe slot.
-        """
-        self.add("short.flac", short_flac())
-        # A file of its own: a link would have the same identity.
-        self.add("other.flac", short_flac().read_bytes())
-        folder = self.root.with_name("bin")
-        folder.mkdir()
-        calls, gate, script = (folder / name for name in ("calls", "gate", "ffprobe"))
-        calls.touch()
-        os.mkfifo(gate)
-        script.write_text(WRAPPER.format(calls=calls, gate=gate, ffprobe=shutil.which("ffprobe")))
-        script.chmod(0o755)
-        self.patch(os, "environ", {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
-        service = self.start(variant_store=None, max_probe_concurrency=1)
-        paths = [info("short.flac"), signed("/info/plain/local%3A%2F%2Fshort.flac")]
-        paths += [signed(f"/f:{form}/plain/local://short.flac") for form in ("wav", "flac")]
-        clients = [await send(service.port, path) for path in paths]
-        # Every active request has joined the probe.
-        await until(lambda: service.resource.active.count == len(paths), "all requests")
-        await until(calls.read_text, "the probe")
-        refused = await fetch(service.port, info("other.flac"))
-        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-        gate.write_text("go\n")
-        responses = [await client.end() for client in clients]
-        self.assertEqual([200] * 4, [response.status for response in responses])
-        self.assertEqual(responses[0].body, responses[1].body)
-        self.assertEqual((b"RIFF", b"fLaC"), (responses[2].body[:4], responses[3].body[:4]))
-        self.assertEqual("x\n", calls.read_text())
