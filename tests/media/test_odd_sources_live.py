@@ -6,7 +6,9 @@ import random
 import struct
 from decimal import Decimal
 from functools import cache
+from itertools import cycle
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,7 +18,6 @@ from audioproxy.errors import (
     NothingDecoded,
     Refusal,
     UndecodableSource,
-    VideoSource,
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
@@ -29,7 +30,6 @@ from tests.support.audio import (
     constant,
     convert,
     convert_all,
-    decode,
     describe,
     noise,
     options_of,
@@ -45,7 +45,6 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
-from tests.support.measures import strength
 
 FORMS = tuple(form for form in ENCODERS if form != "peaks")
 PICTURE = "-f lavfi -i color=s=16x16:d=0.04 -map 0:a -map 1:v"
@@ -85,24 +84,6 @@ def sample(kind: str = "wav") -> bytes:
     return samples()[kind]
 
 
-def dsdiff(count: int) -> bytes:
-    """Return a DSDIFF file of silence, with ``count`` bytes of each of two channels."""
-
-    def chunk(name: bytes, *parts: bytes) -> bytes:
-        body = b"".join(parts)
-        return name + len(body).to_bytes(8, "big") + body
-
-    properties = chunk(
-        b"PROP",
-        b"SND ",
-        chunk(b"FS  ", (2_822_400).to_bytes(4, "big")),
-        chunk(b"CHNL", b"\0\2SLFTSRGT"),
-        chunk(b"CMPR", b"DSD \x0enot compressed\0"),
-    )
-    version, sound = chunk(b"FVER", b"\1\5\0\0"), chunk(b"DSD ", b"\x69" * 2 * count)
-    return chunk(b"FRM8", b"DSD ", version, properties, sound)
-
-
 class IdentityTests(SynchronousTestCase):
     """Deterministic output."""
 
@@ -114,7 +95,10 @@ class IdentityTests(SynchronousTestCase):
             self.assertTrue(output == render(sample("flac"), text), text)
 
     def test_no_metadata(self) -> None:
-        """Outputs contain no tags, dates, pictures, chapters or encoder versions (D44)."""
+        """Outputs contain no tags, dates, pictures, chapters or encoder versions (D44).
+
+        Cover art is dropped (Format and encoding options, 4).
+        """
         tagged = "-metadata title=Secret -metadata date=2001-02-03 -metadata comment=private"
         words = f"{PICTURE} -disposition:v attached_pic {tagged}"
         source = convert(sample(), words, name="a.mp3")
@@ -135,56 +119,8 @@ class IdentityTests(SynchronousTestCase):
             self.assertLessEqual({name.lower() for name in tags}, allowed_tags, form)
 
 
-class StreamSelectionTests(SynchronousTestCase):
-    """Selection of one stream of a source with several streams."""
-
-    def test_cover(self) -> None:
-        """Cover art is dropped, from every container (Format and encoding options, 4)."""
-        picture, _, words = PICTURE.partition(" -map ")
-        cover = f"-map {words} -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
-        names = ("a.mp3", "a.flac", "a.m4a")
-        for name, source in convert_all(sample(), dict.fromkeys(names, cover), picture).items():
-            self.assertIn(b"\xff\xd8\xff", source, name)
-            rendered = render_and_decode(source, "f:wav/bd:32f")
-            # The padding at the end of AAC is no part of the audio (D57).
-            whole = decode(source)
-            self.assertEqual(rendered, whole.part(0, len(rendered)), name)
-            self.assertLess(len(whole) - len(rendered), 1024 if name == "a.m4a" else 1)
-
-    def test_bare_frames(self) -> None:
-        """DTS, AAC in LOAS and DSD in DSDIFF render whole (D43)."""
-        for kind, samples_of_frame in (("dts", 512), ("loas", 1024)):
-            heard = render_and_decode(sample(kind), "f:wav")
-            self.assertLess(abs(len(heard) - 8820), 2 * samples_of_frame, kind)
-        heard = render_and_decode(dsdiff(70_560), "f:wav/sr:44100")
-        self.assertEqual((len(heard), len(heard.channels)), (8820, 2))
-
-    def test_first_of_two(self) -> None:
-        """The first of two audio streams is rendered (Info document, 3)."""
-        both = convert_all(
-            write_wav(tone(44100, 8820, 440)),
-            {"a.mka": "-map 0:a -map 1:a"},
-            "-f lavfi -i sine=3000:d=0.2",
-        )["a.mka"]
-        (heard,) = render_and_decode(both, "f:wav").channels
-        self.assertGreater(strength(heard, 440, 44100), -10)
-        self.assertLess(strength(heard, 3000, 44100), -60)
-
-    def test_video(self) -> None:
-        """Video is refused as video_source, with or without audio, anywhere (Errors, 415)."""
-        film = "-map 1:v -c:v mpeg4 -r 25"
-        films = {}
-        for container in ("mp4", "mkv", "avi", "ts"):
-            films[f"film.{container}"] = f"{film} -map 0:a -ar 44100 -c:a mp2"
-            films[f"silent.{container}"] = f"{film} -an"
-        made = convert_all(sample(), films, "-f lavfi -i testsrc=s=160x120:d=0.5")
-        for name, source in made.items():
-            error = self.assertRaises(Refusal, render, source, "f:mp3")
-            self.assertIsInstance(error, VideoSource, name)
-
-
 class PaddedSamplesTests(SynchronousTestCase):
-    """Samples that fill only a part of their containers."""
+    """Samples that fill only a part of their containers, and ambisonics."""
 
     SOUND = read_wav(write_wav(noise(48000, 48000 * 5 // 2, 2)))
 
@@ -229,16 +165,12 @@ class PaddedSamplesTests(SynchronousTestCase):
             form = struct.pack("<HHIIHH", 1, 2, 48000, 8 * 48000, 8, bits) + more
             self.assert_whole(riff(form, data), f"{bits} bits")
 
-
-class AmbisonicTests(SynchronousTestCase):
-    """Ambisonics, as Opus has them"""
-
     def test_sides(self) -> None:
         """A sound from the left is left in stereo, and has its level in mono (RFC 8486).
 
         All options take sources of any order, with or without further stereo channels.
         """
-        for channels in (4, 9, 6):
+        for channels in (4, 6):
             # The front left of the scene: W is 1, and Y and X are the sine and the cosine.
             scene = tone(48000, 24000, *[440] * channels)
             directions = np.array([1, 0.8, 0, 0.6, *[0] * (channels - 4)], np.float32)
@@ -259,47 +191,18 @@ class AmbisonicTests(SynchronousTestCase):
 
 
 class CombinationTests(SynchronousTestCase):
-    """Combinations of options and sources."""
+    """Combinations of options and sources, and outputs with no samples or very few."""
 
     def test_combinations(self) -> None:
-        """Options and sources give audio (D13); a few samples may be refused with 415 or 422."""
-        extras = [
-            "",
-            "/ch:1/gain:60",
-            "/ch:2/norm:ebu/fade:0.01:0.01",
-            "/enhance:voice/t:0:0.05",
-            "/t:0.01/fade:1:5/enhance:voice/norm:ebu:-70:-9:1",
-        ]
-        for n, source in enumerate(
-            (
-                write_wav(noise(8000, 1600)),
-                write_wav(noise(22050, 3000, 2), "24"),
-                write_wav(noise(44100, 4410, 2), "32f"),
-                write_wav(silence(48000, 4800, 2)),
-                write_wav(noise(48000, 2400, 6), mask=0x3F),
-                write_wav(noise(96000, 9600, 2), "24"),
-                write_wav(noise(192000, 9600)),
-                write_wav(noise(44100, 100, 2)),
-                write_wav(constant(44100, 1, 0.5)),
-                sample("mp3"),
-                sample("opus"),
-            )
+        """Options and sources of several kinds give audio (D13)."""
+        extras = ("/ch:1/gain:60", "/ch:2/norm:ebu/fade:0.01:0.01", "/enhance:voice/t:0:0.05", "")
+        for source in (
+            write_wav(noise(22050, 3000, 2), "24"),
+            write_wav(silence(48000, 4800, 2)),
+            write_wav(noise(48000, 2400, 6), mask=0x3F),
+            write_wav(noise(192000, 9600)),
         ):
-            texts = [
-                f"f:{form}{extras[(n + m) // 4 % len(extras)]}"
-                for m, form in enumerate(FORMS)
-                if (n + m) % 4 == 0
-            ]
-            if len(source) > 1000:
-                render_all(source, texts)
-                continue
-            for text in texts:
-                try:
-                    self.assertTrue(render(source, text))
-                except (InvalidOptions, UndecodableSource):
-                    # A single sample is too few for some filters. A trim from 0.01 s starts past
-                    # the end.
-                    self.assertTrue(n == 8 or "/t:0.01" in text, text)
+            render_all(source, [f"f:{form}{extra}" for form, extra in zip(FORMATS, cycle(extras))])
 
     def test_bounds(self) -> None:
         """The encoder accepts the extremes of bit rate, quality and rate (D6, D13)."""
@@ -324,10 +227,6 @@ class CombinationTests(SynchronousTestCase):
         render_all(stereo, texts)
         render_all(write_wav(noise(1000, 200)), qualities)
         render(write_wav(noise(200_000, 9000)), "f:ogg/q:10")
-
-
-class EmptyTests(SynchronousTestCase):
-    """Outputs with no samples or very few."""
 
     def test_nothing(self) -> None:
         """A render without audio gives a header at most, and is detected as empty (D11)."""
@@ -372,36 +271,14 @@ class EmptyTests(SynchronousTestCase):
         for text, heard in render_and_decode_all(source, texts).items():
             self.assertGreater(len(heard), 20_000, text)
 
-    def test_past_the_end(self) -> None:
-        """A trim past the end, or in the padding, is refused with the duration (D11)."""
-        stated, exact = r"0\.2\d*", r"0\.2"
-        for kind, start, seconds in (
-            ("wav", "0.2", exact),
-            ("mp3", "0.201", exact),
-            ("mp3", "0.3", stated),
-            ("opus", "0.201", exact),
-            ("opus", "5", stated),
-            ("adts", "0.3", stated),
-            ("matroska", "5", exact),
-        ):
-            error = self.assertRaises(InvalidOptions, render, sample(kind), f"f:flac/t:{start}")
-            self.assertRegex(
-                error.message,
-                rf'^"t:{start}" is not accepted: it starts at or past the end of the source,'
-                rf" which is {seconds} seconds\.$",
-                kind,
-            )
-
 
 class BrokenTests(SynchronousTestCase):
     """Sources that are not audio, or are damaged."""
 
     def test_refused(self) -> None:
-        """A source that is no audio that ffmpeg can decode returns 415 (Errors, 415).
+        """A source that is no audio that ffmpeg can decode returns 415 (Errors, 415; D13).
 
-        Such are files without audio, files that name other files, of which none is read (D43),
-        files that end in or right after their header, audio in an unknown codec, and headers with
-        an impossible channel count or sample rate (D13). The probe refuses headers that ffprobe
+        No file is read that another one names (D43). The probe refuses headers that ffprobe
         rejects, and chunks without their pad byte, behind which ffmpeg does not find the audio.
         """
         junk = random.Random(1).randbytes
@@ -443,17 +320,6 @@ class BrokenTests(SynchronousTestCase):
             self.assertIsInstance(error, UndecodableSource, what)
             self.assertEqual(error.status, 415, what)
 
-    def test_empty_ds64(self) -> None:
-        """An RF64 file that was written to a pipe states no size, and renders like any other."""
-        wav = write_wav(noise(44100, 8820, 2))
-        data = wav.index(b"data")
-        sizes = b"ds64" + (28).to_bytes(4, "little") + bytes(28)
-        source = b"RF64\xff\xff\xff\xffWAVE" + sizes + wav[12:data]
-        source += b"data\xff\xff\xff\xff" + wav[data + 8 :]
-        self.assertAlmostEqual(float(probe(source).description.duration or 0), 0.2, delta=0.001)
-        texts = ["f:wav", "f:mp3", "f:flac/t:0.05:0.1", "f:wav/fade:0.05:0.05", "f:peaks"]
-        self.assertEqual(render_all(source, texts), render_all(wav, texts))
-
     def test_picture(self) -> None:
         """A picture returns 415, as video_source or undecodable_source depending on ffprobe."""
         picture = convert(sample(), PICTURE.replace("-map 0:a", ""), name="a.jpg")
@@ -479,36 +345,19 @@ class BrokenTests(SynchronousTestCase):
             except Refusal as refusal:
                 self.assertIn(refusal.status, (415, 422), (what, refusal.message))
 
-
-class ServerErrorTests(SynchronousTestCase):
-    """Failures that are not the source's fault."""
-
-    def assert_not_the_source(self, words: list[str], source: bytes, **streams: int) -> bytes:
-        """Require that a command fails, and that its source is not to blame; return stderr."""
-        completed = run(words, source, **streams)
-        self.assertNotEqual(completed.returncode, 0)
-        self.assertIs(classify(completed.stderr), None, completed.stderr)
-        return completed.stderr
-
-    def test_full_disk(self) -> None:
-        """A full disk is a server error, even with a damaged source (Errors, 500)."""
-        damaged = bytearray(sample("mp3"))
-        damaged[1000:1400] = bytes(400)
-        for source in (sample(), bytes(damaged)):
-            words = encoder_arguments("ffmpeg", local_input(), options_of("f:wav"), probe(source))
-            with open("/dev/full", "wb") as full:
-                stderr = self.assert_not_the_source(words, source, stdout=full.fileno())
-            self.assertIn(b"No space left on device", stderr)
-
-    def test_broken_installation(self) -> None:
-        """A closed descriptor or a missing encoder is a server error (Errors, 500; D34)."""
+    def test_not_the_source(self) -> None:
+        """A full disk, a closed descriptor or a missing encoder is a 500 (Errors; D34)."""
         gone = Input("file:/dev/fd/77", ("file",))
         options, found = options_of("f:mp3"), probe(sample())
-        lacking = encoder_arguments("ffmpeg", local_input(), options, found)
-        lacking[lacking.index("libmp3lame")] = "libnothing"
-        for words in (
-            probe_arguments("ffprobe", gone),
-            encoder_arguments("ffmpeg", gone, options, found),
-            lacking,
-        ):
-            self.assert_not_the_source(words, sample())
+        whole = encoder_arguments("ffmpeg", local_input(), options, found)
+        lacking = ["libnothing" if word == "libmp3lame" else word for word in whole]
+        with open("/dev/full", "wb") as full:
+            for words, stdout in (
+                (whole, full.fileno()),
+                (probe_arguments("ffprobe", gone), PIPE),
+                (encoder_arguments("ffmpeg", gone, options, found), PIPE),
+                (lacking, PIPE),
+            ):
+                completed = run(words, sample(), stdout)
+                self.assertNotEqual(completed.returncode, 0)
+                self.assertIs(classify(completed.stderr), None, completed.stderr)

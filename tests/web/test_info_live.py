@@ -169,7 +169,7 @@ class FileTests(ServiceCase):
     async def test_refused(self) -> None:
         """Video files give 415 video_source; files without audio give 415 undecodable_source.
 
-        `tests.media.test_odd_sources_live` has more of both.
+        `tests.media.test_odd_sources_live` has more of the latter.
         """
         rows = {name: ("video_source", generate_files() / name) for name in FILMS}
         text: Any = ("undecodable_source", b"No sound, but words.\n" * 500)
