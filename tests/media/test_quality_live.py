@@ -222,12 +222,17 @@ class DepthTests(SynchronousTestCase):
 
 
 class ChannelTests(SynchronousTestCase):
-    """Downmixes by ITU-R BS.775 (D60)."""
+    """Downmixes by ITU-R BS.775, and ``enhance:voice`` (D60)."""
 
     def test_coefficients(self) -> None:
-        """Each channel has the gain of BS.775, LFE has none, and full scale does not clip."""
+        """Each channel has the gain of BS.775, LFE has none, and full scale does not clip.
+
+        Mono is copied to both sides, and mono of stereo is the mean.
+        """
         half, lower = 0.5, np.sqrt(0.5)
         for mask, left, right in (
+            (None, [1], [1]),
+            (None, [1, 0], [0, 1]),
             # FL FR FC LFE BL BR, and with SL SR.
             (0x3F, [1, 0, lower, 0, lower, 0], [0, 1, lower, 0, 0, lower]),
             (0x60F, [1, 0, lower, 0, lower, 0], [0, 1, lower, 0, 0, lower]),
@@ -250,10 +255,6 @@ class ChannelTests(SynchronousTestCase):
                     levels = np.array([strength(channel, each, rate) for each in hertz])
                     found = 10 ** (levels / 20) / 0.9
                     np.testing.assert_allclose(found, gains, atol=1e-5, err_msg=f"{mask} {text}")
-
-
-class VoiceTests(SynchronousTestCase):
-    """``enhance:voice`` (D60)."""
 
     def test_alike_at_every_rate(self) -> None:
         """``enhance:voice`` changes a voice alike at every sample rate of the source.

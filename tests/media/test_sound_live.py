@@ -36,38 +36,27 @@ KINDS = {
     "flac": "-c:a flac -f flac",
     "mp3": "-c:a libmp3lame -b:a 128k -f mp3",
     "ogg": "-c:a libvorbis -f ogg",
-    "opus": "-c:a libopus -f ogg",
     # Without perceptual noise substitution, whose noise differs between decoder runs.
     "m4a": "-c:a aac -aac_pns 0 -f mp4",
+    # These two do not state their length, as from an encoder that writes to a pipe.
+    "streamed mp3": "-c:a libmp3lame -b:a 128k -write_xing 0 -f mp3",
+    "streamed flac": "-c:a flac -f flac",
 }
-
-#: Files that do not state their length, as from an encoder that writes to a pipe.
-STREAMED = ("streamed flac", "streamed mp3")
 
 #: Options of a variant that has the samples of its source.
 PLAIN = "f:wav/bd:32f"
+#: Samples of a recording, of 2.4 seconds.
+LENGTH = 105_840
 
 
 @cache
-def recordings(rate: int) -> dict[str, bytes]:
-    """Return 2.4 seconds of noise, which never repeats, in each container."""
-    wav = write_wav(noise(rate, round(2.4 * rate)))
-    headerless = {"streamed mp3": "-c:a libmp3lame -b:a 128k -write_xing 0 -f mp3"}
-    found = {"wav": wav, **convert_all(wav, {**KINDS, **headerless})}
-    stated = int.from_bytes(found["flac"][18:26], "big")
-    unstated = (stated >> 36 << 36).to_bytes(8, "big")
-    return {**found, "streamed flac": found["flac"][:18] + unstated + found["flac"][26:]}
-
-
-def recording(kind: str) -> bytes:
-    """Return 2.4 seconds of noise in a container, at a rate that its codec supports."""
-    return recordings(48000 if kind == "opus" else 44100)[kind]
-
-
-def heard_of(kind: str) -> Sound:
-    """Return the decoded recording, without the padding of AAC at its end (D57)."""
-    whole = decode(recording(kind))
-    return whole.part(0, round(2.4 * whole.rate)) if kind == "m4a" else whole
+def recordings() -> dict[str, bytes]:
+    """Return noise, which never repeats, in each container."""
+    wav = write_wav(noise(44100, LENGTH))
+    found = {"wav": wav, **convert_all(wav, KINDS)}
+    flac = found["streamed flac"]
+    unstated = (int.from_bytes(flac[18:26], "big") >> 36 << 36).to_bytes(8, "big")
+    return {**found, "streamed flac": flac[:18] + unstated + flac[26:]}
 
 
 def dsd(count: int) -> bytes:
@@ -86,37 +75,13 @@ def faded(whole: Sound, fade_in: int, fade_out: int) -> Samples:
 
 
 class TrimTests(SynchronousTestCase):
-    """Trims: ``t`` (Time-domain and preview options)."""
-
-    def test_exact(self) -> None:
-        """A trim returns exactly the samples of that part of the source, from every container.
-
-        Without a duration, or with one past the end, the trim ends with the source (D11), and so
-        does its fade-out (D12).
-        """
-        for kind in ("wav", *KINDS):
-            whole = heard_of(kind)
-            start = round(2.037 * whole.rate)
-            rest = whole.part(start)
-            part = whole.part(start, round(2.237 * whole.rate))
-            regions = {"t:2.037:0.2": part, "t:2.037": rest, "t:2.037:60": rest}
-            texts = {f"{PLAIN}/{text}": expected for text, expected in regions.items()}
-            fading = f"{PLAIN}/t:2.037:30/fade:0:0.25"
-            heard = render_and_decode_all(recording(kind), [*texts, fading])
-            for text, expected in texts.items():
-                self.assertEqual(heard[text], expected, (kind, text))
-            expected = faded(rest, 0, whole.rate // 4)
-            np.testing.assert_allclose(heard[fading].channels, expected, atol=1e-4, err_msg=kind)
+    """Trims and fades: ``t`` and ``fade`` (Time-domain and preview options)."""
 
     def test_noise_of_the_codec(self) -> None:
         """A trim of AAC with noise substitution gives the same bytes on every run (D44)."""
-        source = convert(recording("wav"), *"-c:a aac -f mp4".split())
+        source = convert(recordings()["wav"], *"-c:a aac -f mp4".split())
         first, second = (render(source, "f:wav/t:2.2") for _ in range(2))
         self.assertEqual(first, second)
-
-
-class FadeTests(SynchronousTestCase):
-    """Fades: ``fade`` (Time-domain and preview options)."""
 
     def test_in_a_region(self) -> None:
         """Both fades are linear, in the region; a longer one covers the whole source (D12)."""
@@ -132,9 +97,11 @@ class FadeTests(SynchronousTestCase):
 
     def test_to_the_end(self) -> None:
         """Without ``t`` the fade-out ends in silence with the source, which is measured (D12)."""
-        for kind in ("wav", "m4a", *STREAMED):
-            heard = render_and_decode(recording(kind), f"{PLAIN}/fade:0.1:0.5")
-            expected = faded(heard_of(kind), heard.rate // 10, heard.rate // 2)
+        for kind in ("wav", "m4a", "streamed mp3", "streamed flac"):
+            heard = render_and_decode(recordings()[kind], f"{PLAIN}/fade:0.1:0.5")
+            # The padding of AAC at its end is no audio (D57).
+            whole = decode(recordings()[kind]).part(0, LENGTH if kind == "m4a" else None)
+            expected = faded(whole, 4410, 22050)
             np.testing.assert_allclose(heard.channels, expected, atol=1e-4, err_msg=kind)
 
 
@@ -159,23 +126,19 @@ class LevelTests(SynchronousTestCase):
         """
         source = write_wav(noise(22050, 5 * 22050, 2, 0.01))
         self.assertLess(measure_loudness(source).loudness.integrated, -30)
-        rows: dict[str, tuple[float | None, int]] = {
+        rows = {
             f"{PLAIN}/norm:ebu": (-16, 22050),
             f"{PLAIN}/norm:ebu:-23:-2:7": (-23, 22050),
             f"{PLAIN}/norm:ebu:-20/sr:48000/gain:-6": (-26, 48000),
             f"{PLAIN}/norm:ebu:-20/t:1.25:4/ch:1": (-20, 22050),
             "f:opus/norm:ebu:-18": (-18, 48000),
-            f"{PLAIN}/norm:ebu/t:1.25:0.5": (None, 22050),
-            "f:mp3/norm:ebu/t:0:0.5": (None, 22050),
         }
         outputs = render_all(source, rows)
         sounds = {text: decode(output) for text, output in outputs.items()}
         for text, (target, rate) in rows.items():
             self.assertEqual(sounds[text].rate, rate, text)
-            if target is not None:
-                found = measure_loudness(outputs[text]).loudness.integrated
-                self.assertApproximates(found, target, 0.5, text)
-        self.assertEqual(len(sounds[f"{PLAIN}/norm:ebu/t:1.25:0.5"]), 11025)
+            found = measure_loudness(outputs[text]).loudness.integrated
+            self.assertApproximates(found, target, 0.5, text)
         whole = decode(source)
         for text in list(rows)[:2]:
             self.assertEqual(len(sounds[text]), len(whole))
@@ -211,11 +174,11 @@ class LevelTests(SynchronousTestCase):
             source = source if name == "wav" else convert(source, name=f"a.{name}")
             heard = render_and_decode(source, f"{PLAIN}/norm:ebu")
             self.assertEqual(len(heard), length, name)
-        cut, text = recording("flac")[: len(recording("flac")) // 2], "t:1.5:0.001"
+        cut, text = recordings()["flac"][: len(recordings()["flac"]) // 2], "t:1.5:0.001"
         error = self.assertRaises(InvalidOptions, render, cut, f"{PLAIN}/norm:ebu/{text}")
         self.assertIn(f'"{text}"', str(error))
         short = convert(write_wav(noise(44100, 50)), KINDS["ogg"])
-        chained = recording("ogg") + short
+        chained = recordings()["ogg"] + short
         lengths = {len(render_and_decode(chained, PLAIN + norm)) for norm in ("", "/norm:ebu")}
         self.assertEqual(len(lengths), 1, lengths)
 
@@ -287,64 +250,8 @@ class EnhanceTests(SynchronousTestCase):
         self.assertTrue(-3 < highest <= -1, highest)
 
 
-class ChannelTests(SynchronousTestCase):
-    """Channel count: ``ch`` (Format and encoding options).
-
-    Without ``ch`` the variant has the source's channels, but 2 at most.
-    """
-
-    def test_mono(self) -> None:
-        """Mono stays mono; ``ch:2`` copies it to both channels, with ``gain`` and ``fade`` once."""
-        source = write_wav(tone(44100, 22050, 440), "24")
-        whole = decode(source)
-        expected = {
-            PLAIN: whole.channels,
-            f"{PLAIN}/ch:2": whole.channels[[0, 0]],
-            f"{PLAIN}/ch:2/gain:-6": whole.channels[[0, 0]] * 10 ** (-6 / 20),
-            f"{PLAIN}/ch:2/fade:0.25:0.25": faded(whole, 11025, 11025)[[0, 0]],
-        }
-        for text, heard in render_and_decode_all(source, expected).items():
-            np.testing.assert_allclose(heard.channels, expected[text], atol=1e-6, err_msg=text)
-
-    def test_stereo(self) -> None:
-        """Stereo stays stereo; ``ch:1`` is the mean, for several depths and formats."""
-        forms = [f"f:{form}/ch:1" for form in ("flac", "m4a", "opus", "mp3")]
-        for depth, texts in (("16", forms), ("24", ()), ("32f", ())):
-            source = write_wav(tone(44100, 22050, 440, 1000, amplitude=0.9), depth)
-            sounds = render_and_decode_all(source, ["f:wav", f"{PLAIN}/ch:1", *texts])
-            self.assertEqual(sounds["f:wav"], decode(source))
-            middle = decode(source).channels.mean(axis=0)
-            (mono,) = sounds[f"{PLAIN}/ch:1"].channels
-            np.testing.assert_allclose(mono, middle, atol=2**-25, err_msg=depth)
-            for text in texts:
-                # LAME lowers the level slightly.
-                (mono,) = sounds[text].channels
-                change = level(mono[9000:13410]) - level(middle[9000:13410])
-                self.assertApproximates(change, 0, 0.3, text)
-
-
-class RateTests(SynchronousTestCase):
-    """Sample rate: ``sr`` (Format and encoding options)."""
-
-    def test_requested(self) -> None:
-        """Every format has the rate of ``sr``, at an unchanged pitch and duration."""
-        source = write_wav(tone(44100, 44100, 1000))
-        forms = ("mp3", "opus", "ogg", "aac", "m4a", "flac", "wav")
-        rates = {f"f:{form}/sr:16000": 16000 for form in forms}
-        # An Opus decoder always puts out 48 kHz.
-        rates["f:opus/sr:16000"] = 48000
-        exact = {f"{PLAIN}/sr:{rate}": rate for rate in (8000, 22050, 48000, 96000)}
-        rates |= exact
-        for text, heard in render_and_decode_all(source, rates).items():
-            self.assertEqual(heard.rate, rates[text], text)
-            samples = heard.channels[0][heard.rate // 8 : heard.rate * 3 // 8]
-            self.assertApproximates(strength(samples, 1000, heard.rate), -6, 0.5, text)
-            if text in exact:
-                self.assertLessEqual(abs(len(heard) - rates[text]), 1, text)
-
-
-class DepthTests(SynchronousTestCase):
-    """Bit depth: ``bd`` (Format and encoding options)."""
+class QualityTests(SynchronousTestCase):
+    """Bit depth, bit rate and quality: ``bd``, ``br``, ``q`` (Format and encoding options)."""
 
     def test_depths(self) -> None:
         """A file has the bit depth of ``bd``.
@@ -359,7 +266,7 @@ class DepthTests(SynchronousTestCase):
             ("32", write_wav(short, "32"), 32, 32, 24),
             ("32f", write_wav(short, "32f"), 32, 32, 24),
             ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24, 24),
-            ("mp3", recording("mp3"), None, 16, 16),
+            ("mp3", recordings()["mp3"], None, 16, 16),
             ("DSD", dsd(4096 * 16), 8, 24, 24),
         ):
             self.assertEqual(probe(source).description.bit_depth, stated, what)
@@ -372,15 +279,11 @@ class DepthTests(SynchronousTestCase):
                 found[text] = bits if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
             self.assertEqual(depths, found, what)
 
-
-class QualityTests(SynchronousTestCase):
-    """Bit rate and quality: ``br`` and ``q`` (Format and encoding options)."""
-
     def test_bitrate(self) -> None:
         """The file's bit rate is within 35 % of ``br``."""
         bounds = {"mp3": 256, "opus": 256, "ogg": 192, "aac": 192, "m4a": 192}
         rates = {f"f:{form}/br:{br}": br for form, most in bounds.items() for br in (64, most)}
-        for text, output in render_all(recording("wav"), rates).items():
+        for text, output in render_all(recordings()["wav"], rates).items():
             kbps = len(output) * 8 / 2400
             self.assertTrue(0.65 < kbps / rates[text] < 1.35, (text, kbps))
 
@@ -393,7 +296,7 @@ class QualityTests(SynchronousTestCase):
             "m4a": ("0.1", "2"),
         }
         texts = [f"f:{form}/q:{q}" for form, qualities in rising.items() for q in qualities]
-        outputs = render_all(recording("wav"), texts)
+        outputs = render_all(recordings()["wav"], texts)
         for form, qualities in rising.items():
             sizes = [len(outputs[f"f:{form}/q:{q}"]) for q in qualities]
             self.assertEqual(sorted(set(sizes)), sizes, form)
