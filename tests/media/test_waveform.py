@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 from unittest import mock
@@ -165,12 +165,8 @@ class ReductionTests(SynchronousTestCase):
         capacity = 256 * 1024
         everything = noisy_frames(14_000_000)
         for channels, pixels, count in (
-            (2, 800, capacity - 1),
-            (2, 800, capacity),
             (2, 800, capacity + 1),
             (2, 800, 4 * capacity + 1),
-            (2, 1, 2 * capacity + 1),
-            (2, 4001, 900_000),
             (2, 65536, 700_000),
             (1, 65536, 14_000_000),
         ):
@@ -216,24 +212,6 @@ class DocumentTests(SynchronousTestCase):
         )
         self.assertEqual(list(json.loads(document)), KEYS)
 
-    def test_dat(self) -> None:
-        """The binary document is six fields and values of 16 or 8 bits (Peaks options, 4; D25)."""
-        for spec, pixel, extremes, document in (
-            (
-                WaveformSpec(8000, 1, 1, 2, 16, "dat"),
-                0x102,
-                (-1, 1, -32768, 0x7FFE),
-                "02000000 00000000 401f0000 02010000 02000000 01000000 ffff0100 0080fe7f",
-            ),
-            (
-                WaveformSpec(8000, 2, 2, 1, 8, "dat"),
-                3,
-                (-32768, 32767, -256, 256),
-                "02000000 01000000 401f0000 03000000 01000000 02000000 807fff01",
-            ),
-        ):
-            self.assertEqual(self.document(spec, pixel, *extremes).hex(" ", 4), document)
-
     def test_every_value(self) -> None:
         """All 65536 16-bit values are truncated towards zero for 8 bits (Peaks options, 5)."""
         everything = range(-32768, 32768)
@@ -242,21 +220,6 @@ class DocumentTests(SynchronousTestCase):
             spec = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
             parsed = parse_waveform(self.document(spec, 1, *everything))
             self.assertEqual(parsed.values, expected)
-
-    def test_same_values(self) -> None:
-        """Both serializations have the same values, for any number of values (Peaks options, 3)."""
-        for pixels, channels, bits in product((1, 2047, 2048, 2049, 4096, 5000), (1, 2), (8, 16)):
-            spec = WaveformSpec(48000, channels, channels, pixels, bits, "json")
-            waveform = reduce(noisy_frames(pixels, channels), spec)
-            one, two = (
-                parse_waveform(b"".join(serialize(waveform, replace(spec, serialization=form))))
-                for form in ("json", "dat")
-            )
-            self.assertEqual(one, two)
-            self.assertEqual(
-                (one.version, one.channels, one.rate, one.pixel, one.bits, one.length),
-                (2, channels, 48000, 1, bits, pixels),
-            )
 
     def test_in_pieces(self) -> None:
         """A large document is serialized in many pieces of less than 40 kB."""
@@ -281,12 +244,11 @@ class DocumentTests(SynchronousTestCase):
         document = self.document(replace(spec, serialization="json"), 2**31, 0, 0)
         self.assertEqual(parse_waveform(document).pixel, 2**31)
 
-
-class AudiowaveformTests(SynchronousTestCase):
-    """Comparison with the output of BBC's audiowaveform for the same audio (D25)"""
-
     def test_documents(self) -> None:
-        """Documents are identical, dat byte for byte, JSON with the same order of keys (D25)."""
+        """Documents are those of BBC's audiowaveform, with the same order of keys (D25).
+
+        Both serializations have the same values (Peaks options, 3 and 4).
+        """
         for name, channels, bits, changes in (
             ("stereo-250-8", 2, 8, {}),
             ("stereo-250-16", 2, 16, {}),

@@ -22,14 +22,10 @@ STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=
 
 
 class WaveformSpecTests(SynchronousTestCase):
-    """`WaveformSpec.of`"""
+    """`WaveformSpec.of`, `may_read_samples` and `readable_samples`"""
 
     def test_options(self) -> None:
-        """Every option of peaks has an effect (Peaks options).
-
-        The default is 800 pairs of 16-bit values for one channel, as JSON, even if the options were
-        not parsed from a URL. The rate is the source's. ffmpeg mixes channels where it has to.
-        """
+        """Every option of peaks has an effect and a default (Peaks options)."""
         default = WaveformSpec(8000, 2, 1, 800, 16, "json")
         rows = {
             "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2": WaveformSpec(8000, 2, 2, 5, 8, "dat"),
@@ -42,11 +38,7 @@ class WaveformSpecTests(SynchronousTestCase):
                 found = WaveformSpec.of(options, replace(STEREO, sample_rate=rate))
                 self.assertEqual(found, replace(default, sample_rate=rate))
 
-
-class PcmTests(SynchronousTestCase):
-    """`may_read_samples` and `readable_samples`"""
-
-    def test_options(self) -> None:
+    def test_unchanged(self) -> None:
         """Only a waveform of unchanged samples needs no decoder."""
         for text, expected in (
             *(("f:peaks", True), ("f:peaks/ch:2/pts:9/pk_bits:8/pk_fmt:dat", True)),
