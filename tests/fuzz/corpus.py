@@ -209,7 +209,7 @@ _SOURCES = {
     + b"\xff" * 8
     + bytes(12),
     "flac": test_flac.flac(test_flac.frame(b"\0"), test_flac.frame(b"\1", 6, b"\x63")),
-    "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edit(100, 1024))),
+    "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edits((100, 1024)))),
     "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
     "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),

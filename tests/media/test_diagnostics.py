@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -27,15 +25,12 @@ from audioproxy.media.diagnostics import (
     unsupported_container,
     was_cut_short,
 )
-from tests.support.strategies import DETERMINISTIC
 
 SOURCE_FAILURES = (
     b"file:/dev/fd/3: Invalid data found when processing input",
     b"[hls @ 0x1] Format not on whitelist 'mp3,flac'\nfile:/dev/fd/3: Invalid argument",
     b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\nfile:/dev/fd/3: Invalid data found",
     b"[mp3 @ 0x1] Failed to read frame size: Could not seek to 1026.",
-    b"[mp3 @ 0x1] Invalid frame size (417): Could not seek to 670.\n"
-    b"file:/dev/fd/3: Invalid argument",
     b"Stream map '0:a:0' matches no streams.",
     b"Decoder (codec none) not found for input stream #0:0",
     b"file:/dev/fd/3: End of file",
@@ -44,7 +39,6 @@ SOURCE_FAILURES = (
     b"file:/dev/fd/3: could not find codec parameters",
     b"[flac @ 0x1] invalid max blocksize: 1\nCould not open codec for input stream 0",
     b"file:/dev/fd/3: Unknown error 16763986",
-    b"file:/dev/fd/3: Unknown error -5",
     b"Cannot determine format of input stream 0:0 after EOF\nError marking filters as finished",
     b"Error while decoding stream #0:0: Operation not permitted",
     b"Error while opening decoder for input stream #0:0 : Function not implemented",
@@ -54,8 +48,6 @@ SOURCE_FAILURES = (
 
 SERVICE_FAILURES = (
     b"av_interleaved_write_frame(): No space left on device",
-    b"Error writing trailer of pipe:1: No space left on device",
-    b"pipe:1: Permission denied",
     b"file:/dev/fd/3: Permission denied",
     b"file:/dev/fd/3: No such file or directory",
     b"file:/dev/fd/3: Too many open files",
@@ -72,8 +64,6 @@ _TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
 #: Messages about a connection that was lost, at the beginning or later.
 LOST_CONNECTIONS = (
     _URL + b": Connection timed out",
-    _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
-    _URL + b": Connection reset by peer",
     _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
 )
 
@@ -84,11 +74,9 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": Server returned 401 Unauthorized (authorization failed)",
         _URL + b": Server returned 403 Forbidden (access denied)",
         _URL + b": Server returned 404 Not Found",
-        b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Server returned 404 Not Found",
     ),
     UpstreamUnavailable: (
         _URL + b": Server returned 400 Bad Request",
-        _URL + b": Server returned 4XX Client Error, but not one of 40{0,1,3,4}",
         _URL + b": Server returned 5XX Server Error reply",
         b"[tcp @ 0x55] Connection to tcp://a.test:443 failed: Connection refused\n"
         + (_URL + b": Connection refused"),
@@ -98,7 +86,6 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": Network is unreachable",
         _URL + b": No route to host",
         _URL + b": Broken pipe",
-        b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
         # An untrusted certificate is also reported as 502 for the service's own requests (D48).
         b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
         b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
@@ -107,9 +94,6 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         # ends early.
         b"[https @ 0x55] Stream ends prematurely at 2646078, should be 18446744073709551615\n"
         + (_URL + b": Input/output error"),
-        b"[https @ 0x55] Stream ends prematurely at 44, should be 419609\n"
-        b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\n"
-        + (_URL + b": Invalid data found when processing input"),
     ),
     UndecodableSource: (
         # A redirect, which ffmpeg does not follow.
@@ -126,8 +110,6 @@ REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
 CUT_SHORT = (
     b"[https @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
     + (_URL + b": Input/output error"),
-    b"[http @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
-    b"http://127.0.0.1:9/b/k: Input/output error\n    Last message repeated 2 times",
     _TLS + b"End of file\n[https @ 0x55] Stream ends prematurely at 44, should be 1795011\n"
     b"    Last message repeated 1 times\n" + _URL + b": Input/output error",
     *LOST_CONNECTIONS,
@@ -135,7 +117,6 @@ CUT_SHORT = (
     b"[http @ 0x55] Will reconnect at 3352 in 1 second(s).",
     b"[https @ 0x55] Will reconnect at 78 in 3 second(s), error=Connection timed out.",
     b"[https @ 0x55] HTTP error 412 Precondition Failed\n    Last message repeated 1 times",
-    b"[http @ 0x55] HTTP error 503 Slow Down",
     b"[in#0/flac @ 0x55] Error during demuxing: Connection reset by peer",
     # Without a known length, every end of a body gives this message, even the correct one.
     b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
@@ -156,10 +137,7 @@ COMPLETE_SOURCES = (
     # A connection that was lost, and recovered at the first attempt.
     b"[http @ 0x55] Stream ends prematurely at 1323078, should be 2646078\n"
     b"[http @ 0x55] Will reconnect at 1323078 in 0 second(s), error=Input/output error.",
-    b"[https @ 0x55] Will reconnect at 3352 in 0 second(s).",
     b"[matroska,webm @ 0x55] File ended prematurely",
-    b"[mp3 @ 0x55] invalid concatenated file detected - using bitrate for duration",
-    b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x55] stream 0, offset 0x2c: partial file",
     b"file:/dev/fd/3: Input/output error",
     b"file:/dev/fd/3: Connection reset by peer",
     b"[mp3 @ 0x55] see [tls @ 0x55] IO error",
@@ -192,13 +170,10 @@ class ClassifyTests(SynchronousTestCase):
 
     def test_unsupported_container(self) -> None:
         """A container that is left out is named as ffmpeg names it (D43)."""
-        for name in (b"hls", b"libopenmpt", b"rm", b"avs2", b"3dostr"):
-            line = b"[%b @ 0x1] Format not on whitelist 'mp3,flac'\n" % name
-            for stderr in (line, b"[%b,other @ 0x1] x\n" % name + line):
-                self.assertEqual(unsupported_container(stderr), name.decode())
-        self.assertEqual(
-            unsupported_container(b"[mov,mp4 @ 0x1] Format not on whitelist 'mp3'"), "mov"
-        )
+        for names, name in ((b"hls", "hls"), (b"3dostr", "3dostr"), (b"mov,mp4", "mov")):
+            line = b"[%b @ 0x1] Format not on whitelist 'mp3,flac'\n" % names
+            for stderr in (line, b"[other @ 0x1] x\n" + line):
+                self.assertEqual(unsupported_container(stderr), name)
         for stderr in (*SERVICE_FAILURES, b"[mp3 @ 0x1] Format mp3 detected", b""):
             self.assertIsNone(unsupported_container(stderr))
 
@@ -209,10 +184,8 @@ class ClassifyTests(SynchronousTestCase):
             b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0)\n"
             b"Unsupported codec with id 7 for input stream 1\n"
         )
-        for stderr in (b"", *SERVICE_FAILURES):
-            self.assertIs(classify(cover + stderr), None, stderr)
-        for stderr in SOURCE_FAILURES:
-            self.assertIs(classify(cover + stderr), UndecodableSource, stderr)
+        for stderr in (b"", SERVICE_FAILURES[0], SOURCE_FAILURES[0]):
+            self.assertIs(classify(cover + stderr), classify(stderr), stderr)
 
     def test_remote(self) -> None:
         """The cause of a failing remote source decides the error code (Errors, 8)."""
@@ -221,11 +194,7 @@ class ClassifyTests(SynchronousTestCase):
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
     def test_several_causes(self) -> None:
-        """A failure of the service is detected even if the source is broken (Errors, 500).
-
-        So it is if the connection was lost too. An unavailable server is detected even if ffmpeg
-        also reports broken audio.
-        """
+        """A failure of the service precedes one of a server or a broken source (Errors, 500)."""
         broken = (SOURCE_FAILURES[0], b"[flac @ 0x1] invalid residual", b"Empty output")
         remote = [stderr for diagnostics in REMOTE_FAILURES.values() for stderr in diagnostics]
         memory = (
@@ -246,10 +215,7 @@ class ClassifyTests(SynchronousTestCase):
                 self.assertIs(classify(stderr + b"\n" + more), refusal, (stderr, more))
 
     def test_lost_output(self) -> None:
-        """Output whose last bytes were not written is detected.
-
-        A write beyond the system's file size limit is distinguished from a full disk (D52).
-        """
+        """Lost last bytes are detected, and a file size limit or a full disk as the cause (D52)."""
         too_large = (
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
@@ -276,7 +242,7 @@ class ClassifyTests(SynchronousTestCase):
 
 
 class ReaderTests(SynchronousTestCase):
-    """`lost_reader`"""
+    """`lost_reader` and `was_cut_short`"""
 
     def test_messages(self) -> None:
         """Only a write to a pipe without a reader counts, in the words of ffmpeg 5 and 7."""
@@ -291,16 +257,8 @@ class ReaderTests(SynchronousTestCase):
         ):
             self.assertIs(lost_reader(stderr), expected, stderr)
 
-
-class CutShortTests(SynchronousTestCase):
-    """`was_cut_short`"""
-
     def test_lost(self) -> None:
-        """ffmpeg's messages about a lost connection are recognized among other messages.
-
-        They are never classified as a failure of the service. Messages about complete or broken
-        sources do not indicate a lost connection.
-        """
+        """A lost connection is recognized among other messages, never as a service failure."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
             for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
@@ -332,13 +290,3 @@ class RedactTests(SynchronousTestCase):
         """A long diagnostic keeps its end, which names the cause."""
         self.assertEqual(redact(b"x" * 500), "x" * 500)
         self.assertEqual(redact(b"begin" + b"x" * 600 + b"end"), "..." + "x" * 497 + "end")
-
-    @DETERMINISTIC
-    @given(stderr=st.binary(max_size=700))
-    def test_any_bytes(self, stderr: bytes) -> None:
-        """Any output of a child is classified, and logged in one short line (D28)."""
-        classify(stderr)
-        line = redact(stderr + b"\nhttps://u:p@h/k?q=secret x")
-        self.assertTrue(line.isprintable())
-        self.assertLessEqual(len(line), 503)
-        self.assertNotIn("secret", line)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import Decimal
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.info_document import SourceInfo, parse_count, parse_seconds, parse_source_info
-from tests.support.strategies import DETERMINISTIC
+from audioproxy.media.info_document import SourceInfo, parse_source_info
 
 #: Values that count as missing: those that ffprobe prints, and others.
 MISSING = (
     *("N/A", "0", 0, "", " ", None, "nonsense", "-1", -1, "nan", "-nan", "inf", "-inf", "Infinity"),
     *("0x10", "1,5", "1:30", "12 Hz", True, False, [], {}, ["1"], {"a": 1}, math.nan, math.inf),
+    # Python's syntax allows these, but not ffprobe's.
+    *("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5.", "sNaN"),
 )
 
 #: Values that are not written as a whole number.
@@ -71,11 +69,7 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual({}, SourceInfo().document(0))
 
     def test_each_alone(self) -> None:
-        """No field depends on another: each is present if only its value is known.
-
-        Rate, channels and depth come from the stream only, size and tags from the container. Sample
-        format, rate and codec never determine the stored bit depth.
-        """
+        """Each field is present if only its value is known, and none follows from another one."""
         wrong = {"sample_rate": "1", "channels": 1, "bits_per_sample": 1, "codec_name": "flac"}
         others = {"size": "1", "tags": {"title": "of the stream"}, "format_name": "flac"}
         depthless = {"sample_fmt": "fltp", "bits_per_raw_sample": "N/A", "bits_per_sample": "0"}
@@ -110,32 +104,19 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual(1, len({found, parse_source_info({"tags": {"a": "b"}}, {})}))
 
     def test_format(self) -> None:
-        """The first name that is a format token is used, or else the first name (Info document).
-
-        An Ogg file is opus or ogg, depending on its codec; other containers ignore the codec.
-        Without a name there is no format.
-        """
+        """The first format token is used, or else the first name; Ogg depends on its codec."""
         mov = "mov,mp4,m4a,3gp,3g2,mj2"
-        single = "mp3 wav flac aac ogg w64 aiff caf wv asf"
         for names, codec, expected in (
-            # Names of containers as ffprobe writes them.
-            *((name, None, name) for name in single.split()),
             (mov, None, "m4a"),
-            ("matroska,webm", None, "matroska"),
-            # Names that no container has yet.
             ("x,mp3,flac", None, "mp3"),
-            ("x,flac,mp3", None, "flac"),
             ("x,y", None, "x"),
             *((f"x,{token},y", None, token) for token in FORMATS if token != "peaks"),
             # A token must equal a whole name, including letter case.
             ("mp3x,xmp3", None, "mp3x"),
-            ("MP3,x", None, "MP3"),
             (" mp3", None, " mp3"),
             # peaks is a token of requests, but never the format of a file.
-            ("x,peaks", None, "x"),
             ("peaks,mp3", None, "mp3"),
             ("ogg", "opus", "opus"),
-            ("x,ogg", "opus", "opus"),
             *(("ogg", codec, "ogg") for codec in ("vorbis", "flac", "speex", ["opus"])),
             ("matroska,webm", "opus", "matroska"),
             (mov, "opus", "m4a"),
@@ -183,7 +164,8 @@ class NumberTests(SynchronousTestCase):
             (100, "99", {"size": 100}),
             (100, "N/A", {"size": 100}),
             (None, "99", {"size": 99}),
-            (0, "99", {"size": 99}),
+            (0, "9" * 18, {"size": int("9" * 18)}),
+            (None, "9" * 19, {}),
             *((None, missing, {}) for missing in (*MISSING, *FRACTIONS, TOO_MANY_DIGITS)),
         ):
             self.assertEqual(expected, document({"size": probed}, size=storage), probed)
@@ -195,22 +177,6 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({"duration": float(text)}, document({"duration": text}))
         for text in ("1e400", "1e-400", "9" * 400, "0." + "0" * 400 + "1", 1e300, 1e-300):
             self.assertEqual({}, document({"duration": text}), text)
-
-    def test_readers(self) -> None:
-        """`parse_seconds` and `parse_count` return a positive number or None, and never raise.
-
-        Numbers that Python's syntax allows, but not ffprobe's, count as missing. So do counts of
-        more than 18 digits.
-        """
-        spellings = ("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5.", "sNaN")
-        for missing in (*MISSING, *spellings):
-            self.assertIsNone(parse_seconds(missing), missing)
-            self.assertIsNone(parse_count(missing), missing)
-        self.assertEqual(Decimal("0.5"), parse_seconds("0.5"))
-        for digits in ("5", "9" * 18):
-            self.assertEqual(int(digits), parse_count(digits))
-        for digits in ("9" * 19, "9" * 4000, TOO_MANY_DIGITS):
-            self.assertIsNone(parse_count(digits))
 
 
 class TagTests(SynchronousTestCase):
@@ -287,41 +253,3 @@ class TagTests(SynchronousTestCase):
             found = document({"tags": {text: text}})
             self.assertEqual({"tags": {text.lower(): text}}, found)
             self.assertEqual(found, json.loads(json.dumps(found).encode("ascii")))
-
-
-#: Numbers as text, with their special values, and values that count as missing.
-NUMBERS = (
-    st.integers().map(str)
-    | st.floats().map(str)
-    | st.decimals(allow_nan=True, min_value=-(10**18), max_value=10**18).map(str)
-    | st.sampled_from([str(value) for value in MISSING])
-)
-#: JSON values; Python's parser accepts NaN and infinities too.
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | NUMBERS
-TAGS = st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=40)
-FIELDS = "format_name duration bit_rate size tags codec_name sample_rate channels".split()
-FIELDS += ["bits_per_sample", "bits_per_raw_sample"]
-OBJECTS = st.dictionaries(
-    st.sampled_from(FIELDS) | st.text(max_size=9), SCALARS | st.lists(SCALARS, max_size=2) | TAGS
-)
-NUMERIC_FIELDS = ("sample_rate", "channels", "bit_depth", "bitrate", "size")
-FIELD_TYPES = {"format": str, "duration": float, "tags": dict, **dict.fromkeys(NUMERIC_FIELDS, int)}
-
-
-class AnyOutputTests(SynchronousTestCase):
-    """Any output of ffprobe"""
-
-    @DETERMINISTIC
-    @given(container=OBJECTS, audio=OBJECTS, size=st.none() | st.integers(min_value=0))
-    def test_any_output(
-        self, container: dict[str, Any], audio: dict[str, Any], size: int | None
-    ) -> None:
-        """Any output gives valid JSON, and no field is null or zero (Info document, 2)."""
-        found = document(container, audio, size)
-        for name, value in found.items():
-            self.assertIs(FIELD_TYPES[name], type(value), name)
-            self.assertTrue(value if name in ("format", "tags") else value > 0, name)
-        for key, value in found.get("tags", {}).items():  # type: ignore[attr-defined]
-            self.assertTrue(type(key) is type(value) is str)
-            self.assertTrue(len(key) <= 512 and len(value) <= 512)
-        self.assertEqual(found, json.loads(json.dumps(found, allow_nan=False)))

@@ -71,7 +71,7 @@ class LoudnessTests(SynchronousTestCase):
 
 
 class ParserTests(SynchronousTestCase):
-    """`LoudnessParser`"""
+    """`LoudnessParser` and `loudness_filters`"""
 
     @given(st.integers(1, 400))
     @DETERMINISTIC
@@ -108,10 +108,6 @@ class ParserTests(SynchronousTestCase):
         parser.add(report(*frames * 20))
         self.assertApproximates(parser.finish().loudness.integrated, -23, 0.001)
         self.assertEqual(parser.finish().loudness.range, 0)
-
-
-class FilterTests(SynchronousTestCase):
-    """`loudness_filters`"""
 
     def test_rate(self) -> None:
         """Low rates, and rates without whole tenths of a second, are measured at 48 kHz."""

@@ -8,24 +8,17 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import local_input
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
-from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
 PCM = {"codec_type": "audio", "codec_name": "pcm_s16le"}
 COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
-FIELDS = (
-    *("sample_rate", "channels", "channel_layout", "bits_per_sample", "bits_per_raw_sample"),
-    *("sample_fmt", "duration"),
-)
 ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurate\n"
 
 
@@ -120,7 +113,7 @@ class CutOffTests(SynchronousTestCase):
 
 
 class EncryptionTests(SynchronousTestCase):
-    """Encrypted sources that ffprobe recognizes (D64)"""
+    """Encrypted sources (D64), and sources whose header promises audio that they do not have"""
 
     def test_refused(self) -> None:
         """Encrypted audio in Matroska and ASF is refused, and its diagnostic is kept."""
@@ -140,10 +133,6 @@ class EncryptionTests(SynchronousTestCase):
         for name, expected in (("matroska,webm", False), ("mov,mp4,m4a,3gp,3g2,mj2", True)):
             found = parse_streams(AUDIO, keyed, format_name=name)
             self.assertEqual(found.may_be_encrypted, expected)
-
-
-class PacketTests(SynchronousTestCase):
-    """Sources whose header promises audio that they do not have"""
 
     def test_packets(self) -> None:
         """Without a packet of audio, the source is refused (Errors, 415).
@@ -174,40 +163,33 @@ class PacketTests(SynchronousTestCase):
 
 
 class AcceptedSourcesTests(SynchronousTestCase):
-    """The sources that `parse_probe` accepts."""
+    """The sources that `parse_probe` accepts, and what a full decode adds."""
 
     def test_video(self) -> None:
-        """A real video stream is refused at any position (Format and encoding options, 4)."""
-        for streams in ([VIDEO], [VIDEO, AUDIO], [AUDIO, VIDEO], [AUDIO, COVER, VIDEO]):
-            self.assertRaises(VideoSource, parse_streams, *streams)
+        """Video is refused at any position, cover art is not (Format and encoding options, 4)."""
         still = {**VIDEO, "disposition": {"attached_pic": 0}}
-        self.assertRaises(VideoSource, parse_streams, AUDIO, still)
-
-    def test_cover(self) -> None:
-        """Cover art is not video (Format and encoding options, 4)."""
-        for streams in ([AUDIO, COVER], [COVER, AUDIO], [COVER, COVER, AUDIO]):
+        for streams in ([VIDEO], [VIDEO, AUDIO], [AUDIO, still], [AUDIO, COVER, VIDEO]):
+            self.assertRaises(VideoSource, parse_streams, *streams)
+        for streams in ([AUDIO, COVER], [COVER, COVER, AUDIO]):
             self.assertEqual(parse_streams(*streams).codec, "flac")
 
-    def test_no_audio(self) -> None:
-        """A source without an audio stream is refused (Errors, 415)."""
-        for streams in ([], [COVER], [{"codec_type": "subtitle"}], [{}]):
+    def test_undecodable(self) -> None:
+        """No audio, an unknown codec, or too high numbers (D13) are refused (Errors, 415)."""
+        unnamed = {name: value for name, value in AUDIO.items() if name != "codec_name"}
+        for streams, message in (
+            *(
+                (streams, "has no audio stream.")
+                for streams in ([], [COVER], [{"codec_type": "subtitle"}], [{}])
+            ),
+            *(([{**AUDIO, "codec_name": name}], "in a codec") for name in (None, "unknown")),
+            ([unnamed], "in a codec"),
+            ([{**AUDIO, "channels": 65}], "states 65 channels"),
+            ([{**AUDIO, "sample_rate": "6144001"}], "at 6144001 Hz"),
+        ):
             error = self.assertRaises(UndecodableSource, parse_streams, *streams)
-            self.assertEqual(error.message, "The source has no audio stream.")
-        self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
-
-    def test_unknown_codec(self) -> None:
-        """Audio with a codec that this ffmpeg does not know is refused (Errors, 415)."""
-        for name in (..., None, "unknown"):
-            stream = {k: v for k, v in {**AUDIO, "codec_name": name}.items() if v is not ...}
-            error = self.assertRaises(UndecodableSource, parse_streams, stream)
-            self.assertIn("codec", error.message)
-
-    def test_unsupported_rate_or_channels(self) -> None:
-        """A source that states too many channels or too high a rate is refused (Errors; D13)."""
+            self.assertIn(message, error.message)
         self.assertEqual(parse_audio(channels=64, sample_rate="6144000").channels, 64)
-        for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
-            error = self.assertRaises(UndecodableSource, parse_audio, **fields)
-            self.assertIn("states", error.message)
+        self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
 
     def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
@@ -216,10 +198,6 @@ class AcceptedSourcesTests(SynchronousTestCase):
         malformed += [b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}']
         for stdout in (b"", b"{", b"\xff", *malformed):
             self.assertRaises(ValueError, parse_probe, stdout, b"")
-
-
-class DecodedTests(SynchronousTestCase):
-    """The values that a full decode, or the end of the source, adds to a probe."""
 
     def test_length(self) -> None:
         """A certain length replaces the stated one (D12, D57); none is refused (Errors, 415)."""
@@ -316,11 +294,8 @@ class FieldTests(SynchronousTestCase):
         for name, stated, bits in (
             *(("u8", 8, 8), ("u8p", 0, 8), ("s16", 16, 16), ("s16p", "N/A", 16)),
             # The decoder's format counts, also where the source states more bits or fewer.
-            *(("s16", 24, 16), ("s16", 8, 16), ("s32", 16, 32)),
-            *(("s32", 20, 20), ("s32", 24, 24), ("s32p", 24, 24)),
-            *(("s32", 32, 32), ("s32", 0, 32), ("s32p", None, 32), ("s32p", 32, 32)),
-            *((name, stated, 64) for name in ("flt", "fltp", "dbl", "dblp") for stated in (0, 24)),
-            *(("s64", 64, 64), ("N/A", 16, 64), ("", 16, 64), (None, 24, 64)),
+            *(("s16", 24, 16), ("s16", 8, 16), ("s32", 16, 32), ("s32", 20, 20), ("s32p", 24, 24)),
+            *(("s32", None, 32), ("flt", 24, 64), ("dblp", 0, 64), ("N/A", 16, 64), (None, 24, 64)),
         ):
             found = parse_audio(sample_fmt=name, bits_per_raw_sample=stated)
             self.assertEqual(found.decoded_bits, bits, (name, stated))
@@ -344,19 +319,15 @@ class FieldTests(SynchronousTestCase):
             self.assertIs(found.measured, False)
 
     def test_guesses(self) -> None:
-        """The info document has no duration and no bit rate that ffprobe only guessed.
-
-        It guesses from the bit rate of the first frames. That is right where the rate is constant.
-        """
+        """The info document has no duration and no bit rate that ffprobe only guessed."""
         for container, codec, bit_rate, stated in (
             *(("wav", "pcm_s16le", "9", True), ("w64", "pcm_alaw", "9", True)),
             *(("ac3", "ac3", "9", True), ("dts", "dts", "9", True)),
             *(("mp3", "mp3", "128000", True), ("mp3", "mp3", "43210", False)),
             *(("mp3", "mp2", "192000", True), ("mp3", "mp3", "N/A", False)),
             *(("aac", "aac", "128000", False), ("amr", "amr_nb", "12400", False)),
-            *(("asf", "wmavoice", "16000", False), ("asf", "wmav2", "128000", False)),
-            *(("wav", "adpcm_ms", "64000", False), ("wav", "mp3", "128000", False)),
-            *(("avi", "pcm_s16le", "9", False), ("flv", "mp3", "128000", False)),
+            *(("asf", "wmav2", "128000", False), ("wav", "mp3", "128000", False)),
+            *(("avi", "pcm_s16le", "9", False), ("wav", "adpcm_ms", "64000", False)),
         ):
             stream = {**AUDIO, "codec_name": codec, "bit_rate": bit_rate}
             found = parse_streams(stream, format_name=container, duration="9", stderr=ESTIMATE)
@@ -404,24 +375,3 @@ class FieldTests(SynchronousTestCase):
         response = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
         found = parse_probe(response.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
         self.assertEqual(found.codec, "flac")
-
-    @DETERMINISTIC
-    @given(
-        fields=st.dictionaries(
-            st.sampled_from(FIELDS),
-            st.none() | st.integers() | st.text(max_size=9) | st.floats().map(str),
-        ),
-        duration=st.none() | st.text(max_size=9) | st.floats().map(str),
-    )
-    def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
-        """Any value of a field gives a usable probe, or a refusal that states it (D13)."""
-        try:
-            found = parse_streams({**AUDIO, **fields}, duration=duration)
-        except UndecodableSource as error:
-            self.assertIn("states", error.message)
-            return
-        self.assertTrue(0 < found.sample_rate <= 6_144_000)
-        self.assertTrue(0 < found.channels <= 64)
-        self.assertTrue(found.bit_depth > 0)
-        self.assertIn(found.decoded_bits, (8, 16, 20, 24, 32, 64))
-        self.assertTrue(found.duration is None or 0 < found.duration < Decimal("Infinity"))

@@ -23,7 +23,7 @@ DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
 
 
 class DepthTests(SynchronousTestCase):
-    """`output_depth`"""
+    """`output_depth`, `output_sample_format` and `convert_samples`"""
 
     def test_depth(self) -> None:
         """``bd``, or the lowest depth that suffices (Format and encoding options)."""
@@ -37,10 +37,6 @@ class DepthTests(SynchronousTestCase):
             for source, depth in depths.items():
                 found = output_depth(options_of(text), replace(CD, bit_depth=source))
                 self.assertEqual(found, depth, (text, source))
-
-
-class SampleFormatTests(SynchronousTestCase):
-    """`output_sample_format` and `convert_samples`"""
 
     def test_each_format(self) -> None:
         """Every format has a sample format at each depth; lossy ones have floats (D60)."""
@@ -80,13 +76,3 @@ class DitherTests(SynchronousTestCase):
                     if depth != "32f" and (computed or decoded > int(depth)):
                         expected = f"aresample={DITHERED[depth]}:dither_method=triangular_hp"
                     self.assertEqual(found, expected, (decoded, depth, computed))
-
-    def test_never(self) -> None:
-        """Waveforms and lossy formats are never dithered (D60)."""
-        tokens = [token for token, row in FORMATS.items() if not row.depths]
-        self.assertIn("peaks", tokens)
-        for token in tokens:
-            for decoded in (16, 64):
-                probe = replace(CD, decoded_bits=decoded)
-                options = options_of(f"f:{token}")
-                self.assertIsNone(dither_filter(options, probe, computed=True), token)

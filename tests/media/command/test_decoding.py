@@ -30,10 +30,10 @@ SWRESAMPLE = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_
 SWRESAMPLE += " -rematrix_maxval 1"
 
 
-class MeasureTests(SynchronousTestCase):
-    """`measure_arguments`"""
+class DecoderTests(SynchronousTestCase):
+    """`measure_arguments` and `decoder_arguments`"""
 
-    def test_exact(self) -> None:
+    def test_measuring(self) -> None:
         """The first audio stream is decoded to one byte a sample, at the probed rate (D12, D63)."""
         words = (
             f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS}"
@@ -41,10 +41,6 @@ class MeasureTests(SynchronousTestCase):
             " -c:a pcm_u8 -f u8 -y /dev/null"
         )
         self.assertEqual(measure_arguments("ffmpeg", SOURCE, STEREO), words.split())
-
-
-class DecoderTests(SynchronousTestCase):
-    """`decoder_arguments`"""
 
     def words(self, probe: Probe, seek: int = 0) -> str:
         """Return the command line."""
@@ -96,10 +92,7 @@ class DecodedTests(SynchronousTestCase):
     """Renders that read the output of a decoder."""
 
     def test_same_command(self) -> None:
-        """Only the beginning of the command line differs from a render in one process.
-
-        It starts at the position to which the decoder seeks, and may read nothing but its stdin.
-        """
+        """Only the beginning of the command line differs from a render in one process."""
         options = options_of("f:ogg/t:20:5/fade:1:1")
         alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, FLOATS))
         words = " ".join(encoder_arguments("ffmpeg", decoded_stream(FLOATS), options, FLOATS))

@@ -115,22 +115,10 @@ class RecommendationTests(SynchronousTestCase):
         """Mono of stereo is the mean of both sides."""
         for layout in (
             *(None, "stereo", "downmix"),
-            *(f"2 channels ({pair})" for pair in ("FL+FR", "FR+FL", "BL+BR")),
+            *(f"2 channels ({pair})" for pair in ("FL+FR", "FR+FL", "BL+BR", "FL+LFE", "LFE+LFE2")),
         ):
             mix = Mix("pan=mono|c0=0.500000000*c0+0.500000000*c1", computed=True)
             self.assertEqual(channel_mix(2, layout, 1), mix, layout)
-
-    def test_full_scale(self) -> None:
-        """The highest sum of gains is 1: no source clips, and none is softer than needed (D60)."""
-        sources = [(count(layout), layout) for layout in NAMED_LAYOUTS]
-        sources += [(channels, None) for channels in range(1, 65)]
-        for channels, layout in sources:
-            for outputs in (1, 2):
-                if channels > 1 and channel_mix(channels, layout, outputs) is not None:
-                    sums = [sum(row) for row in gains(channels, layout, outputs)]
-                    rounding = channels * ROUNDING
-                    self.assertTrue(min(sums) > 0, (channels, layout))
-                    self.assertApproximates(max(sums), 1, rounding, (channels, layout))
 
 
 class CopyTests(SynchronousTestCase):
@@ -147,31 +135,22 @@ class CopyTests(SynchronousTestCase):
 
     def test_copies(self) -> None:
         """A channel that is alone in an output keeps its level, and no sample is computed (D60)."""
+        stereo, mono = ("channelmap=map={}:channel_layout=" + name for name in ("stereo", "mono"))
         for channels, layout, copied in (
             (2, "2 channels (BL+BR)", "0|1"),
             (2, "2 channels (BR+BL)", "1|0"),
             (2, "downmix", "0|1"),
             (3, "2.1", "0|1"),
             # Labels that leave a side silent are ignored.
-            (2, "2 channels (FL+LFE)", "0|1"),
-            (2, "2 channels (FL+SL)", "0|1"),
-            (2, "2 channels (FL@a+FR)", "0|1"),
-            (2, "2 channels (UNSD+FR)", "0|1"),
+            *((2, f"2 channels ({each})", "0|1") for each in ("FL+LFE", "FL@a+FR", "UNSD+FR")),
+            *((1, layout, "0") for layout in (None, "1 channels (BL)", "ambisonic 0")),
+            *((2, "2 channels (FC+LFE)", "0"), (2, "2 channels (LFE+FC)", "1")),
         ):
-            mix = Mix(f"channelmap=map={copied}:channel_layout=stereo", computed=False)
+            both = f"{mono},{BOTH_SIDES}" if len(copied) == 1 else stereo
+            mix = Mix(both.format(copied), computed=False)
             self.assertEqual(channel_mix(channels, layout, 2), mix, layout)
-        mono = "channelmap=map={}:channel_layout=mono"
         found = channel_mix(2, "2 channels (LFE+FC)", 1)
         self.assertEqual(found, Mix(mono.format(1), computed=False))
-        for channels, layout, copied in (
-            (1, None, 0),
-            (1, "1 channels (BL)", 0),
-            (1, "ambisonic 0", 0),
-            (2, "2 channels (FC+LFE)", 0),
-            (2, "2 channels (LFE+FC)", 1),
-        ):
-            both = Mix(f"{mono.format(copied)},{BOTH_SIDES}", computed=False)
-            self.assertEqual(channel_mix(channels, layout, 2), both, layout)
 
 
 class SpeakersTests(SynchronousTestCase):
@@ -223,8 +202,6 @@ class AmbisonicTests(SynchronousTestCase):
         """
         for channels, layout, left in (
             (4, "ambisonic 1", "0.5*0 0.5*1"),
-            (9, "ambisonic 2", "0.5*0 0.5*1"),
-            (16, "ambisonic 3", "0.5*0 0.5*1"),
             (64, "ambisonic 7", "0.5*0 0.5*1"),
             (6, "ambisonic 1+stereo", "0.25*0 0.25*1 0.5*4"),
             (11, "ambisonic 2+stereo", "0.25*0 0.25*1 0.5*9"),
@@ -274,8 +251,3 @@ class UnlabeledTests(SynchronousTestCase):
                 mix = channel_mix(channels, layout, outputs)
                 assert mix is not None
                 self.assertTrue(mix.computed)
-
-    def test_silent_side(self) -> None:
-        """Labels that leave a side silent are ignored: mono has all channels (D13)."""
-        for layout in ("2 channels (FL+LFE)", "2 channels (LFE+LFE2)"):
-            assert_gains(gains(2, layout, 1), [[0.5, 0.5]], layout)

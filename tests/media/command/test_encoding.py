@@ -17,7 +17,7 @@ from audioproxy.media.command.encoding import (
     encoder_arguments,
     output_rate,
 )
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.command.inputs import local_input
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC, option_segments
@@ -119,13 +119,6 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(" ".join(words), expected)
         self.assertIn(f" {replaced} -c:a ", expected)
 
-    def test_remote(self) -> None:
-        """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
-        source = Input("https://a.test/b", ("https", "tls", "tcp"))
-        words = encoder_arguments("/bin/ffmpeg", source, options_of("f:mp3"), CD)
-        self.assertEqual(words[0], "/bin/ffmpeg")
-        self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
-
     def test_delivery(self) -> None:
         """The encoder never receives a file name or a cache-buster (Delivery options)."""
         self.assertEqual(command("f:mp3/dl:a.mp3/cb:1"), command("f:mp3"))
@@ -157,7 +150,7 @@ class CommandTests(SynchronousTestCase):
 
 
 class QualityTests(SynchronousTestCase):
-    """``br`` and ``q``"""
+    """``br``, ``q`` and the sample rate of the output"""
 
     def test_quality(self) -> None:
         """``br`` is in kbps, ``q`` the codec's quality (Format and encoding options)."""
@@ -191,10 +184,6 @@ class QualityTests(SynchronousTestCase):
             self.assertEqual(error.message, f'"{segment}" is not accepted: {form} at {message}')
         for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
             check_bitrate(options_of(text), CD)
-
-
-class RateTests(SynchronousTestCase):
-    """The sample rate of the output."""
 
     def test_rate(self) -> None:
         """Without ``sr``, the output has the source's sample rate if the format supports it (D8).

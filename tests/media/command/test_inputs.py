@@ -63,11 +63,9 @@ class RemoteTests(SynchronousTestCase):
     def test_options(self) -> None:
         """All options are before the input (Format and encoding options, 5; D43).
 
-        An https source never uses cleartext or files, and its certificate is verified, by default
-        with the system's CA certificates. A development endpoint may use cleartext, and has no TLS
-        options: for http, ffmpeg would reject them as unknown, and exit. Ranges are requested, and
-        the input is seekable, only if the server supports ranges. If the source has an entity tag,
-        requests have it in If-Match.
+        https never uses cleartext or files, and its certificate is verified; http has no TLS
+        options, which ffmpeg would reject. Ranges are requested only from a server that supports
+        them. Requests have the source's entity tag in If-Match.
         """
         tag = ["-headers", 'If-Match: "x"\r\n']
         tls, http = ["-tls_verify", "1"], "http://127.0.0.1:9000/b/k"

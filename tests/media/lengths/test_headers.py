@@ -62,8 +62,8 @@ class WavTests(SynchronousTestCase):
         self.assertEqual(found[-20:-8], b"fact" + struct.pack("<II", 4, large.samples))
 
 
-class FlacTests(SynchronousTestCase):
-    """flac"""
+class OtherContainerTests(SynchronousTestCase):
+    """flac and m4a"""
 
     def test_samples(self) -> None:
         """The low 36 bits of eight bytes of STREAMINFO are the number of samples."""
@@ -71,10 +71,6 @@ class FlacTests(SynchronousTestCase):
         for samples, field in ((44100, "0ac442f00000ac44"), (2**36 - 1, "0ac442ffffffffff")):
             found = patched(FLAC_LENGTH, replace(CD, samples=samples), header)
             self.assertEqual(found[18:26].hex(), field)
-
-
-class M4aTests(SynchronousTestCase):
-    """m4a"""
 
     def test_durations(self) -> None:
         """Movie, track and media have the duration, with the encoder's delay of 1024 samples."""

@@ -29,12 +29,6 @@ def times(name: bytes, rate: int, version: int = 0) -> bytes:
     return full_box(name, struct.pack(">IIII", 0, 0, rate, 0))
 
 
-def edit(
-    duration: int, start: int, *, count: int = 1, rate: int = 1 << 16, version: int = 0
-) -> bytes:
-    return edits((duration, start), count=count, rate=rate, version=version)
-
-
 def edits(
     *entries: tuple[int, int], count: int | None = None, rate: int = 1 << 16, version: int = 0
 ) -> bytes:
@@ -108,7 +102,7 @@ class Mp4Tests(SynchronousTestCase):
             (1000, 0, 10240 - 1024),
         ):
             for version in (0, 1):
-                sound = track((10, 1024), edits=edit(duration, 1024, version=version))
+                sound = track((10, 1024), edits=edits((duration, 1024), version=version))
                 self.assertEqual(found(mp4(sound, rate=movie_rate)), samples, duration)
 
     def test_gapless(self) -> None:
@@ -128,7 +122,7 @@ class Mp4Tests(SynchronousTestCase):
 
     def test_two_delays(self) -> None:
         """If ``iTunSMPB`` contradicts the edit list, the length is unknown."""
-        file = mp4(track((10, 1024), edits=edit(0, 2112)))
+        file = mp4(track((10, 1024), edits=edits((0, 2112))))
         for gapless in ("0 840 64 1f5c", "0 0 64 0", "0 4000 64 1f5c", "hello"):
             self.assertEqual(found(file, gapless=gapless), 10240 - 2112, gapless)
         self.assertIsNone(found(file, gapless="0 400 64 1f5c"))
@@ -167,7 +161,7 @@ class Mp4Tests(SynchronousTestCase):
             *(
                 mp4(track((10, 1024), edits=each))
                 for each in (
-                    *(edit(9, 0, count=2), edit(9, -1), edit(9, 0, rate=1 << 15)),
+                    *(edits((9, 0), count=2), edits((9, -1)), edits((9, 0), rate=1 << 15)),
                     *(edits(count=0), edits((9, 0), (9, 9)), edits((9, -1), (9, 0), (9, 9))),
                 )
             ),
