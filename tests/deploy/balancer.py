@@ -78,11 +78,15 @@ class Balancer:
     The constructor opens the ports and the program inherits them, so no other process can take one
     before the program starts.
 
+    :cvar checking: arguments that check a configuration, whose path follows.
+    :cvar running: arguments that run it.
     :ivar port: where clients connect.
     :ivar log: the file with the program's standard output or access log.
     """
 
     program: str
+    checking: tuple[str, ...]
+    running: tuple[str, ...]
 
     def __init__(
         self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
@@ -114,11 +118,16 @@ class Balancer:
 
     async def check(self) -> tuple[int, str]:
         """Run the program's own configuration check; return its exit status and its output."""
-        raise NotImplementedError
+        process = self._spawn(*self.checking, self._configuration())
+        return await process.end(), process.stdout + process.stderr
 
     async def start(self) -> None:
-        """Start the program and return when it accepts requests."""
-        raise NotImplementedError
+        """Start the program, which listens already."""
+        with open(self.log, "wb") as log:
+            words = (*self.running, self._configuration())
+            self._process = self._spawn(*words, stdout=log.fileno())
+        # Only the program keeps the ports open, so that clients are refused after it has ended.
+        self._sockets.close()
 
     async def stop(self) -> None:
         """Stop the program at once."""
@@ -127,15 +136,9 @@ class Balancer:
             self._process.signal(signal.SIGTERM)
             await self._process.end()
 
-    async def _check(self, *words: str) -> tuple[int, str]:
-        process = self._spawn(*words)
-        return await process.end(), process.stdout + process.stderr
-
-    def _run(self, *words: str) -> None:
-        with open(self.log, "wb") as log:
-            self._process = self._spawn(*words, stdout=log.fileno())
-        # Only the program keeps the ports open, so that clients are refused after it has ended.
-        self._sockets.close()
+    def _configuration(self) -> str:
+        """Write the configuration, and return its path."""
+        raise NotImplementedError
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         setpriv = shutil.which("setpriv")
@@ -153,13 +156,12 @@ class HAProxy(Balancer):
     """HAProxy, which checks its nodes and reports their states."""
 
     program = "haproxy"
-
-    async def check(self) -> tuple[int, str]:
-        return await self._check("-c", "-V", "-f", self._configuration())
+    checking = ("-c", "-V", "-f")
+    running = ("-db", "-f")
 
     async def start(self) -> None:
         """Start HAProxy and return when every node is up."""
-        self._run("-db", "-f", self._configuration())
+        await super().start()
         await self.until_state(**dict.fromkeys(self._nodes, "UP"))
 
     async def until_state(self, **states: str) -> None:
@@ -258,12 +260,8 @@ class Nginx(Balancer):
 
     program = "nginx"
     connections: ClassVar[int] = 512
-
-    async def check(self) -> tuple[int, str]:
-        return await self._check("-t", "-c", self._configuration())
-
-    async def start(self) -> None:
-        self._run("-c", self._configuration())
+    checking = ("-t", "-c")
+    running = ("-c",)
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         # This variable lists inherited sockets; nginx matches them to ``listen`` lines by address.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,29 +24,9 @@ _SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}")
 _MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
 
 
-@dataclass(frozen=True)
-class Match:
-    """A condition on a label of a series.
-
-    :ivar values: all values that the condition names.
-    """
-
-    name: str
-    label: str
-    values: tuple[str, ...]
-
-
 def names(expression: str) -> set[str]:
     """Return the series that an expression reads: exposed series, recorded series, and ``up``."""
     return set(_NAME.findall(_TEXT.sub('""', expression)))
-
-
-def matches(expression: str) -> Iterator[Match]:
-    """Yield the conditions of an expression."""
-    for name, conditions in _SELECTOR.findall(expression):
-        for label, operator, text in _MATCHER.findall(conditions):
-            values = tuple(text.split("|")) if "~" in operator else (text,)
-            yield Match(name, label, values)
 
 
 @cache
@@ -89,16 +67,17 @@ def unknown(expressions: dict[str, str]) -> list[str]:
     for title, expression in expressions.items():
         for name in names(expression) - series.keys() - recorded.keys() - {"up"}:
             messages.append(f"{title}: there is no {name}")
-        for match in matches(expression):
-            known = series.get(match.name, {}).get(match.label)
-            if known is not None:
-                messages += [
-                    f"{title}: {match.label} of {match.name} is never {value}"
-                    for value in match.values
-                    if value not in known and not value.startswith("$")
-                ]
-            elif match.label not in ("job", "instance"):
-                messages.append(f"{title}: {match.name} has no {match.label}")
+        for name, conditions in _SELECTOR.findall(expression):
+            for label, operator, text in _MATCHER.findall(conditions):
+                known = series.get(name, {}).get(label)
+                if known is not None:
+                    messages += [
+                        f"{title}: {label} of {name} is never {value}"
+                        for value in (text.split("|") if "~" in operator else [text])
+                        if value not in known and not value.startswith("$")
+                    ]
+                elif label not in ("job", "instance"):
+                    messages.append(f"{title}: {name} has no {label}")
     return messages
 
 

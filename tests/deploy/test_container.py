@@ -10,6 +10,7 @@ from io import BytesIO
 
 from dockerfile_parse import DockerfileParser
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
@@ -58,23 +59,6 @@ def defaults() -> dict[str, str]:
     return {name: default for name, equals, default in pairs if equals}
 
 
-def copied() -> list[str]:
-    """Return the paths of the project that are copied into the build."""
-    found = []
-    for name, value in instructions():
-        if name == "COPY" and not value.startswith("--from"):
-            *sources, _ = value.split()
-            found += sources
-    return found
-
-
-def health_check() -> list[str]:
-    """Return the words of the health check's command, which runs without a shell."""
-    (text,) = final("HEALTHCHECK")
-    words: list[str] = json.loads(text.partition("CMD ")[2])
-    return words
-
-
 class ImageTests(SynchronousTestCase):
     """The contents of the image."""
 
@@ -84,8 +68,10 @@ class ImageTests(SynchronousTestCase):
         rules = [line for line in lines if line and not line.startswith("#")]
         self.assertEqual("*", rules[0])
         included = sorted(rule[1:] for rule in rules if rule.startswith("!"))
-        self.assertEqual(included, sorted(copied()))
-        for name in copied():
+        copied = [value.split()[:-1] for name, value in instructions() if name == "COPY"]
+        names = [name for row in copied if not row[0].startswith("--from") for name in row]
+        self.assertEqual(included, sorted(names))
+        for name in names:
             self.assertTrue((PROJECT / name).exists(), name)
 
     def test_one_python(self) -> None:
@@ -133,11 +119,13 @@ class ImageTests(SynchronousTestCase):
         pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", CONSTRAINTS, re.MULTILINE))
         lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
         self.assertEqual(len(pins), len(lines))
-        pins = {canonical(name): version for name, version in pins.items()}
+        pins = {canonicalize_name(name): version for name, version in pins.items()}
         needed = requirements("audioproxy")
-        self.assertEqual(pins.keys() - {"setuptools"}, {canonical(need.name) for need in needed})
+        self.assertEqual(
+            pins.keys() - {"setuptools"}, {canonicalize_name(need.name) for need in needed}
+        )
         for need in needed:
-            self.assertTrue(need.specifier.contains(pins[canonical(need.name)]), str(need))
+            self.assertTrue(need.specifier.contains(pins[canonicalize_name(need.name)]), str(need))
 
     def test_no_settings(self) -> None:
         """The image has no setting of the service: the configuration is given at run time."""
@@ -183,8 +171,10 @@ class HealthCheckTests(ServiceCase):
 
     async def check(self, port: int) -> int:
         """Return the exit status of the health check for a service on a port."""
-        command = (sys.executable, *health_check()[1:])
-        return await self.spawn(*command, AP_PORT=str(port)).end()
+        # The command runs without a shell.
+        (text,) = final("HEALTHCHECK")
+        words = json.loads(text.partition("CMD ")[2])
+        return await self.spawn(sys.executable, *words[1:], AP_PORT=str(port)).end()
 
     async def test_alive(self) -> None:
         """A running service is healthy, and a stopped one is not."""
@@ -193,11 +183,6 @@ class HealthCheckTests(ServiceCase):
         port = service.port
         await service.stopService()
         self.assertNotEqual(0, await self.check(port))
-
-
-def canonical(name: str) -> str:
-    """Return a package's name in its normalized spelling."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(package: str) -> list[Requirement]:

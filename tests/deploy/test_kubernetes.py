@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -87,22 +86,6 @@ def configuration() -> Config:
     return config
 
 
-def gigabytes(quantity: str) -> int:
-    """Return a quantity of bytes that is spelled in Gi."""
-    match = re.fullmatch(r"(\d+)Gi", quantity)
-    assert match is not None, quantity
-    return int(match[1]) * 2**30
-
-
-def selected(labels: dict[str, str], kind: str) -> list[str]:
-    """Return the names of all documents of a kind that have the given labels."""
-    return [
-        document["metadata"]["name"]
-        for document in all_documents()
-        if document["kind"] == kind and labels.items() <= document["metadata"]["labels"].items()
-    ]
-
-
 class SchemaTests(SynchronousTestCase):
     """A cluster accepts the manifests."""
 
@@ -112,14 +95,6 @@ class SchemaTests(SynchronousTestCase):
             if document["kind"] not in FOREIGN:
                 for release in RELEASES:
                     kubernetes_validate.validate(document, release, strict=True)
-
-    def test_schemas_detect_errors(self) -> None:
-        """The schemas detect a misspelled field and a wrong type."""
-        for change in ({"terminationGracePeriod": 50}, {"terminationGracePeriodSeconds": "50"}):
-            wrong = deepcopy(get_document("Deployment"))
-            wrong["spec"]["template"]["spec"] |= change
-            with self.assertRaises(kubernetes_validate.ValidationError):
-                kubernetes_validate.validate(wrong, RELEASES[-1], strict=True)
 
     def test_all_are_applied(self) -> None:
         """Every manifest is either applied by the kustomization or optional."""
@@ -158,17 +133,12 @@ class SettingsTests(SynchronousTestCase):
         config, warnings = load(settings())
         self.assertEqual(((), True), (warnings, config.variant_s3.configured))
 
-    def test_every_name_is_known(self) -> None:
-        """Each key is a known setting, and none is given twice (D33)."""
+    def test_names(self) -> None:
+        """Each key is a known setting, and none is given twice (D33). The example has no secret."""
         plain, secret = get_document("ConfigMap")["data"], get_document("Secret")["stringData"]
         self.assertEqual(set(), (plain.keys() | secret.keys()) - set(VARIABLES))
         self.assertEqual(set(), plain.keys() & secret.keys())
-
-    def test_example_has_no_secret(self) -> None:
-        """The example names the secrets, and contains none."""
-        secret = get_document("Secret")["stringData"]
-        self.assertEqual(SECRETS.keys(), secret.keys())
-        self.assertEqual({""}, set(secret.values()))
+        self.assertEqual(dict.fromkeys(SECRETS, ""), secret)
 
     def test_sources_of_settings(self) -> None:
         """The pods take their settings from the ConfigMap and the Secret of these files."""
@@ -189,7 +159,8 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(mount["name"], volume["name"])
         self.assertEqual(settings()["TMPDIR"], mount["mountPath"])
         needed = config.max_concurrency * (config.max_src_bytes + config.max_variant_bytes)
-        self.assertGreater(gigabytes(volume["emptyDir"]["sizeLimit"]), 2 * needed)
+        size = int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30
+        self.assertGreater(size, 2 * needed)
 
 
 class PodTests(SynchronousTestCase):
@@ -224,18 +195,14 @@ class PodTests(SynchronousTestCase):
         self.assertLess(config.ready_queue_threshold, config.queue_size)
 
     def test_no_privileges(self) -> None:
-        """The pod runs as the image's user, without privileges, and writes only to its volume."""
+        """The pod runs as the image's user, without privileges, and writes only to its volume.
+
+        It has no token, and no variables of the namespace's Services.
+        """
         user, group = map(int, final("USER")[-1].split(":"))
-        rights = pod()["securityContext"]
-        self.assertEqual(
-            (True, user, group, {"type": "RuntimeDefault"}),
-            (
-                rights["runAsNonRoot"],
-                rights["runAsUser"],
-                rights["runAsGroup"],
-                rights["seccompProfile"],
-            ),
-        )
+        rights = {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": group}
+        rights["seccompProfile"] = {"type": "RuntimeDefault"}
+        self.assertLessEqual(rights.items(), pod()["securityContext"].items())
         self.assertEqual(
             {
                 "allowPrivilegeEscalation": False,
@@ -245,9 +212,6 @@ class PodTests(SynchronousTestCase):
             container()["securityContext"],
         )
         self.assertFalse(pod()["automountServiceAccountToken"])
-
-    def test_no_service_links(self) -> None:
-        """The environment of the pods has no variables of the namespace's Services."""
         self.assertFalse(pod()["enableServiceLinks"])
 
 
@@ -317,10 +281,8 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(("$uri", "off"), (notes["upstream-hash-by"], notes["proxy-buffering"]))
         self.assertEqual("false", notes["enable-access-log"])
         # deploy/nginx retries under the same conditions.
-        retry_settings = ("error timeout invalid_header", notes["proxy-read-timeout"])
-        self.assertEqual(
-            retry_settings, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])
-        )
+        self.assertEqual("error timeout invalid_header", notes["proxy-next-upstream"])
+        self.assertEqual(notes["proxy-read-timeout"], notes["proxy-next-upstream-timeout"])
         self.assertGreater(int(notes["proxy-read-timeout"]), 2 * configuration().render_timeout)
         (rule,) = ingress["spec"]["rules"]
         (path,) = rule["http"]["paths"]
@@ -331,8 +293,9 @@ class NetworkTests(SynchronousTestCase):
     def test_monitoring(self) -> None:
         """Prometheus finds each pod once, under the job name that the rules use."""
         monitor = get_document("ServiceMonitor")["spec"]
-        (name,) = selected(monitor["selector"]["matchLabels"], "Service")
-        service = get_document("Service", name)
+        labels = monitor["selector"]["matchLabels"].items()
+        services = [document for document in all_documents() if document["kind"] == "Service"]
+        (service,) = (each for each in services if labels <= each["metadata"]["labels"].items())
         (endpoint,) = monitor["endpoints"]
         self.assertIn(endpoint["port"], {row["name"] for row in service["spec"]["ports"]})
         (job,) = yaml.safe_load((PROMETHEUS / "scrape.yml").read_text())["scrape_configs"]
