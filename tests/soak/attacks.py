@@ -15,9 +15,10 @@ from twisted.internet.defer import Deferred
 
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import PATIENCE, pause, wait_for
-from tests.soak.nodes import Node, alive
+from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.rig import ATTACKED, LONG_RENDER, Rig, stored_path
+from tests.support.service import is_running
 
 Damage = Callable[[bytes, Random], bytes]
 
@@ -93,7 +94,7 @@ class Attacks:
         """
         while not await self._attack_child(self._rig.a, CHILD_ATTACKS[0], chance):
             await pause(_LINGER)
-        while not await self._change(chance):
+        while not await self.change(self._rig, chance):
             await pause(_LINGER)
         if self._rig.parameters.faults:
             await self.damage(self._rig, chance)
@@ -191,11 +192,7 @@ class Attacks:
                 _send(handle, signal.SIGKILL)
         return sent
 
-    async def change(self, _rig: Rig, chance: Random) -> None:
-        """Rewrite a source while it is rendered."""
-        await self._change(chance)
-
-    async def _change(self, chance: Random) -> bool:
+    async def change(self, _rig: Rig, chance: Random) -> bool:
         """Rewrite a source; return whether it was still being rendered then."""
         rig = self._rig
         request = rig.variant(*chance.choice(rig.parameters.changing))
@@ -248,7 +245,7 @@ class Attacks:
         rig.journal.faults[f"store: variant {name}"] += 1
         record = await rig.request(rig.a, request, f"variant {name}")
         if record.state == "HIT" and disturbed == rig.journal.disturbed:
-            rig.journal.flag(record, f"a variant that was {name} was served")
+            record.problems.append(f"a variant that was {name} was served")
 
 
 async def _stored(rig: Rig, request: ExpectedRequest) -> bool:
@@ -266,7 +263,7 @@ def _ended(handle: int) -> bool:
     for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
         if line.startswith("Pid:"):
             pid = int(line.split()[1])
-            return pid < 0 or not alive(pid)
+            return pid < 0 or not is_running(pid)
     return True
 
 

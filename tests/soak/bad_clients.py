@@ -27,8 +27,6 @@ _GARBAGE = [
 ]
 _LONG_HEADER = b"X-Long: " + b"x" * 17_000
 _GIVE_UP = 20.0
-# Seconds after which the service must have disconnected a client that still sends headers.
-_SLOW_HEADER_SECONDS = 80
 
 
 async def leave_early(rig: Rig, chance: Random) -> None:
@@ -163,13 +161,13 @@ async def send_endless_body(rig: Rig, chance: Random) -> None:
             return connection.closed is not None
 
         if not await wait_for(is_closed, PATIENCE):
-            rig.journal.flag(record, "the service kept reading an endless body")
+            record.problems.append("the service kept reading an endless body")
 
     await rig.request(rig.a, request, "endless body", behave, {"body without end"})
 
 
 class LastingClients:
-    """Long-lived connections of clients that are idle, stop reading, or send headers slowly."""
+    """Long-lived connections of clients that are idle or stop reading."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -201,23 +199,6 @@ class LastingClients:
 
         self._rig.journal.faults["client: stalled for the whole run"] += 1
         await self._rig.request(self._rig.a, request, "stalled for the whole run", behave)
-
-    async def send_headers_slowly(self) -> None:
-        """Send headers for more than a minute; the service has to close the connection."""
-        self._rig.journal.faults["client: more than a minute for its headers"] += 1
-        connection = await self._rig.connect(self._rig.a)
-        if connection is None:
-            return
-        connection.write(b"GET /health HTTP/1.1\r\nHost: h\r\n")
-        for _ in range(_SLOW_HEADER_SECONDS):
-            connection.write(b"x-more: more\r\n")
-            if connection.closed is None:
-                await pause(1)
-        if connection.closed is None:
-            self._rig.journal.errors.append(
-                f"the service kept a connection open after {_SLOW_HEADER_SECONDS} s of headers"
-            )
-            connection.reset()
 
     async def leave(self) -> None:
         """Close the idle connections."""

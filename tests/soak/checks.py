@@ -15,7 +15,7 @@ from tests.soak.counters import QUIET, Entry, alarms, families, mismatches
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
 from tests.soak.records import LIMIT_AT_LOAD
-from tests.support.service import reactor
+from tests.support.service import reactor, resident_bytes
 
 #: Bytes by which the memory of a node may grow after warm-up.
 MEMORY_BOUND = 48 * 1024 * 1024
@@ -70,7 +70,7 @@ class Level:
     @classmethod
     def of(cls, node: Node) -> Level:
         """Measure the resources of a node."""
-        return cls(node.descriptors(), node.resident())
+        return cls(node.descriptors(), resident_bytes(node.pid))
 
 
 def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
@@ -104,14 +104,9 @@ def check_scratch(store: Path) -> Check:
     return Check("scratch", f"{len(left)} files", [f"left behind: {path.name}" for path in left])
 
 
-def check_counters(
-    journal: Journal, node: Node, metrics: Metrics | None, logged: list[Entry]
-) -> Check:
+def check_counters(journal: Journal, node: Node, metrics: Metrics, logged: list[Entry]) -> Check:
     """Check that the counters of node A agree with the requests and with the log."""
     check = Check("counters")
-    if metrics is None:
-        check.problems.append("the metrics cannot be read")
-        return check
     for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
         if metrics.sum(gauge):
             check.problems.append(f"{gauge} is {metrics.sum(gauge):g} on an idle node")

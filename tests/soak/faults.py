@@ -12,9 +12,10 @@ from twisted.internet.defer import Deferred
 
 from tests.soak.good_clients import random_variant
 from tests.soak.lines import PATIENCE, pause, wait_for
-from tests.soak.nodes import alive, send_signal
+from tests.soak.nodes import send_signal
 from tests.soak.records import RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig, stored_path
+from tests.support.service import is_running
 
 # Attempts to store a variant after the store is back; an attempt may fail on a busy node.
 _TRIES = 20
@@ -70,7 +71,7 @@ class Faults:
         for pid in orphans:
             send_signal(pid, signal.SIGSTOP)
         await node.kill()
-        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), PATIENCE):
+        if not await wait_for(lambda: not any(is_running(pid) for pid in orphans), PATIENCE):
             rig.journal.errors.append("children outlived a killed node")
             for pid in orphans:
                 send_signal(pid, signal.SIGKILL)
@@ -94,7 +95,7 @@ class Faults:
         if code != 0:
             rig.journal.errors.append(f"node B had the exit status {code} after SIGTERM")
             await node.kill()
-        if any(alive(pid) for pid in orphans):
+        if any(is_running(pid) for pid in orphans):
             rig.journal.errors.append("children outlived a node that was stopped with SIGTERM")
         await arriving
         await self._start()

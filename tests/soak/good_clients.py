@@ -92,7 +92,7 @@ async def join(rig: Rig, chance: Random) -> None:
     misses = [record for record in ours if record.state == "MISS"]
     failed = any(record.status == 429 or record.limited for record in ours)
     if len(misses) > 1 and not failed and disturbed == rig.journal.disturbed:
-        rig.journal.flag(misses[-1], "one cache key was rendered twice at the same time")
+        misses[-1].problems.append("one cache key was rendered twice at the same time")
 
 
 async def burst(rig: Rig, chance: Random) -> None:
@@ -242,7 +242,7 @@ async def pipeline(rig: Rig, chance: Random) -> None:
         try:
             response = read_response(data, record.request.method)
         except (Malformed, ValueError) as error:
-            rig.journal.flag(record, f"not a valid HTTP response: {error}")
+            record.problems.append(f"not a valid HTTP response: {error}")
             response = None
         data = response.rest if response is not None else b""
         rig.journal.judge(record, response)

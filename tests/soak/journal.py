@@ -87,10 +87,6 @@ class Journal:
             return list(problems(record, response, longest_wait))
         return found
 
-    def flag(self, record: RequestRecord, what: str) -> None:
-        """Add a problem that the response alone does not reveal."""
-        record.problems.append(what)
-
     def at(self, node: str) -> Iterable[RequestRecord]:
         """Return the records to one node."""
         return [record for record in self.records if record.node == node]

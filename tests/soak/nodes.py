@@ -7,25 +7,23 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.soak.lines import PATIENCE, ClientConnection, wait_for
+from tests.observe.test_metrics import parse
+from tests.soak.lines import PATIENCE, wait_for
 from tests.support.http import KEY, SALT
 from tests.support.service import (
     PROJECT,
     TWISTD,
     WITHOUT_FFMPEG_CHECK,
     Process,
+    children,
+    encoders,
+    fetch,
     reactor,
-    resident_bytes,
-    send,
 )
 
-_METRICS = re.compile(r"metrics on \S+ port (\d+)")
-_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? ([0-9.e+]+|NaN)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
@@ -35,8 +33,6 @@ import os
 from tests.soak.bugs import inject
 inject(os.environ["SOAK_BUG"])
 """
-
-Labels = tuple[tuple[str, str], ...]
 
 
 class Node:
@@ -58,7 +54,7 @@ class Node:
         self._base = base
         self._environment = environment
         self._past = ""
-        self._metrics_port: int | None = None
+        self._metrics_port = 0
 
     @property
     def pid(self) -> int:
@@ -101,8 +97,7 @@ class Node:
         }
         reactor.spawnProcess(self.process, command[0], command, environ, path=str(self._base))
         self.port = await self.process.port()
-        found = _METRICS.search(self.process.stdout)
-        self._metrics_port = int(found[1]) if found else None
+        self._metrics_port = await self.process.metrics_port()
         self.up = True
 
     async def kill(self) -> list[int]:
@@ -120,95 +115,48 @@ class Node:
         await wait_for(lambda: self.process.code is not None, PATIENCE)
         return self.process.code
 
-    async def metrics(self) -> Metrics | None:
-        """Read the metrics; return None if they cannot be read."""
-        if self._metrics_port is None:
-            return None
-        connection: ClientConnection = await send(
-            self._metrics_port, b"/metrics", client=ClientConnection()
-        )
-        await connection.read()
+    async def metrics(self) -> Metrics:
+        """Read the metrics."""
         self.scraped += 1
-        response = connection.response
-        if response is None or response.status != 200 or not response.complete:
-            return None
-        return Metrics(response.body.decode())
+        return Metrics((await fetch(self._metrics_port, b"/metrics")).body)
 
     def descriptors(self) -> Counter[str]:
         """Return the targets of the open descriptors, without ids and digests."""
-        return Counter(_NUMBERS.sub("*", link) for link in _links(self.pid))
+        found: Counter[str] = Counter()
+        for path in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found[_NUMBERS.sub("*", os.readlink(path))] += 1
+        return found
 
     def children(self) -> list[int]:
         """Return the ids of the child processes, zombies included."""
-        found: list[int] = []
-        if self.process.code is None:
-            for task in Path(f"/proc/{self.pid}/task").glob("*"):
-                # A thread may end meanwhile.
-                with suppress(OSError):
-                    found += map(int, (task / "children").read_text().split())
-        return found
+        return children(self.pid) if self.process.code is None else []
 
     def encoders(self) -> list[int]:
         """Return the encoders that run; children that have not called ``exec`` yet are left out."""
-        return [pid for pid in self.children() if encodes(pid)]
-
-    def resident(self) -> int:
-        """Return the resident memory in bytes."""
-        return resident_bytes(self.pid)
+        return encoders(self.pid) if self.process.code is None else []
 
 
 class Metrics:
     """One reading of the metrics."""
 
-    def __init__(self, text: str) -> None:
-        self.values: dict[tuple[str, Labels], float] = {}
-        for line in text.splitlines():
-            if line and not line.startswith("#"):
-                match = _SAMPLE.fullmatch(line)
-                if match is None:
-                    raise ValueError(f"not a sample: {line!r}")
-                labels = tuple(sorted(_LABEL.findall(match[2] or "")))
-                self.values[match[1], labels] = float(match[3])
+    def __init__(self, text: bytes) -> None:
+        self.values = parse(text)
 
     def sum(self, name: str, **labels: str) -> float:
         """Return the sum of all samples with this name and these labels."""
         return sum(self.each(name, **labels).values())
 
-    def each(self, name: str, **labels: str) -> dict[Labels, float]:
+    def each(self, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
         """Return the samples with this name and these labels.
 
         Each key holds all labels of a sample.
         """
-        full = f"audio_proxy_{name}"
         expected = set(labels.items())
-        return {k: v for (n, k), v in self.values.items() if n == full and expected <= set(k)}
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        return {k: v for (n, k), v in self.values.items() if n == name and expected <= set(k)}
 
 
 def send_signal(pid: int, number: int) -> None:
     """Send a signal to a process, unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def encodes(pid: int) -> bool:
-    """Return whether a process is an encoder: ffmpeg that writes to stdout, after ``exec``."""
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return words[0].endswith(b"ffmpeg") and b"pipe:1" in words
-    return False
-
-
-def _links(pid: int) -> Iterator[str]:
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            yield os.readlink(path)
-        except FileNotFoundError:
-            continue

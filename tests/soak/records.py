@@ -88,7 +88,6 @@ EXCUSES = {
     "child stopped": Excuse(_LATE, may_break_off=True),
     "source changed": Excuse(_FAILED, may_break_off=True, may_differ=True),
     "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
-    "store full": Excuse(frozenset({(500, "render_failed")}), may_break_off=True),
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(

@@ -20,6 +20,7 @@ from tests.soak.lines import PATIENCE, ClientBehavior, ClientConnection, read_to
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
+from tests.support.audio import options_of
 from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
@@ -183,12 +184,12 @@ class Rig:
         """
         where = (options, source)
         if where not in self._expected:
-            made = references.render(self.sounds.path(source), options)
-            bodies = [made.body]
-            if source == CHANGING:
-                other = references.render(self.base / "attic" / "two.wav", options)
-                bodies.append(other.body)
-            kind = made.options.content_type
+            # A render of the source that changes may get either version.
+            other = [self.base / "attic" / "two.wav"] if source == CHANGING else []
+            bodies = [
+                references.render(path, options) for path in (self.sounds.path(source), *other)
+            ]
+            kind = options_of(options).content_type
             self._expected[where] = ExpectedResponse(
                 frozenset({200}), tuple(bodies), content_type=kind, reads_store=True
             )
@@ -213,23 +214,14 @@ class Rig:
             record.certain = False
             self.journal.judge(record, None)
             return record
-        await self.request_on(connection, record, behavior)
-        return record
-
-    async def request_on(
-        self, connection: ClientConnection, record: RequestRecord, behavior: ClientBehavior
-    ) -> None:
-        """Make a request on an open connection and judge the response.
-
-        :param behavior: what the client does after it has sent the request.
-        """
         record.began = monotonic()
-        connection.write(record.request.head(record.request_id))
+        connection.write(request.head(record.request_id))
         connection.on_success_begun = lambda: setattr(record, "begun", True)
         await behavior(connection, record)
         connection.reset()
         await connection.wait(lambda: False, 5)
         self.journal.end(record, connection)
+        return record
 
     async def connect(self, node: Node, method: bytes = b"GET") -> ClientConnection | None:
         """Open a connection; return None if the node accepts none."""

@@ -13,19 +13,13 @@ from tests.soak.bucket import BucketNode
 from tests.soak.checks import Check, Level
 from tests.soak.counters import entries
 from tests.soak.faults import Faults
-from tests.soak.full_store import check_full_store
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.rig import CAPACITY, Rig
 from tests.soak.warm_up import WarmUp
 from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
-# Runs of at least this many seconds include a client that sends headers for over a minute.
-_LONG_RUN = 100
-# Runs of at least this many seconds also check a separate node with a full store.
-_MEDIUM_RUN = 30
-
-Action = Callable[[Rig, Random], Awaitable[None]]
+Action = Callable[[Rig, Random], Awaitable[object]]
 
 
 @dataclass
@@ -70,8 +64,6 @@ class Run:
             outcome.seconds = reactor.seconds() - started
             quiet = await self._quiet(before)
             await self._check_end(before, quiet)
-            if rig.parameters.seconds >= _MEDIUM_RUN:
-                outcome.checks.append(await check_full_store(rig))
         finally:
             await rig.a.kill()
             await rig.b.kill()
@@ -103,8 +95,6 @@ class Run:
         if rig.parameters.faults:
             for program in ("ffmpeg", "ffprobe"):
                 tasks.append(attacks.stop_children(self._over, program, rig.random(program)))
-        if seconds >= _LONG_RUN:
-            tasks.append(lasting_clients.send_headers_slowly())
         await good_clients.gather(*tasks)
         await lasting_clients.leave()
 

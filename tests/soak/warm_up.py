@@ -55,11 +55,7 @@ class WarmUp:
         expected = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
         if states != expected:
             self.problems.append(f"the responses have the states {dict(states)}")
-        after = await node.metrics()
-        if before is None or after is None:
-            self.problems.append("the metrics cannot be read")
-        else:
-            self.problems += _differences(before, after, count)
+        self.problems += _differences(before, await node.metrics(), count)
 
     async def _leave_queue(self) -> None:
         """Check that clients that leave while they wait for a slot also leave the queue."""
