@@ -13,7 +13,7 @@ from pathlib import Path
 
 from twisted.logger import globalLogBeginner
 
-from tests.fuzz.engines import ENGINES, Result, breaks, has_atheris, run_atheris, run_hypothesis
+from tests.fuzz.engines import ENGINES, breaks, has_atheris, run_atheris, run_hypothesis
 from tests.fuzz.targets import TARGETS
 
 _BUILD = Path("build")
@@ -61,20 +61,9 @@ def _run(engine: str, name: str, seconds: float, first_seed: int) -> bool:
     if result.trouble:
         print(result.trouble)
     if result.broken is not None:
-        print(regression(name, result))
+        # A seed to paste into tests/fuzz/corpus.py.
+        print(f"{breaks(TARGETS[name].check, result.broken)}\n    {result.broken!r},")
     return bool(result.trouble) or result.broken is not None
-
-
-def regression(name: str, result: Result) -> str:
-    """Return a failing input as a test to paste into ``tests/fuzz/test_fuzz.py``."""
-    assert result.broken is not None
-    check = TARGETS[name].check
-    how = breaks(check, result.broken).splitlines() or ["the input does not fail in this process"]
-    return f'''
-    def test_{name}_regression(self) -> None:
-        """{how[0][:80]}"""
-        {check.__name__}({result.broken!r})
-'''
 
 
 if __name__ == "__main__":

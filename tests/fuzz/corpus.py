@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from audioproxy.config import VARIABLES
 from tests.fuzz.fixture import SETUP_BYTES
 from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
@@ -111,6 +110,8 @@ CONVERSATIONS = (
     *(DEFAULT_SETUP + each for each in REQUESTS),
     *(_setup(choice, one) + _EACH for choice in range(SETUP_BYTES) for one in range(1, 5)),
     *(_setup(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
+    # A malformed request once was pipelined behind a render, and got two responses.
+    DEFAULT_SETUP + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + request(b"GET", _TAGGED) + b"e\r\n",
 )
 
 RANGES = tuple(
@@ -148,23 +149,17 @@ PROBES = (
     bytes(2) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
     bytes([1, 1]) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
     bytes(2) + json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode(),
+    # Nesting that once was too deep for the parser.
+    bytes(2) + b"[" * 9999,
 )
 
 DIAGNOSTICS = (
     b"[https @ 0x55]\nuser\nhost.example\nX-Amz-Date=1\nInvalid data found",
     b"file:/dev/fd/3: Invalid argument",
     b"https://a:b@c/d?e f\r\nNo space left on device",
-)
-
-ENVIRONMENTS = (
-    b"AP_KEY=" + b"ab" * 32 + b"\nAP_SALT=abcd\nAP_LOCAL_ROOT=/\nAP_QUEUE_SIZE=0",
-    b"AP_ALLOW_INSECURE=1\nAP_VARIANT_STORE=s3://bucket\nAWS_ACCESS_KEY_ID=a\n"
-    b"AWS_SECRET_ACCESS_KEY=b\nAWS_DEFAULT_REGION=us-east-1\nAWS_SESSION_TOKEN=t",
-    b"AP_KEY=zz\nAP_SALT=\nAP_VARIANT_STORE=file:///tmp\nAP_METRICS_PORT=4000\nAP_PROT=1",
-    b"AP_ALLOW_ORIGIN=https://u@H.example:443/\nAP_S3_ENDPOINT=http://u@127.1:9000/x?y#z",
-    b"AWS_SECRET_ACCESS_KEY=a b\nAP_ALLOW_ORIGIN=https://us/er@host",
-    b"AP_SOURCE_ALLOWLIST=a*,*.b,*, c*d\nAP_METRICS_BIND=::1\nAP_RENDER_TIMEOUT=5",
-    b"AP_PROBE_TIMEOUT=9\nAP_RENDER_TIMEOUT=5\nAP_VARIANT_S3_REGION=r\nAP_LOG_LEVEL=loud",
+    # Once a quote ended the query of a URL, and the first @ ended its userinfo.
+    b"opening\nuser\nh\n'\nfailed",
+    b"opening\n@\nh\nq\nfailed",
 )
 
 FILES = (
@@ -231,12 +226,6 @@ JSON_WORDS = (
     *(b"\n", b"9" * 20, b"[" * 2000),
 )
 TEXT_WORDS = (*b"? ' \" @ / :// \x1b \xc2\xa0 \xe2\x80\xa8 \n \r & =".split(b" "), b" ")
-SETTING_WORDS = (
-    *(name.encode() + b"=" for name in VARIABLES),
-    *b"\n http:// https:// s3:// file:/// @ : / ? # [ ] . , * % 1 0 true \x85 \xff [::1]".split(
-        b" "
-    ),
-)
 
 
 @st.composite

@@ -7,10 +7,13 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
@@ -37,12 +40,13 @@ WHOLE = sealed(BODY, RECORD)
 Store = Callable[[str], FileVariantStore]
 
 
-def _store(root: str) -> FileVariantStore:
+def open_store(root: str) -> FileVariantStore:
+    """Return a store that works without threads."""
     calls = BlockingCalls(Clock(), execute)
     return FileVariantStore(root, calls, calls)
 
 
-def check_stored(data: bytes, store: Store = _store) -> None:
+def check_stored(data: bytes, store: Store = open_store) -> None:
     """Assert that the store finds a valid variant, and returns only what a file contains.
 
     :param data: the kind of the file, then its content. The kinds are arbitrary bytes, a valid file
@@ -84,20 +88,15 @@ def _spliced(draws: Draws) -> bytes:
 
 
 def _lookup(store: FileVariantStore) -> tuple[int, bytes, VariantHeaders] | None:
-    results: list[tuple[int, bytes, VariantHeaders] | None] = []
-
-    async def look() -> None:
+    async def look() -> tuple[int, bytes, VariantHeaders] | None:
         found = await store.lookup(KEY)
         if found is None:
-            results.append(None)
-            return
-        try:
-            results.append((found.size, found.read(0, _MORE), found.headers))
+            return None
+        with closing(found):
             assert found.read(found.size, 1) == b"", "the trailer can be read"
-        finally:
-            found.close()
+            return found.size, found.read(0, _MORE), found.headers
 
-    failures: list[object] = []
-    Deferred.fromCoroutine(look()).addErrback(failures.append)
-    assert not failures, failures
+    results: list[Any] = []
+    Deferred.fromCoroutine(look()).addBoth(results.append)
+    assert not isinstance(results[0], Failure), results
     return results[0]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.fuzz import corpus
-from tests.fuzz.environments import check_environment
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.lengths import check_length
 from tests.fuzz.paths import check_path
@@ -60,7 +59,6 @@ TARGETS: dict[str, Target] = {
     "conditions": _target(check_conditions, corpus.CONDITIONS, corpus.HEADER_WORDS),
     "probe": _target(check_probe, corpus.PROBES, corpus.JSON_WORDS, corpus.probes(), 16_384),
     "diagnostic": _target(check_diagnostic, corpus.DIAGNOSTICS, corpus.TEXT_WORDS),
-    "environment": _target(check_environment, corpus.ENVIRONMENTS, corpus.SETTING_WORDS),
     "length": _target(check_length, corpus.AUDIO_FILES, corpus.CONTAINER_WORDS, longest=16_384),
     "stored": _target(check_stored, corpus.FILES, corpus.JSON_WORDS, longest=16_384),
 }

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import execute
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.config import Config, ConfigError, Problem, load
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source, read_source
@@ -25,13 +21,12 @@ from audioproxy.web.conditions import read_range
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
 from tests.fuzz.engines import shrink
-from tests.fuzz.environments import check_environment
 from tests.fuzz.fixture import FuzzFixture
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
 from tests.fuzz.requests import check_response, check_server
-from tests.fuzz.stored import BODY, check_stored
+from tests.fuzz.stored import BODY, check_stored, open_store
 from tests.support.http import read_response
 
 GET = corpus.request(b"GET", b"insecure/plain/local://a")
@@ -64,26 +59,16 @@ def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
     return replace(parse_probe(stdout, stderr, cut_off=cut_off), exact=True)
 
 
-def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
-    """Load settings whose problems reveal a secret."""
-    try:
-        return load(environ)
-    except ConfigError as error:
-        raise ConfigError([Problem("AP_KEY", environ["AP_KEY"], "")]) from error
+def trusting(root: str) -> FileVariantStore:
+    """Return a store that serves a file whose first bytes are missing."""
+    store = open_store(root)
 
-
-class Trusting(FileVariantStore):
-    """A store that serves a file whose first bytes are missing."""
-
-    async def lookup(self, key: str) -> StoredFile | None:
-        descriptor = os.open(variant_path(self._root, key), os.O_RDONLY)
+    async def lookup(key: str) -> StoredFile:
+        descriptor = os.open(variant_path(root, key), os.O_RDONLY)
         return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
 
-
-def trusting(root: str) -> Trusting:
-    """Return a `Trusting` store in a folder."""
-    calls = BlockingCalls(Clock(), execute)
-    return Trusting(root, calls, calls)
+    store.lookup = lookup  # type: ignore[method-assign]
+    return store
 
 
 def crash(*_: object, **__: object) -> Any:
@@ -112,7 +97,6 @@ BROKEN: tuple[tuple[Callable[..., None], bytes, dict[str, Any], type[Exception]]
     (check_diagnostic, DIAGNOSTIC, {"redact": repr}, AssertionError),
     (check_diagnostic, DIAGNOSTIC, {"redact": lambda text: redact(text) + "\na"}, AssertionError),
     (check_diagnostic, DIAGNOSTIC, {"redact": lambda text: redact(text) + "\x1b"}, AssertionError),
-    (check_environment, b"AP_KEY=zz", {"load": chatty}, AssertionError),
     (check_stored, b"\1\0\0\5", {"store": trusting}, AssertionError),
 )
 
@@ -152,59 +136,45 @@ class ServerTargetTests(SynchronousTestCase):
     def test_broken_services(self) -> None:
         """`check_server` detects a broken service, although its client gets a valid response."""
 
-        class Bare(FuzzFixture):
-            """A service whose responses lack its headers."""
+        def bare(service: FuzzFixture) -> None:
+            """Responses lack their headers."""
+            service.resource.render = lambda request: b"hello"  # type: ignore
 
-            def __init__(self, draws: Draws) -> None:
-                super().__init__(draws)
-                self.resource.render = lambda request: b"hello"  # type: ignore
+        def sticky(service: FuzzFixture) -> None:
+            """A subscription never ends."""
+            join = service.renders.join
+            service.renders.join = lambda *words: (join(*words), join(*words))[1]  # type: ignore
 
-        class Sticky(FuzzFixture):
-            """A service that never ends a subscription."""
+        def leaky(service: FuzzFixture) -> None:
+            """A source stays open."""
+            opener = service.sources.open
 
-            def __init__(self, draws: Draws) -> None:
-                super().__init__(draws)
-                join = self.renders.join
+            async def open_twice(source: Source) -> Any:
+                await opener(source)
+                return await opener(source)
 
-                def join_twice(order: Any, admitted: bool) -> Any:
-                    join(order, admitted)
-                    return join(order, admitted)
+            service.sources.open = open_twice  # type: ignore[method-assign]
 
-                self.renders.join = join_twice  # type: ignore[method-assign]
+        def crashing(service: FuzzFixture) -> None:
+            """The service crashes, with a valid 500."""
+            service.sources.crash = KeyError("a")
 
-        class Open(FuzzFixture):
-            """A service that leaves a source open."""
-
-            def __init__(self, draws: Draws) -> None:
-                super().__init__(draws)
-                opener = self.sources.open
-
-                async def open_twice(source: Source) -> Any:
-                    await opener(source)
-                    return await opener(source)
-
-                self.sources.open = open_twice  # type: ignore[method-assign]
-
-        class Crashing(FuzzFixture):
-            """A service that crashes, with a valid 500."""
-
-            def __init__(self, draws: Draws) -> None:
-                super().__init__(draws)
-                self.sources.crash = KeyError("a")
-
-        class Late(FuzzFixture):
-            """A service with a timer that outlives the connection."""
-
-            def __init__(self, draws: Draws) -> None:
-                super().__init__(draws)
-                self.clock.callLater(5, int)
+        def late(service: FuzzFixture) -> None:
+            """A timer outlives the connection."""
+            service.clock.callLater(5, int)
 
         info = corpus.request(b"GET", b"insecure/info/plain/local://a")
-        for sent, services in ((GET, (Bare, Sticky, Late)), (info, (Open, Crashing))):
+        for sent, bugs in ((GET, (bare, sticky, late)), (info, (leaky, crashing))):
             check_server(corpus.DEFAULT_SETUP + sent)
-            for service in services:
-                with self.assertRaises(AssertionError, msg=service.__doc__):
-                    check_server(corpus.DEFAULT_SETUP + sent, service)
+            for spoil in bugs:
+
+                def broken(draws: Draws, spoil: Callable[[FuzzFixture], None] = spoil) -> Any:
+                    service = FuzzFixture(draws)
+                    spoil(service)
+                    return service
+
+                with self.assertRaises(AssertionError, msg=spoil.__doc__):
+                    check_server(corpus.DEFAULT_SETUP + sent, broken)
         self.flushLoggedErrors(KeyError)
 
     def test_responses(self) -> None:
