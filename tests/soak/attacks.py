@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from pathlib import Path
 from random import Random
+from select import select
 
 from twisted.internet.defer import Deferred
 
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node
-from tests.soak.records import ExpectedRequest, RequestRecord
+from tests.soak.records import ExpectedRequest
 from tests.soak.rig import ATTACKED, LONG_RENDER, Rig, stored_path
-from tests.support.service import is_running
 
 Damage = Callable[[bytes, Random], bytes]
 
@@ -187,7 +187,8 @@ class Attacks:
             _send(handle, signal.SIGCONT)
         elif attack.way == "stop" and sent:
             await wait_for(lambda: over, PATIENCE)
-            if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), PATIENCE):
+            # A pidfd becomes readable at the end of its process.
+            if not await wait_for(lambda: select([handle], [], [], 0)[0], PATIENCE):
                 self._rig.journal.errors.append(f"a stopped {kind} was not ended by the service")
                 _send(handle, signal.SIGKILL)
         return sent
@@ -251,20 +252,11 @@ class Attacks:
 async def _stored(rig: Rig, request: ExpectedRequest) -> bool:
     """Request a variant until it is a HIT; return False after 20 requests without one."""
     for _ in range(20):
-        record: RequestRecord = await rig.request(rig.a, request, "before damage")
+        record = await rig.request(rig.a, request, "before damage")
         if record.state == "HIT":
             return True
         await pause(0.1)
     return False
-
-
-def _ended(handle: int) -> bool:
-    # A zombie (dead, but not yet reaped) still accepts signals, so look at its state.
-    for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
-        if line.startswith("Pid:"):
-            pid = int(line.split()[1])
-            return pid < 0 or not is_running(pid)
-    return True
 
 
 def _truncated(data: bytes, chance: Random) -> bytes:

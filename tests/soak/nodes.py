@@ -27,13 +27,6 @@ from tests.support.service import (
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
-#: Python code before `TWISTD` that puts a bug into the service.
-INJECT = """\
-import os
-from tests.soak.bugs import inject
-inject(os.environ["SOAK_BUG"])
-"""
-
 
 class Node:
     """One node, across restarts of its process.
@@ -76,7 +69,10 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        program = f"{INJECT}{TWISTD}" if self._environment.get("SOAK_BUG") else TWISTD
+        bug = self._environment.get("SOAK_BUG")
+        program = (
+            f"from tests.soak.bugs import inject\ninject({bug!r})\n{TWISTD}" if bug else TWISTD
+        )
         # One node that checks ffmpeg is enough: a check takes as long as several renders.
         program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
