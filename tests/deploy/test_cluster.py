@@ -16,7 +16,12 @@ from unittest import skipUnless
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance
-from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
+from tests.render.test_failures_live import (
+    SLOTS_HELD,
+    ScriptedEncoderCase,
+    target,
+    until_stopped,
+)
 from tests.support.http import Response
 from tests.support.programs import FFMPEG
 from tests.support.remote import RemoteCase
@@ -31,6 +36,7 @@ from tests.support.service import (
     short_flac,
     signed,
     until,
+    until_hit,
 )
 
 #: Options of one variant for each node. Balancers treat all formats alike.
@@ -174,16 +180,6 @@ class ClusterCase(RemoteCase):
             response = await self.fetch_checked(address)
             self.assertIn((response[NODE] or b"").decode(), names or (address.node_name,))
 
-    async def until_addresses_stored(self, addresses: Iterable[Address]) -> None:
-        """Wait for write-backs, which happen after the last byte is sent."""
-        for address in addresses:
-
-            async def is_hit(address: Address = address) -> bool:
-                response = await fetch(address.port, address.path, b"HEAD")
-                return response["x-audio-proxy"] == b"HIT"
-
-            await until(is_hit, "the write-back")
-
 
 def gather(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
     """Run coroutines concurrently."""
@@ -260,7 +256,8 @@ class ClusterTests(ClusterCase):
             self.assertEqual(
                 {address.node_name.encode()}, {each[NODE] for each in [*first, *later]}
             )
-        await self.until_addresses_stored(addresses)
+        for address in addresses:
+            await until_hit(address.port, address.path)
         for node in self.nodes.values():
             for address in addresses:
                 response = await self.fetch_checked(address, node.port)
@@ -325,7 +322,8 @@ class NodeLossTests(ClusterCase):
         self.fresh = {name: iter(addresses[2:]) for name, addresses in made.items()}
         stored = list(chain(*self.stored.values()))
         await self.assert_nodes(stored)
-        await self.until_addresses_stored(stored)
+        for address in stored:
+            await until_hit(address.port, address.path)
 
     async def drain(self, node: Node) -> list[Client]:
         """Fill the queue of a node beyond its readiness threshold; return the waiting clients."""
@@ -440,11 +438,6 @@ class ForwardingTests(ScriptedEncoderCase):
         "stuck": "exec sleep 60",
     }
 
-    def setUp(self) -> None:
-        super().setUp()
-        path = f"{self.programs}:{os.environ['PATH']}"
-        self.patch(os, "environ", {**os.environ, "PATH": path})
-
     async def boot(self, **ports: int) -> tuple[HAProxy, Nginx]:
         """Start both balancers in front of some services."""
         haproxy = await balance(self, HAProxy, self.root.parent, ports)
@@ -517,10 +510,8 @@ class ForwardingTests(ScriptedEncoderCase):
             self.assertEqual((504, "render_timeout"), (response.status, response.error))
 
         # A render is counted when its encoder is dead; the client does not wait for that.
-        async def all_ended() -> bool:
-            return not await sum_series("render_slots_held", *metrics)
-
-        await until(all_ended, "the renders to end")
+        for port in metrics:
+            await until_scraped(port, lambda found: not found[SLOTS_HELD], "the renders to end")
         self.assertEqual(
             {'renders_total{format="mp3",outcome="render_timeout"}': 2},
             await sum_series("renders_total", *metrics),
