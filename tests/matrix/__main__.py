@@ -35,7 +35,7 @@ def _examine(kind: Kind) -> bool | None:
     try:
         found = probe(source)
         differences = find_differences(source)
-        result = "; ".join(map(str, differences)) or "exact"
+        result = "; ".join(differences) or "exact"
         name = f"{found.container} {found.codec} | {'yes' if seeks(source) else 'no'}"
     except Refusal as refusal:
         differences, result, name = [], refusal.message, "- | -"

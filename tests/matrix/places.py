@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,25 +17,10 @@ SECONDS = 12
 _DURATION = "0.25"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A region that is not the requested one.
-
-    :ivar offset: samples by which it is late; None where its audio is not found in the source.
-    """
-
-    place: str
-    offset: int | None
-
-    def __str__(self) -> str:
-        found = "not found" if self.offset is None else f"{self.offset:+} samples"
-        return f"t:{self.place}: {found}"
-
-
 def find_differences(
     source: bytes, places: Iterable[str] = PLACES, whole: Sound | None = None
-) -> list[Difference]:
-    """Render regions of a source, and return those that differ from its full decode.
+) -> list[str]:
+    """Render regions of a source, and describe those that differ from its full decode.
 
     Every sample is compared. The source has to be noise, in which every position is unique.
 
@@ -49,7 +33,9 @@ def find_differences(
         start = round(float(place) * whole.rate)
         expected = whole.part(start, start + round(float(_DURATION) * whole.rate))
         if heard != expected:
-            differences.append(Difference(place, _find_offset(whole, heard, start)))
+            offset = _find_offset(whole, heard, start)
+            found = "not found" if offset is None else f"{offset:+} samples"
+            differences.append(f"t:{place}: {found}")
     return differences
 
 
