@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.soak.records import LATE_CODES, RequestRecord
 
 _LINE = re.compile(
-    r"\S+ request_id=(?P<id>\S+) \[(?P<level>\w+)\] (?P<endpoint>\w+) (?P<status>\d+)"
+    r"\S+ request_id=(?P<id>\S+) \[\w+\] (?P<endpoint>\w+) (?P<status>\d+)"
     r"(?: (?P<code>[a-z_]+))?(?: opts=\S*)?(?: src=\S*)?(?: cache=(?P<cache>\w+))?"
     r" \d+ bytes in \d+ms"
 )

@@ -125,9 +125,7 @@ class RequestRecord:
     hung: bool = False
     logged_as: str | None = None
     status: int | None = None
-    error: str | None = None
     state: str | None = None
-    size: int = 0
     complete: bool = False
     problems: list[str] = field(default_factory=list)
 

@@ -99,7 +99,9 @@ def _variant(record: RequestRecord, response: Response) -> Iterator[str]:
     elif (state == b"HIT") != (response["accept-ranges"] == b"bytes"):
         yield f"a {state.decode()} with Accept-Ranges {response['accept-ranges']!r}"
     if record.request.method == b"HEAD":
-        if state == b"HIT" and response["content-length"] not in _lengths(expected.bodies):
+        if state == b"HIT" and response["content-length"] not in [
+            b"%d" % len(body) for body in expected.bodies
+        ]:
             yield f"HEAD says Content-Length {response['content-length']!r}"
         return
     if (state == b"HIT") != (response["content-length"] is not None):
@@ -107,21 +109,12 @@ def _variant(record: RequestRecord, response: Response) -> Iterator[str]:
     bodies = expected.bodies
     if response.status == 206:
         assert expected.byte_range is not None
-        bodies = tuple(body[slice(*expected.byte_range)] for body in bodies)
-        ranges = [
-            b"bytes %d-%d/%d" % (*_bounds(expected.byte_range), len(b)) for b in expected.bodies
-        ]
+        start, stop = expected.byte_range
+        bodies = tuple(body[start:stop] for body in bodies)
+        ranges = [b"bytes %d-%d/%d" % (start, stop - 1, len(body)) for body in expected.bodies]
         if response["content-range"] not in ranges:
             yield f"Content-Range is {response['content-range']!r}"
     yield from _body(record, response, bodies)
-
-
-def _bounds(byte_range: tuple[int, int]) -> tuple[int, int]:
-    return byte_range[0], byte_range[1] - 1
-
-
-def _lengths(bodies: tuple[bytes, ...]) -> set[bytes]:
-    return {b"%d" % len(body) for body in bodies}
 
 
 def _body(record: RequestRecord, response: Response, bodies: tuple[bytes, ...]) -> Iterator[str]:
@@ -137,13 +130,10 @@ def _body(record: RequestRecord, response: Response, bodies: tuple[bytes, ...]) 
 
 def _place(body: bytes, bodies: tuple[bytes, ...]) -> str:
     """Return the position at which a body differs from its reference."""
-    right = max(bodies, key=lambda each: _common(body, each))
-    return f"from byte {_common(body, right)} on, of {len(right)}"
+    place, right = max((_common(body, each), len(each)) for each in bodies)
+    return f"from byte {place} on, of {right}"
 
 
 def _common(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
