@@ -301,7 +301,7 @@ class NodeLossTests(ClusterCase):
 
     async def start_nodes(self, *names: str) -> None:
         """Start nodes with these names, and the balancers in front of them."""
-        settings = {"AP_LOCAL_ROOT": str(self.root), "AP_PROBE_TIMEOUT": f"{PATIENCE:.0f}"}
+        settings = {"AP_LOCAL_ROOT": str(self.root)}
         settings |= {"AP_MAX_CONCURRENCY": "1", "AP_QUEUE_SIZE": "32"}
         settings |= {"AP_READY_QUEUE_THRESHOLD": "6"}
         gates = [self.write_encoder(name, ECHO) for name in names]
