@@ -20,18 +20,19 @@ class FormatTests(SynchronousTestCase):
     def test_formats(self) -> None:
         """The formats are the contract's eight (Format and encoding options; D6, D22)."""
         rows = {
-            "mp3": ("audio/mpeg", True, (8, 320), ("0", "9"), False, ()),
-            "opus": ("audio/ogg", True, (6, 510), ("0", "10"), True, ()),
-            "ogg": ("audio/ogg", True, (32, 500), ("-1", "10"), False, ()),
-            "aac": ("audio/aac", True, (8, 512), ("0.1", "2"), False, ()),
-            "m4a": ("audio/mp4", True, (8, 512), ("0.1", "2"), False, ()),
-            "flac": ("audio/flac", False, None, ("0", "12"), True, ("16", "24")),
-            "wav": ("audio/wav", False, None, None, False, ("16", "24", "32f")),
-            "peaks": (None, False, None, None, False, ()),
+            "mp3": ("audio/mpeg", True, (8, 320), 192, ("0", "9"), "", False, ()),
+            "opus": ("audio/ogg", True, (6, 510), 128, ("0", "10"), "10", True, ()),
+            "ogg": ("audio/ogg", True, (32, 500), None, ("-1", "10"), "5", False, ()),
+            "aac": ("audio/aac", True, (8, 512), 160, ("0.1", "2"), "", False, ()),
+            "m4a": ("audio/mp4", True, (8, 512), 160, ("0.1", "2"), "", False, ()),
+            "flac": ("audio/flac", False, None, None, ("0", "12"), "5", True, ("16", "24")),
+            "wav": ("audio/wav", False, None, None, None, "", False, ("16", "24", "32f")),
+            "peaks": (None, False, None, None, None, "", False, ()),
         }
         self.assertEqual(list(FORMATS), list(rows))
         for token, row in FORMATS.items():
-            columns = (row.content_type, row.lossy, row.br, row.q, row.q_whole, row.depths)
+            columns = (row.content_type, row.lossy, row.br, row.default_br)
+            columns += (row.q, row.default_q, row.q_whole, row.depths)
             self.assertEqual((row.token, columns), (token, rows[token]))
         self.assertEqual(LOSSY_RATE_CEILING, 48000)
 

@@ -19,6 +19,7 @@ from audioproxy.errors import (
 )
 from tests.support.http import NOW, Response
 from tests.support.processes import FakeChild
+from tests.support.stores import FakeSource
 from tests.web.test_exchange import ExchangeCase
 
 PATH = b"/info/plain/local://a.mp3"
@@ -238,12 +239,18 @@ class RefusalTests(InfoCase):
         self.assert_document(self.get(says=probe_output(cover, AUDIO, cover, **CONTAINER)))
 
     def test_written_to(self) -> None:
-        """A source that changes during its probe is a 500, as no ETag fits the document."""
+        """A source that changes during its probe is a 500, as no ETag fits the document.
+
+        The next request probes it again.
+        """
+        self.patch(FakeSource, "has_certain_identity", lambda source: True)
         connection = self.send(PATH)
         self.harness.sources.opened[0].written_to = True
         self.end_probe()
         self.assert_error(connection.response, ProbeFailed)
         self.assertIn("changed", connection.response.document["message"])
+        self.assert_document(self.get())
+        self.assertEqual(2, len(self.harness.spawner.children))
 
 
 class PoolTests(InfoCase):
