@@ -8,20 +8,17 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.http import KEY, SALT
 from tests.support.remote import RemoteCase
-from tests.support.servers import free_port
 from tests.support.service import (
     PROJECT,
     Process,
     generate_audio,
     reactor,
     short_flac,
-    until,
 )
 
 SOUND = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1")
@@ -39,7 +36,7 @@ SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
 
 #: Command that runs until Ctrl-C, and what it prints when it accepts requests.
 SERVICE = re.compile(r"\bmake run|/twistd |/embed\.py")
-STARTED = re.compile(r"listening on port|^http://", re.MULTILINE)
+STARTED = r"(?m)listening on port|^http://"
 
 #: Bash programs in place of programs that change the system or run for minutes. They require that
 #: the files, units and targets on their command lines exist. Other tests run these.
@@ -50,6 +47,7 @@ SUBSTITUTES = {
         build) [ -e deploy/container/Containerfile ] ;;
         compose) [ -s compose.yaml ] && [ -s .env ] ;;
         run) [[ "$*" =~ audioproxy:[0-9.]+$ ]] ;;
+        *) exit 1 ;;
     esac""",
     "editor": '[ -s "$1" ] && if [[ $1 == *.env ]]; then cat "$HOME/settings" > "$1"; fi',
     "haproxy": '[ -s "${!#}" ]',
@@ -75,18 +73,23 @@ def blocks() -> Iterator[tuple[str, str, str]]:
     """Yield the page, the language and the text of each block."""
     for page in PAGES:
         for language, text in BLOCK.findall(page.read_text()):
-            yield page.name, language, text
+            yield str(page.relative_to(PROJECT)), language, text
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return the page and the text of each block of commands."""
+    return [(page, block) for page, language, block in blocks() if language == "sh"]
 
 
 class PageTests(RemoteCase):
-    """The pages, read beside a terminal."""
+    """Commands of the pages, run in their order."""
 
     async def setUp(self) -> None:
         """Create a checkout, the folders of a system, and the settings of an installed service."""
         await super().setUp()
         self.home = self.root.parent
         self.checkout = self.home / "checkout"
-        self.port, self.metrics_port = free_port(), free_port()
+        self.port, self.metrics_port = self.reserve_port(), self.reserve_port()
         self.replaced = {
             "127.0.0.1:4000": f"127.0.0.1:{self.port}",
             "127.0.0.1:9568": f"127.0.0.1:{self.metrics_port}",
@@ -97,7 +100,7 @@ class PageTests(RemoteCase):
             "AWS_REGION=us-east-1": f"AWS_REGION={self.server.region}",
             "s3://variants": f"s3://{self.variants}",
             "s3://masters": f"s3://{self.sources}",
-            "8080": str(free_port()),
+            "8080": str(self.reserve_port()),
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
@@ -139,8 +142,8 @@ class PageTests(RemoteCase):
 
     def here(self, text: str) -> str:
         """Return a text with the ports, buckets and folders of this test."""
-        for usual, ours in self.replaced.items():
-            text = text.replace(usual, ours)
+        usual = "|".join(map(re.escape, self.replaced))
+        text = re.sub(usual, lambda match: self.replaced[match[0]], text)
         return SYSTEM_ROOT.sub(f"{self.home}/", text)
 
     def run_block(self, block: str) -> Process:
@@ -163,7 +166,7 @@ class PageTests(RemoteCase):
         return process
 
     async def stop(self, process: Process) -> None:
-        """Press Ctrl-C and wait for the end of all programs in the block."""
+        """Press Ctrl-C, and wait until no program of the block has its output open."""
         if process.code is None:
             os.killpg(process.pid, signal.SIGINT)
             await process.end()
@@ -171,24 +174,21 @@ class PageTests(RemoteCase):
     async def test_commands(self) -> None:
         """Each shell block succeeds, in this order; a service runs until another one starts."""
         started, service, failures = "", None, ""
-        for page, language, block in blocks():
-            if language != "sh" or block in (started, *LEFT_OUT):
+        for page, block in commands():
+            if block in (started, *LEFT_OUT):
                 continue
             is_service = SERVICE.search(block) is not None
             if is_service and service is not None:
+                # It must not have ended before.
+                self.assertIsNone(service.code, f"{started}{service.stdout}{service.stderr}")
                 await self.stop(service)
             process = self.run_block(block)
-            await until(partial(self.is_done, process, is_service), f"the commands {block!r}")
             if is_service:
                 started, service = block, process
-            if process.code:
+                await process.printed(STARTED, f"the service of {page}")
+            elif await process.end():
                 failures += f"{page}: {block}{process.stdout}{process.stderr}\n"
         self.assertFalse(failures, failures)
-
-    def is_done(self, process: Process, is_service: bool) -> bool:
-        """Return whether a process has ended, or is a service that has started."""
-        has_started = is_service and STARTED.search(process.stdout) is not None
-        return has_started or process.code is not None
 
 
 class BlockTests(SynchronousTestCase):
@@ -196,11 +196,12 @@ class BlockTests(SynchronousTestCase):
 
     def test_languages(self) -> None:
         """Each block names its language, and none but `sh` begins with a command."""
-        commands = {*SUBSTITUTES, "audioproxy", "twistd"}
+        programs = {*SUBSTITUTES, "audioproxy", "twistd"}
         odd = [
             f"{page}: {block}"
             for page, language, block in blocks()
             if language not in ("ini", "js", "json", "python", "sh", "text")
-            or (language == "text" and commands & set(block.split("\n")[0].split()[:1]))
+            or (language == "text" and programs & set(block.split("\n")[0].split()[:1]))
         ]
         self.assertEqual([], odd)
+        self.assertLessEqual(LEFT_OUT, {block for _, block in commands()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -18,12 +17,7 @@ class EmbedTests(ServiceCase):
 
     def start(self, root: Path, store: Path) -> Process:
         """Start the example with its folders and its port replaced by those of the test."""
-        # As long as this socket is open and does not listen, no other program gets its port.
-        reserved = socket.socket()
-        self.addCleanup(reserved.close)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        self.port = reserved.getsockname()[1]
+        self.port = self.reserve_port()
         text = (EXAMPLES / "embed.py").read_text()
         for old, new in (
             ("/tmp/audio", str(root)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -478,6 +479,17 @@ class ServiceCase(TestCase):
         service = self.new_service(**settings)
         begin(service)
         return service
+
+    def reserve_port(self) -> int:
+        """Return a port of the loopback that no other program gets during this test.
+
+        A program that names it can listen there, with SO_REUSEADDR.
+        """
+        reserved = socket.socket()
+        self.addCleanup(reserved.close)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        return int(reserved.getsockname()[1])
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment variables of a service that is configured as by `config`.
