@@ -19,6 +19,10 @@ from twisted.trial.unittest import SynchronousTestCase
 import tests
 
 
+#: Folders of long tests, the longest first.
+LONG = ("browser", "soak", "deploy", "fuzz", "examples")
+
+
 class WholeClass:
     """All tests of a class, as one test that trial gives to a process by its name."""
 
@@ -56,11 +60,22 @@ def class_of(case: Any) -> str:
     return name.rpartition(".")[0] if isinstance(case, SynchronousTestCase) else name
 
 
+def rank(name: str) -> int:
+    """Return the place of a class: long tests come first, so that no process ends long after all.
+
+    Those of some folders take longest, then those that run programs.
+    """
+    folder = name.split(".")[1]
+    if folder in LONG:
+        return LONG.index(folder)
+    return len(LONG) + ("_live." not in name)
+
+
 def testSuite() -> TestSuite:
-    """Return the classes of the whole suite; those that run programs first, as they take longest.
+    """Return the classes of the whole suite, in the order of `rank`.
 
     The name is the one that trial looks for in a module.
     """
     cases = test_cases(TestLoader().loadPackage(tests, recurse=True))
     classes = [WholeClass(name, list(found)) for name, found in groupby(cases, class_of)]
-    return TestSuite(sorted(classes, key=lambda each: "_live." not in each.id()))
+    return TestSuite(sorted(classes, key=lambda each: rank(each.id())))
