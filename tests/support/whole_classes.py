@@ -18,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import tests
 
-
 #: Folders of long tests, the longest first.
 LONG = ("browser", "soak", "deploy", "fuzz", "examples")
 
