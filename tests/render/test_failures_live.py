@@ -31,7 +31,6 @@ from tests.support.service import (
     fetch,
     is_running,
     is_stopped,
-    long_flac,
     reactor,
     scratch_files,
     send,
@@ -43,8 +42,9 @@ from tests.support.service import (
 )
 
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
-# of that source. Other sources and other calls run the real ffmpeg. `write_64k` writes 64 KiB, and
-# `stop_self` suspends the script until the test continues it.
+# of that source, and then the real ffmpeg unless they exit. Other sources and other calls run the
+# real ffmpeg. `write_64k` writes 64 KiB, `stop_self` suspends the script until the test continues
+# it, and `fill_disk` fills the disk of the store, which has two megabytes at most, with a file.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
@@ -52,6 +52,7 @@ case " $* " in
 esac
 write_64k() {{ head -c 65536 /dev/zero; }}
 stop_self() {{ kill -STOP $$; }}
+fill_disk() {{ head -c 2M /dev/zero 2> /dev/null > "${{0%%/*}}/../store/filler"; }}
 source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})
 case ${{source##*/}} in
 %s
@@ -316,32 +317,66 @@ class FailureTests(ScriptedEncoderCase):
 
 
 class FullDiskTests(ScriptedEncoderCase):
-    """A store on a disk of one megabyte"""
+    """A store whose disk another program fills while a real ffmpeg encodes"""
+
+    encoder_scripts: ClassVar[dict[str, str]] = {
+        "early": "fill_disk",
+        "midway": "write_64k; stop_self; fill_disk",
+    }
 
     def setUp(self) -> None:
         super().setUp()
         mount(self, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(self.store))
+        self.log = Log(self)
 
-    async def test_full(self) -> None:
-        """A render that fills the disk fails, and its disk space is freed."""
-        self.add("long.flac", long_flac())
+    async def ends(self, service: AudioProxy, before: dict[str, float]) -> list[str]:
+        """Return the outcomes of the renders since a scrape, after their end."""
+        counted = counter_increases(before, await self.until_idle(service))
+        return [series for series in counted if series.startswith("renders_total")]
+
+    async def test_before_the_first_byte(self) -> None:
+        """The render begins anew in TMPDIR, and its client gets the whole variant.
+
+        Renders of a full disk's store succeed. Once it has room again, it takes variants again.
+        """
+        service = await self.start_service()
+        usual = await fetch(service.port, target("good", "aac"))
+        before = await self.until_idle(service)
+        response = await fetch(service.port, target("early", "aac"))
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(usual.body, response.body)
+        renders = await self.ends(service, before)
+        self.assertEqual(['renders_total{format="aac",outcome="success"}'], renders)
+        stored = self.stored()
+        response = await fetch(service.port, target("good", "mp3"))
+        self.assertEqual((200, True), (response.status, response.complete))
+        await self.until_idle(service)
+        self.assertEqual(stored, self.stored())
+        (self.store / "filler").unlink()
+        await fetch(service.port, target("good", "flac"))
+        await until_hit(service.port, target("good", "flac"))
+
+    async def test_midway(self) -> None:
+        """A render whose client has bytes fails, and its disk space is freed."""
         service = await self.start_service()
         before, free_blocks = await self.until_idle(service), os.statvfs(self.store).f_bfree
-        log = Log(self)
-        response = await fetch(service.port, target("long", "wav", "/t:0:60"))
-        self.assertIn(response.status, (200, 500))
-        self.assertFalse(response.status == 200 and response.complete)
-        after = counter_increases(before, await self.until_idle(service))
-        self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
-        diagnostic, request = render_log_lines(log)
+        self.log.events.clear()
+        client: Client = await send(service.port, target("midway", "aac"))
+        encoder = await until_stopped()
+        await until(lambda: client.response, "the headers")
+        os.kill(encoder, signal.SIGCONT)
+        response = await client.end()
+        self.assertEqual((200, False), (response.status, response.complete))
+        renders = await self.ends(service, before)
+        self.assertEqual(['renders_total{format="aac",outcome="render_failed"}'], renders)
+        diagnostic, request = render_log_lines(self.log)
         self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
-        self.assertRegex(request[1], rf"render {response.status} render_failed ")
+        self.assertRegex(request[1], "render 200 render_failed ")
         self.assertEqual({LogLevel.warn}, {diagnostic[0], request[0]})
+        (self.store / "filler").unlink()
         await until(
             lambda: os.statvfs(self.store).f_bfree == free_blocks, "the disk to be free again"
         )
-        await fetch(service.port, target("good", "aac"))
-        await until_hit(service.port, target("good", "aac"))
 
 
 def render_log_lines(log: Log) -> list[tuple[Any, str]]:
