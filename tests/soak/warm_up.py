@@ -12,7 +12,7 @@ from tests.soak.lines import PATIENCE, ClientConnection, pause, wait_for
 from tests.soak.nodes import Metrics, send_signal
 from tests.soak.records import RequestRecord
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig, stored_path
-from tests.support.service import is_stopped
+from tests.support.service import is_stopped, reactor
 
 _DISCONNECTS = 5
 
@@ -79,19 +79,20 @@ class WarmUp:
             connection.close()
             await connection.read()
 
+        async def until_queued(count: int, held: list[int]) -> None:
+            deadline = reactor.seconds() + PATIENCE
+            while (queued := await self._queued()) != count:
+                if not all(map(is_stopped, held)) or reactor.seconds() > deadline:
+                    self.problems.append(f"{queued} requests wait for a slot, not {count}")
+                    break
+                await pause(0.02)
+
         async def come_and_go() -> None:
             if not await wait_for(all_stopped, PATIENCE):
                 self.problems.append("the slots are not held")
+                return
             # No slot becomes free before the check is over, or the time limit ends the encoders.
-            encoders = node.encoders()
-
-            async def until_queued(count: int) -> None:
-                while (queued := await self._queued()) != count:
-                    if not all(map(is_stopped, encoders)):
-                        self.problems.append(f"{queued} requests wait for a slot, not {count}")
-                        break
-                    await pause(0.02)
-
+            held = node.encoders()
             short = rig.parameters.short[0]
             waiting = [
                 rig.request(node, rig.variant(*short), "queue", wait_in_queue)
@@ -99,17 +100,22 @@ class WarmUp:
             ]
 
             async def leave() -> None:
-                await until_queued(_DISCONNECTS)
+                await until_queued(_DISCONNECTS, held)
                 full.append(True)
 
             await gather(*waiting, leave())
             # A client that closes in order is given up when its response has not begun in time.
-            await until_queued(0)
-            over.append(True)
-            for pid in encoders:
-                send_signal(pid, signal.SIGCONT)
+            await until_queued(0, held)
 
-        await gather(*(occupy_slot() for _ in range(CAPACITY)), come_and_go())
+        async def release_slots() -> None:
+            try:
+                await come_and_go()
+            finally:
+                over.append(True)
+                for pid in node.encoders():
+                    send_signal(pid, signal.SIGCONT)
+
+        await gather(*(occupy_slot() for _ in range(CAPACITY)), release_slots())
 
     async def _queued(self) -> int:
         connection = await self._rig.connect(self._rig.a)
