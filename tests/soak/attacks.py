@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, cycle
@@ -19,6 +19,7 @@ from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest
 from tests.soak.rig import ATTACKED, LONG_RENDER, Rig, stored_path
+from tests.support.service import reactor
 
 Damage = Callable[[bytes, Random], bytes]
 
@@ -27,6 +28,8 @@ _SOURCE = "fd/3"
 _LOOK = 0.01
 # Seconds to wait after a render was stored. Requests can then certainly no longer join it.
 _LINGER = 1.3
+# Attempts before an attack counts as impossible, if they also take `PATIENCE`.
+_TRIES = 20
 
 
 def find_child(node: Node, program: str, source: Path) -> int | None:
@@ -92,10 +95,9 @@ class Attacks:
         machine is, an encoder of node A is killed and a source is rewritten while it is rendered.
         A run of 10 seconds or more also damages stored variants.
         """
-        while not await self._attack_child(self._rig.a, CHILD_ATTACKS[0], chance):
-            await pause(_LINGER)
-        while not await self.change(self._rig, chance):
-            await pause(_LINGER)
+        kill = CHILD_ATTACKS[0]
+        await self._repeat(lambda: self._attack_child(self._rig.a, kill, chance), "kill an encoder")
+        await self._repeat(lambda: self.change(self._rig, chance), "rewrite a source")
         if self._rig.parameters.faults:
             await self.damage(self._rig, chance)
         for act in cycle(
@@ -114,9 +116,23 @@ class Attacks:
         for number in count():
             if over and number:
                 return
-            while not await self._attack_child(self._rig.a, attack, chance):
-                # The node was busy, or the child ended before it was found.
-                await pause(_LINGER)
+            await self._repeat(
+                lambda: self._attack_child(self._rig.a, attack, chance), f"stop {program}"
+            )
+
+    async def _repeat(self, attack: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Repeat an attack until it is carried out; a node that never allows it has an error.
+
+        An attempt fails if the node is busy, or if the child ends before it is found.
+        """
+        deadline = reactor.seconds() + PATIENCE
+        for attempts in count(1):
+            if await attack():
+                return
+            if attempts >= _TRIES and reactor.seconds() > deadline:
+                self._rig.journal.errors.append(f"{attempts} attempts to {what} failed")
+                return
+            await pause(_LINGER)
 
     async def attack_child(self, _rig: Rig, chance: Random) -> None:
         """Kill or pause the next child."""
