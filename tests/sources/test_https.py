@@ -442,7 +442,7 @@ class InputTests(OriginCase):
         self.assertIn(USER_AGENT, opened.options)
 
     def test_in_place(self) -> None:
-        """A source with ranges is read in place; one request tests its origin for ever."""
+        """A source with ranges is read in place; its origin is tested with one request only."""
         for responses in ((TESTED,), ()):
             found = self.opened(FIRST)
             self.assert_in_place(self.successResultOf(self.see(found, *responses)))

@@ -111,8 +111,8 @@ class RoutingTests(RootCase):
 
     def test_signing_mistake(self) -> None:
         """A 401 explains a common signing mistake (D20); `tests.grammar.test_request` has more."""
-        slip = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
-        response = self.harness.fetch(b"/" + slip + PATH)
+        mistake = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
+        response = self.harness.fetch(b"/" + mistake + PATH)
         self.assertEqual((401, "invalid_signature"), (response.status, response.error))
         words = "made with the text of AP_KEY and AP_SALT; the bytes that"
         self.assertIn(words, response.document["message"])
