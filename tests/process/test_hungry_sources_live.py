@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -14,7 +13,6 @@ from tests.media.lengths.test_pcm import chunk, wav
 from tests.support.service import PATIENCE, ServiceCase, fetch, short_flac, signed
 
 MEMORY = 1 << 27
-PATIENT: dict[str, Any] = {"max_child_memory": MEMORY, "probe_timeout": PATIENCE}
 
 
 def claiming_m4a(samples: int, tracks: int = 1) -> bytes:
@@ -62,7 +60,7 @@ class HungrySourceTests(ServiceCase):
         """Tables that claim millions of samples are a 415; other clients notice nothing."""
         self.add("one.m4a", claiming_m4a(1 << 26))
         self.add("four.m4a", claiming_m4a(1 << 26, 4))
-        port = self.start(**PATIENT, variant_store=None).port
+        port = self.start(max_child_memory=MEMORY, variant_store=None).port
         requests = [signed(f"/f:mp3/plain/local://{name}.m4a") for name in ("one", "four")]
         hungry = [Deferred.fromCoroutine(fetch(port, each)) for each in requests * 4]
         other = [signed(f"/f:mp3/br:{rate}/plain/local://short.flac") for rate in (64, 96, 128)]
@@ -78,7 +76,7 @@ class HungrySourceTests(ServiceCase):
     async def test_low_rates(self) -> None:
         """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
         self.add("low.wav", low_rate_wav(1, 300))
-        port = self.start(**PATIENT).port
+        port = self.start(max_child_memory=MEMORY).port
         for options, size in (("f:wav/sr:48000", 300 * 48_000 * 2), ("f:mp3", 300 * 64_000 // 8)):
             response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))
             self.assertEqual((200, True), (response.status, response.complete))

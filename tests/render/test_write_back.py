@@ -54,7 +54,7 @@ class DiskHarness(RenderHarness):
         self.context = replace(self.context, storage=storage)
         self.renders = RenderRegistry(self.context)
 
-    def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
+    def render(self, options: str = "") -> tuple[Client, FakeChild]:
         """Start a client, let the store provide a scratch file, and start the encoder."""
         client = self.start_probed(options)
         self.disk.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
@@ -229,13 +228,12 @@ class FailureTests(PartsCase):
 class CancelledTests(PartsCase):
     """Cancelled uploads by `put_multipart`."""
 
-    def cancel(self, step: int, prepare: Callable[[], object] = lambda: None) -> list[str]:
+    def cancel(self, step: int) -> list[str]:
         """Cancel at a step, and return the requests sent from then on."""
         self.network.requests.clear()
         putting = self.put_up_to(step)
         self.assertNoResult(putting)
         sent_before = len(self.network.requests)
-        prepare()
         putting.cancel()
         self.network.scripts.append(reply(204))
         self.network.run()

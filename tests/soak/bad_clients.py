@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import (
@@ -101,7 +100,7 @@ async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
     rig.journal.end(record, connection)
 
 
-async def _send(rig: Rig, data: bytes, kind: str, behavior: Any = read_to_end) -> RequestRecord:
+async def _send(rig: Rig, data: bytes, kind: str) -> RequestRecord:
     """Send bytes that are not a valid request; the response has to be a 400."""
     rig.journal.faults[f"client: {kind}"] += 1
     request = ExpectedRequest(b"", ExpectedResponse(frozenset({400})), "unknown")
@@ -111,7 +110,7 @@ async def _send(rig: Rig, data: bytes, kind: str, behavior: Any = read_to_end) -
         rig.journal.judge(record, None)
         return record
     connection.write(data)
-    await behavior(connection, record)
+    await read_to_end(connection, record)
     connection.reset()
     # The service generates the request id: it takes nothing from headers that it cannot parse.
     record.logged_as = ""

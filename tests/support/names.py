@@ -30,8 +30,8 @@ def library() -> Path | None:
     return found[0] if found else None
 
 
-def resolving(folder: Path, names: Iterable[str], address: str = "127.0.0.1") -> dict[str, str]:
-    """Return environment variables with which a service resolves names to an address.
+def resolving(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return environment variables with which a service resolves names to 127.0.0.1.
 
     :param folder: a new folder for the files that the variables name.
     :raises SkipTest: if the library is missing.
@@ -46,7 +46,7 @@ def resolving(folder: Path, names: Iterable[str], address: str = "127.0.0.1") ->
         raise SkipTest(problem)
     programs, hosts = folder / "bin", folder / "hosts"
     programs.mkdir(parents=True)
-    hosts.write_text("".join(f"{address} {name}\n" for name in names))
+    hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in names))
     variables = {"LD_PRELOAD": str(preloaded), "NSS_WRAPPER_HOSTS": str(hosts)}
     words = " ".join(f"{name}={quote(value)}" for name, value in variables.items())
     for name in _PROGRAMS:

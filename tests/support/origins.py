@@ -325,13 +325,6 @@ class Origin:
         self._behaviors[path] = File(behavior) if isinstance(behavior, bytes) else behavior
         return self.url(path, host)
 
-    def put_chain(self, path: str, hops: int, end: str) -> str:
-        """Register a chain of redirects to the URL ``end`` and return the URL of the first."""
-        for hop in range(hops):
-            there = end if hop == hops - 1 else f"{path}-{hop + 1}"
-            self.put(f"{path}-{hop}", Redirect(there))
-        return self.url(f"{path}-0")
-
     def respond(self, pending: PendingResponse) -> None:
         """Respond to one request; an unregistered path is a 404."""
         target = pending.request.target

@@ -25,15 +25,15 @@ def _complete(program: str) -> str:
 FFMPEG, FFPROBE = _complete("ffmpeg"), _complete("ffprobe")
 
 
-def write_ffmpeg_without_soxr(folder: Path, ffmpeg: str = FFMPEG) -> None:
+def write_ffmpeg_without_soxr(folder: Path) -> None:
     """Write a program ``ffmpeg`` into a folder that does all that ffmpeg does without libsoxr."""
     program = folder / "ffmpeg"
     program.write_text(
         f"""#!/bin/sh
 case " $* " in
-    *' -version '*) {ffmpeg} "$@" | sed 's/--enable-libsoxr//' ;;
+    *' -version '*) {FFMPEG} "$@" | sed 's/--enable-libsoxr//' ;;
     *' soxr '*) echo 'Requested resampling engine is unavailable' >&2; exit 1 ;;
-    *) exec {ffmpeg} "$@" ;;
+    *) exec {FFMPEG} "$@" ;;
 esac
 """
     )

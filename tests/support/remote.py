@@ -236,9 +236,9 @@ class RemoteCase(ServiceCase):
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
-    def relay(self, port: int = 0) -> Relay:
+    def relay(self) -> Relay:
         """Start a proxy to the server; it stops at the end of the test at the latest."""
-        relay = Relay(port or self.server.port)
+        relay = Relay(self.server.port)
         self.addCleanup(relay.close)
         return relay
 

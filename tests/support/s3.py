@@ -185,9 +185,9 @@ class Gateway:
 
     # Helpers for fixtures, which raise AssertionError if a request fails.
 
-    def make_bucket(self, name: str = "") -> str:
-        """Create a bucket, by default with a new name."""
-        name = name or f"test-{uuid4().hex}"
+    def make_bucket(self) -> str:
+        """Create a bucket with a new name, and return the name."""
+        name = f"test-{uuid4().hex}"
         self.request("PUT", name).require_success()
         return name
 

@@ -124,10 +124,10 @@ class VariantCase(ClientCase):
         assert found is not None
         return found
 
-    def stored(self, size: int = 5, tag: str | None = '"abc"') -> StoredObject:
+    def stored(self, tag: str | None = '"abc"') -> StoredObject:
         """Return a stored variant."""
         headers = {"Content-Type": "audio/mpeg", "Cache-Control": "public"}
-        return self.found(reply(200, length=size, headers=headers | ({"ETag": tag} if tag else {})))
+        return self.found(reply(200, length=5, headers=headers | ({"ETag": tag} if tag else {})))
 
 
 class OpenTests(VariantCase):

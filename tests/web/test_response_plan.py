@@ -45,11 +45,10 @@ RANGES = (b"accept-ranges", b"bytes")
 def plan(
     found: Stored | Literal["MISS", "COALESCED"],
     method: bytes = GET,
-    path: bytes = PATH,
     **more: Any,
 ) -> ResponsePlan:
     """Return the plan for a request with some headers."""
-    return plan_response(request(path), Conditions(method, **more), NOW, found)
+    return plan_response(request(), Conditions(method, **more), NOW, found)
 
 
 class PlanTests(SynchronousTestCase):

@@ -54,9 +54,9 @@ def into(samples: str, rate: int = 44100, layout: str = "stereo") -> str:
     return f"aformat=sample_fmts={samples}:sample_rates={rate}:channel_layouts={layout}"
 
 
-def exactly(samples: int, rate: int = 44100, sample_format: str = "fltp") -> str:
+def exactly(samples: int, rate: int = 44100) -> str:
     """Return the last stages of an output whose length is known."""
-    return f",{into(sample_format, rate)},{exact_length_filters(samples, rate)}"
+    return f",{into('fltp', rate)},{exact_length_filters(samples, rate)}"
 
 
 EXACT = STEREO.with_length(SourceLength(441000))

@@ -16,9 +16,9 @@ def found(file: bytes) -> SourceLength | None:
     return find_length_of(file, Probe("aac", "aac", None, False, sample_rate=44100))
 
 
-def matroska(size: bytes, body: int = 50) -> bytes:
-    """Return a header, and a segment whose size is coded."""
-    return b"\x1a\x45\xdf\xa3\x83abc\x18\x53\x80\x67" + size + bytes(body)
+def matroska(size: bytes) -> bytes:
+    """Return a header, and a segment of 50 bytes with a coded size."""
+    return b"\x1a\x45\xdf\xa3\x83abc\x18\x53\x80\x67" + size + bytes(50)
 
 
 class LowerBoundTests(SynchronousTestCase):
