@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -90,22 +91,29 @@ class FakeRenders:
 
     :ivar running: the renders by cache key.
     :ivar started: all renders in order.
+    :ivar admissions: the number of open blocks of `admission`, for which a drain would wait.
     :ivar refusal: the failure with which every render ends at once, if set.
     """
 
     def __init__(self, calls: Calls) -> None:
         self.running: dict[str, FakeRender] = {}
         self.started: list[FakeRender] = []
+        self.admissions = 0
         self.refusal: Refusal | None = None
         self._calls = calls
 
-    def admission(self) -> AbstractContextManager[bool]:
+    @contextmanager
+    def admission(self) -> Iterator[bool]:
         """Admit every request."""
-        return nullcontext(True)
+        self.admissions += 1
+        try:
+            yield True
+        finally:
+            self.admissions -= 1
 
     def join(self, request: VariantRequest, admitted: bool) -> Subscription:
         """Join the render of the requested variant, or start one."""
-        assert admitted
+        assert admitted and self.admissions, "joined outside of an admission"
         self._calls.append(("join", request.key))
         started = request.key not in self.running
         if started:

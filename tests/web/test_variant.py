@@ -196,6 +196,16 @@ class OrderTests(VariantCase):
                 self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
             self.assertEqual(["lookup"] * 2, self.harness.called_methods())
 
+    def test_admission(self) -> None:
+        """A drain waits for a request whose variant is looked up, so it is rendered (D39)."""
+        lookup: Deferred[None] = Deferred()
+        with patch.object(self.harness.store, "lookup", lambda key: lookup):
+            self.send(PATH)
+        self.assertEqual(1, self.harness.renders.admissions)
+        lookup.callback(None)
+        self.assertEqual(1, self.harness.render(PATH).subscribers)
+        self.assertEqual(0, self.harness.renders.admissions)
+
     def test_miss(self) -> None:
         """After a miss, GET renders and HEAD opens the source (Request handling order, 5).
 
