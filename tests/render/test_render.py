@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextvars import copy_context
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -29,6 +30,7 @@ from audioproxy.errors import (
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.exact_length import exact_length_filters
+from audioproxy.observe.log_context import set_request_id
 from audioproxy.render.render import TRANSITIONS, State
 from tests.observe.test_metrics import Counts
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
@@ -447,6 +449,32 @@ class RefusalTests(RenderCase):
         self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.harness.answer_probe()
         self.assert_refused(RenderFailed)
+
+    def test_request_of_log_lines(self) -> None:
+        """Log lines of a render, shared or not, have the id of the request that started it (D54).
+
+        Lines of a killed encoder and of a render that its last client stops have it too.
+        """
+
+        def start(request_id: str) -> Client:
+            set_request_id(request_id)
+            return self.harness.start_client()
+
+        for is_killed, end in ((True, ["encoder failed", "has failed"]), (False, ["is stopped"])):
+            self.make(stored=False)
+            first, second = (copy_context().run(start, name) for name in ("first", "second"))
+            self.assertEqual((True, False), (first.started, second.started))
+            self.harness.answer_probe()
+            if is_killed:
+                self.harness.encoder().exit_and_end(signal=signal.SIGKILL)
+            else:
+                first.disconnect()
+                second.disconnect()
+                self.harness.encoder().exit_and_end(signal=signal.SIGTERM)
+            lines = [(event.get("request_id"), formatEvent(event)) for event in self.log.events]
+            self.assertEqual(["first"] * (1 + len(end)), [name for name, _ in lines], lines)
+            for words, (_, line) in zip(["has a slot", *end], lines, strict=True):
+                self.assertIn(words, line)
 
     def test_source_written_to(self) -> None:
         """If the source changes during a render, the render fails and is not stored (D35, D43).
