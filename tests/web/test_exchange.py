@@ -252,6 +252,18 @@ class EndTests(ExchangeCase):
             render.end(RenderFailed())
             self.assertEqual([], self.log.events)
 
+    def test_left_during_a_hit(self) -> None:
+        """A stored variant is closed when its client leaves, and the bytes sent are logged."""
+        stored = self.harness.store_variant(PATH, b"x" * 1_000_000)
+        connection = self.harness.connect(window=1)
+        connection.send(self.harness.path(PATH))
+        self.assertEqual((1, 0), (stored.opened, stored.closed))
+        connection.leave()
+        self.assertEqual((1, 1), (stored.opened, stored.closed))
+        sent = len(connection.response.body)
+        self.assertTrue(0 < sent < 1_000_000, sent)
+        self.assertEqual(f"render 200 {SUBJECT} cache=HIT {sent} bytes in 0ms", self.line())
+
     def test_failed_stream(self) -> None:
         """A response that fails midway is aborted, so it looks incomplete (Errors, 10).
 
@@ -291,10 +303,14 @@ class EndTests(ExchangeCase):
         )
 
     def test_crash(self) -> None:
-        """An unexpected exception is a 500 with the error document, and is logged."""
+        """An unexpected exception is a 500 with the error document, and is logged.
+
+        What a request logs has its id (D54).
+        """
         self.harness.store.lookup_error = ZeroDivisionError("unforeseen")
-        response = self.harness.fetch_signed(PATH)
+        response = self.harness.fetch_signed(PATH, x_request_id=b"mine")
         self.assertEqual((500, "render_failed"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertEqual(["mine"], [event["request_id"] for event in self.log.errors])
         self.assertTrue(self.line(errors=1).startswith("render 500 render_failed "))
