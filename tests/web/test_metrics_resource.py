@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from prometheus_client import Gauge
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
@@ -128,3 +129,12 @@ class OwnMetricsTests(ScrapeCase):
         self.assertEqual(
             (LogLevel.info, "unknown 404 not_found 0 bytes in 0ms"), (record.level, str(record))
         )
+
+    def test_crash(self) -> None:
+        """If a metric cannot be read, the response is 500, and the error is logged."""
+        Gauge("broken", "", registry=self.metrics.registry).set_function(lambda: 1 // 0)
+        response = self.fetch(b"/metrics")
+        self.assertEqual((500, "render_failed"), (response.status, response.error))
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        (record,) = self.log.requests
+        self.assertEqual(("metrics", 500), (record.endpoint, record.status))
