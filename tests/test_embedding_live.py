@@ -7,6 +7,7 @@ import signal
 import socket
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 from treq.testing import StubTreq
 from twisted.application.service import MultiService
@@ -19,7 +20,8 @@ from audioproxy.config import BucketStore, S3Config
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy, BootError, make_resource
 from audioproxy.urls import Signer, Variant
-from tests.support.http import KEY, SALT
+from audioproxy.variants.headers import VariantHeaders
+from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, key_of
 from tests.support.service import (
     ServiceCase,
     begin,
@@ -42,7 +44,8 @@ IDENTITY: dict[str, Any] = {
     "secret_access_key": "secret",
     "region": "eu-west-1",
 }
-PATH = b"/audio" + signed("/f:ogg/plain/local://short.flac")
+REST = "/f:ogg/plain/local://short.flac"
+PATH = b"/audio" + signed(REST)
 
 
 class EmbeddingTests(ServiceCase):
@@ -160,6 +163,31 @@ class EmbeddingTests(ServiceCase):
             await proxy.startService()
         self.assertFalse(proxy.running)
         self.assertEqual([], children())
+
+    async def test_stop_waits_for_responses(self) -> None:
+        """A stop waits until the client of a hit has read it, with no render running (D39)."""
+        proxy = self.make()
+        await proxy.startService()
+        store = proxy.engine.store
+        assert store is not None
+        # More than the socket buffers of a connection can hold.
+        size = 50_000_000
+        scratch = await store.create()
+        os.truncate(scratch.descriptor, size)
+        headers = VariantHeaders("audio/ogg", MEDIA_CACHE_CONTROL, None)
+        await store.commit(key_of(REST.encode()), scratch, size, headers)
+        client = await send(self.mount(proxy), PATH)
+        client.pause()
+        await until(lambda: proxy.resource.active.count, "the request")
+        # The rest of a stop takes no time, so it would have ended at once.
+        self.patch(proxy.engine, "close", AsyncMock())
+        stopping = proxy.stopService()
+        self.assertNoResult(stopping)
+        client.resume()
+        response = await client.end()
+        self.assertEqual((b"HIT", True), (response["x-audio-proxy"], response.complete))
+        self.assertEqual(size, len(response.body))
+        await stopping
 
     async def test_stop_has_a_limit(self) -> None:
         """A stop breaks a hanging render off after AP_RENDER_TIMEOUT, at most 30 s (D39)."""
