@@ -10,6 +10,7 @@ from pathlib import Path
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
+from tests.support.programs import FFMPEG
 from tests.support.service import (
     Client,
     Process,
@@ -18,6 +19,7 @@ from tests.support.service import (
     encoders,
     fetch,
     is_running,
+    is_stopped,
     long_flac,
     resident_bytes,
     scratch_files,
@@ -27,7 +29,13 @@ from tests.support.service import (
     until,
 )
 
-LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
+SHORT = signed("/f:mp3/plain/local://short.flac")
+#: An ffmpeg that stops itself before it encodes, until it gets SIGCONT.
+HELD_FFMPEG = f"""\
+#!/bin/sh
+case "$*" in *pipe:1*) kill -STOP $$;; esac
+exec {FFMPEG} "$@"
+"""
 
 
 class TwoNodeTests(ServiceCase):
@@ -124,14 +132,19 @@ class ShutdownTests(ServiceCase):
     """Signals and shutdown (D39)."""
 
     async def start_and_hold(self) -> tuple[Process, int, Client, int]:
-        """Start a service and a render, and stop the encoder in the middle of the render."""
-        self.add("long.flac", long_flac())
-        node = self.twistd()
+        """Start a service and a render whose encoder is stopped."""
+        self.add("short.flac", short_flac())
+        ffmpeg = Path(self.mktemp()).absolute() / "ffmpeg"
+        ffmpeg.parent.mkdir()
+        ffmpeg.write_text(HELD_FFMPEG)
+        ffmpeg.chmod(0o755)
+        node = self.twistd(PATH=f"{ffmpeg.parent}:{os.environ['PATH']}")
         port = await node.port()
-        client = await send(port, LONG)
-        await until(lambda: client.response, "the headers")
-        (encoder,) = encoders(node.pid)
-        os.kill(encoder, signal.SIGSTOP)
+        client = await send(port, SHORT)
+        (encoder,) = await until(
+            lambda: [child for child in children(node.pid) if is_stopped(child)],
+            "the encoder to stop",
+        )
         self.addCleanup(lambda: is_running(encoder) and os.kill(encoder, signal.SIGKILL))
         return node, port, client, encoder
 
@@ -155,7 +168,7 @@ class ShutdownTests(ServiceCase):
         lines = [line for line in node.stdout.splitlines() if "request_id=" in line]
         self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
         self.assertEqual([], scratch_files(self.store))
-        hit = await fetch(self.start().port, LONG)
+        hit = await fetch(self.start().port, SHORT)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
     async def test_second_signal(self) -> None:
@@ -166,4 +179,16 @@ class ShutdownTests(ServiceCase):
         await node.printed(r"Port \d+ Closed", "the port to close")
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
+        # After a drain, the request would be in the access log.
+        self.assertNotIn("request_id=", node.stdout)
         await until(lambda: not is_running(encoder), "the encoder to end")
+
+    async def test_interrupt(self) -> None:
+        """Ctrl-C stops an idle service with exit status 0 and without a traceback."""
+        node = self.twistd()
+        # Once there is a response, the start is over.
+        self.assertEqual(200, (await fetch(await node.port(), b"/health")).status)
+        node.signal(signal.SIGINT)
+        self.assertEqual(0, await node.end())
+        self.assertEqual("", node.stderr)
+        self.assertNotRegex(node.stdout, r"Traceback|\[error\]|\[critical\]")
