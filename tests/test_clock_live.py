@@ -11,6 +11,7 @@ from pathlib import Path
 
 from audioproxy import _twisted
 from tests.support.service import (
+    PROJECT,
     ServiceCase,
     encoders,
     fetch,
@@ -22,23 +23,28 @@ from tests.support.service import (
     until_hit,
 )
 
-# The module that Python imports at its start. It moves the wall clock by the seconds in a file, and
-# gives encoders more CPU time than they can use before their deadline.
+# The module that Python imports at its start. It moves each clock by the seconds in a file.
 SHIM = """
-import os, time
-os.cpu_count = lambda: 1000
-_time = time.time
+import time
 
-def moved():
-    try:
-        with open({path!r}) as file:
-            return _time() + float(file.read() or 0)
-    except FileNotFoundError:
-        return _time()
+def moved(name):
+    clock = getattr(time, name)
 
-time.time = moved
+    def read():
+        try:
+            with open(f"{folder}/{{name}}") as file:
+                return clock() + float(file.read())
+        except FileNotFoundError:
+            return clock()
+
+    setattr(time, name, read)
+
+moved("time")
+moved("monotonic")
 """
 HOUR = 3600
+# AP_RENDER_TIMEOUT in seconds.
+LIMIT = 600
 # The log line of a hit, with its time.
 HIT = re.compile(r"(\S+Z) .* src=local://short\.flac cache=HIT")
 
@@ -50,22 +56,23 @@ class WallClockTests(ServiceCase):
         super().setUp()
         self.add("short.flac", short_flac())
         self.add("long.flac", long_flac())
-        folder = Path(self.mktemp()).absolute()
-        folder.mkdir()
-        self.offset = folder / "offset"
-        (folder / "sitecustomize.py").write_text(SHIM.format(path=str(self.offset)))
-        self.shim = str(folder)
+        self.folder = Path(self.mktemp()).absolute()
+        self.folder.mkdir()
+        (self.folder / "sitecustomize.py").write_text(SHIM.format(folder=self.folder))
 
-    def move(self, seconds: int) -> None:
-        """Move the wall clock."""
-        new = self.offset.with_suffix(".new")
+    def move(self, clock: str, seconds: int) -> None:
+        """Move ``time`` or ``monotonic`` from where it is without moves."""
+        new = self.folder / "new"
         new.write_text(str(seconds))
-        new.replace(self.offset)
+        new.replace(self.folder / clock)
 
     async def assert_same_after(self, seconds: int) -> None:
         """Assert that a move of the wall clock changes nothing but the time in log lines."""
-        limits = {"AP_RENDER_TIMEOUT": "10", "AP_PROBE_TIMEOUT": "", "AP_MAX_CONCURRENCY": "2"}
-        process = self.twistd(PYTHONPATH=self.shim, **limits)
+        process = self.twistd(
+            PYTHONPATH=f"{self.folder}:{PROJECT}",
+            AP_RENDER_TIMEOUT=f"{LIMIT}",
+            AP_MAX_CONCURRENCY="2",
+        )
         port = await process.port()
         # Neither response can end before the move: the encoder of one is stopped, and the client of
         # the other does not read.
@@ -76,10 +83,18 @@ class WallClockTests(ServiceCase):
         stream = await send(port, signed("/f:wav/t:0:200/plain/local://long.flac"))
         await until(lambda: stream.received, "the first bytes of the stream")
         stream.pause()
-        self.move(seconds)
+        self.move("time", seconds)
         stream.resume()
         response = await stream.end()
         self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        self.assertIsNone(late.closed)
+        # The deadline of the render passes, and then the time in which its encoder may exit. A
+        # request makes the reactor look at its clock.
+        for passed in (LIMIT, 2 * LIMIT):
+            self.move("monotonic", passed)
+            await fetch(port, b"/health")
+            await process.printed("render_timeout", "the deadline of the late render")
         stopped = await late.end()
         self.assertEqual((200, False), (stopped.status, stopped.complete))
         await until(lambda: not encoders(process.pid), "the encoder to end")
