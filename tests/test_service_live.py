@@ -7,10 +7,14 @@ import shutil
 import signal
 
 from tests.support.http import MEDIA_CACHE_CONTROL
+from tests.support.programs import FFMPEG
 from tests.support.service import (
     ServiceCase,
+    children,
     encoders,
     fetch,
+    is_running,
+    is_stopped,
     long_flac,
     send,
     short_flac,
@@ -19,8 +23,15 @@ from tests.support.service import (
     until_hit,
 )
 
-#: A render that runs long enough for a test to find its encoder.
-FOUR_MINUTES = signed("/f:mp3/t:0:240/plain/local://long.flac")
+MINUTE = signed("/f:mp3/t:0:60/plain/local://long.flac")
+#: An ffmpeg that writes 100 kB of a render, and the rest once the last process gets SIGCONT.
+HELD_FFMPEG = f"""\
+#!/bin/sh
+case "$*" in
+*pipe:1*) {FFMPEG} "$@" | sh -c 'head -c 100000; kill -STOP $$; exec cat' ;;
+*) exec {FFMPEG} "$@" ;;
+esac
+"""
 SHORT = signed("/f:mp3/plain/local://short.flac")
 
 
@@ -37,27 +48,30 @@ class StreamTests(ServiceCase):
 
         The encoder runs at nice +10, so that requests get the CPU first.
         """
+        self.patch(os, "environ", {**os.environ, "PATH": self.shadow_ffmpeg(HELD_FFMPEG)})
         port = self.start().port
-        first = await send(port, FOUR_MINUTES)
+        first = await send(port, MINUTE)
         await until(lambda: len(first.received) > 100_000, "a part of the stream")
-        (encoder,) = encoders()
+        (encoder,) = children()
+        (held,) = await until(
+            lambda: [child for child in children(encoder) if is_stopped(child)],
+            "the encoder to stop",
+        )
+        self.addCleanup(lambda: is_running(held) and os.kill(held, signal.SIGKILL))
         niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self.assertEqual(os.getpriority(os.PRIO_PROCESS, encoder), min(19, niceness + 10))
-        # The encoder is stopped while the second client catches up.
-        os.kill(encoder, signal.SIGSTOP)
-        second = await send(port, FOUR_MINUTES)
-        # It gets the same bytes in fewer chunks, so that what it receives is shorter.
-        await until(lambda: len(second.received) > 50_000, "the other client to catch up")
-        self.assertEqual([encoder], encoders())
-        os.kill(encoder, signal.SIGCONT)
+        second = await send(port, MINUTE)
+        await until(lambda: len(second.received) > 100_000, "the other client to catch up")
+        self.assertEqual([encoder], children())
+        os.kill(held, signal.SIGCONT)
         one, two = await first.end(), await second.end()
         for cache, response in ((b"MISS", one), (b"COALESCED", two)):
             self.assertEqual((200, True), (response.status, response.complete), cache)
             self.assertEqual(cache, response["x-audio-proxy"])
             self.assertEqual(b"chunked", response["transfer-encoding"])
         self.assertTrue(one.body == two.body, "the clients got different bytes")
-        # Four minutes at 160 kbps, the maximum for 22.05 kHz.
-        self.assertApproximates(240 * 20_000, len(one.body), 20_000)
+        # One minute at 160 kbps, the maximum for 22.05 kHz.
+        self.assertApproximates(60 * 20_000, len(one.body), 20_000)
 
     async def test_miss_and_hit(self) -> None:
         """After a render, requests are hits with the same bytes and headers, and ranges work.

@@ -134,11 +134,7 @@ class ShutdownTests(ServiceCase):
     async def start_and_hold(self) -> tuple[Process, int, Client, int]:
         """Start a service and a render whose encoder is stopped."""
         self.add("short.flac", short_flac())
-        ffmpeg = Path(self.mktemp()).absolute() / "ffmpeg"
-        ffmpeg.parent.mkdir()
-        ffmpeg.write_text(HELD_FFMPEG)
-        ffmpeg.chmod(0o755)
-        node = self.twistd(PATH=f"{ffmpeg.parent}:{os.environ['PATH']}")
+        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG))
         port = await node.port()
         client = await send(port, SHORT)
         (encoder,) = await until(

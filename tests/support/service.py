@@ -438,6 +438,14 @@ class ServiceCase(TestCase):
             os.link(source, path)
         return path
 
+    def shadow_ffmpeg(self, script: str) -> str:
+        """Return a PATH on which a script takes the place of ffmpeg."""
+        program = Path(self.mktemp()).absolute() / "ffmpeg"
+        program.parent.mkdir()
+        program.write_text(script)
+        program.chmod(0o755)
+        return f"{program.parent}:{os.environ['PATH']}"
+
     def stored(self) -> list[str]:
         """Return the names of all variants in the store."""
         return sorted(path.name for path in self.store.glob("??/*"))
