@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.error import ConnectionRefusedError
+from twisted.logger import formatEvent
 
 from audioproxy.errors import (
     NotFound,
@@ -21,9 +22,11 @@ from audioproxy.errors import (
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
+from audioproxy.http_client.errors import UntrustedCertificate
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
+from tests.support.http import Log
 from tests.support.stores import FakeStore
 from tests.support.wire import ClientCase, Peer, Script, chunk, reply, reply_without_length
 
@@ -267,10 +270,20 @@ class OpenTests(OriginCase):
             self.assertTrue(self.successResultOf(self.see(found, TESTED)).seekable)
 
     def test_unreachable(self) -> None:
-        """An origin that cannot be reached is a 502."""
+        """An origin that cannot be reached, or is not trusted, is a 502, and is logged."""
+        log = Log(self)
         self.network.refusal = ConnectionRefusedError()
         self.network.unknown.add("origin.test")
         self.error_of(self.origins.open(SOURCE), UpstreamUnavailable)
+
+        async def refuse(*_: object) -> Response:
+            raise UntrustedCertificate("it has expired")
+
+        self.patch(PlaintextClient, "request", refuse)
+        self.error_of(self.origins.open(SOURCE), UnusableOrigin)
+        first, second = map(formatEvent, log.events)
+        self.assertIn("the origin origin.test is unreachable: ", first)
+        self.assertEqual("the origin origin.test is not trusted: it has expired", second)
 
 
 class RedirectTests(OriginCase):
