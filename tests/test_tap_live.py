@@ -232,7 +232,8 @@ class RunTests(TapCase):
         command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         script = f'LISTEN_PID=$$ exec "$@" 3<&{listening.fileno()} >&-'
         process = subprocess.Popen(
-            ["sh", "-c", script, "sh", *command],
+            # dash accepts only one digit after <&.
+            ["bash", "-c", script, "bash", *command],
             env=self.environment(LISTEN_FDS="1"),
             cwd=self.root,
             pass_fds=[listening.fileno()],
