@@ -12,9 +12,8 @@ from typing import Any
 from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-import tests
 from tests.support import whole_classes
-from tests.support.whole_classes import test_cases
+from tests.support.whole_classes import all_cases, test_cases
 
 ROOT = Path(__file__).parent
 
@@ -62,13 +61,13 @@ class SuiteTests(SynchronousTestCase):
 
     def test_cases(self) -> None:
         """Every coroutine is awaited, and every test has a docstring that says what it promises."""
-        cases = list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
+        cases = all_cases()
         self.assertIn(self.id(), [case.id() for case in cases])
         self.assertEqual([], [complaint for case in cases for complaint in broken_rules(case)])
 
     def test_whole_classes(self) -> None:
         """`make test` runs every test of the suite, each class in one process."""
-        cases = list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
+        cases = all_cases()
         classes = list(whole_classes.testSuite())
         self.assertEqual(len(cases), sum(each.countTestCases() for each in classes))
         loaded = TestLoader().loadByNames([each.id() for each in classes])

@@ -9,6 +9,7 @@ failed test, and the traceback its method.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import groupby
 from typing import Any
 from unittest import TestSuite
@@ -44,6 +45,12 @@ class WholeClass:
     __call__ = run
 
 
+@cache
+def all_cases() -> list[Any]:
+    """Return the test cases of the whole suite, in the order of its modules."""
+    return list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
+
+
 def test_cases(suite: Any) -> Iterator[Any]:
     """Yield the test cases in a suite."""
     for each in suite:
@@ -75,6 +82,5 @@ def testSuite() -> TestSuite:
 
     The name is the one that trial looks for in a module.
     """
-    cases = test_cases(TestLoader().loadPackage(tests, recurse=True))
-    classes = [WholeClass(name, list(found)) for name, found in groupby(cases, class_of)]
+    classes = [WholeClass(name, list(found)) for name, found in groupby(all_cases(), class_of)]
     return TestSuite(sorted(classes, key=lambda each: rank(each.id())))
