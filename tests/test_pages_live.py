@@ -17,7 +17,6 @@ from tests.support.service import (
     PROJECT,
     Process,
     generate_audio,
-    reactor,
     short_flac,
 )
 
@@ -160,8 +159,7 @@ class PageTests(RemoteCase):
             "PYTHONPATH": str(PROJECT),
         }
         bash = ("setsid", "bash", "-e", "-o", "pipefail", "-c", self.here(block))
-        process = Process()
-        reactor.spawnProcess(process, bash[0], bash, env=environ, path=str(self.checkout))
+        process = self.spawn(*bash, path=str(self.checkout), **environ)
         self.addCleanup(self.stop, process)
         return process
 

@@ -173,7 +173,7 @@ class ClusterCase(RemoteCase):
         return response
 
     async def assert_nodes(self, addresses: Iterable[Address], *names: str) -> None:
-        """Request URLs through the balancer, and require that one of these nodes serves each.
+        """Require that one of these nodes serves each URL, as requested through the balancer.
 
         :param names: by default, the node to which a URL belongs.
         """
