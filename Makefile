@@ -114,7 +114,7 @@ docs: dev build/site/index.html ## build the documentation as a site: build/site
 	$(BIN)/pydoctor
 
 # The test of the site builds it too, unless it is newer than its parts.
-build/site/index.html: $(shell find docs tools/site tools/mkdocs.yml tools/site_hooks.py) | dev
+build/site/index.html: $(shell find docs tools/site tools/mkdocs.yml tools/site_hooks.py -type f) | dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
 coverage: system-ffmpeg dev ## run the tests of grammar and media, and require full branch coverage of both
