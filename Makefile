@@ -161,7 +161,7 @@ node:
 # For tests only: a browser, and the JavaScript libraries under test. Ubuntu has no package of Chromium, only
 # a snap. Without it, the tests that need it are skipped there.
 browser: $(NODE_MODULES)/.package-lock.json player
-	@command -v chromium >/dev/null || $(UBUNTU) || tools/system-package chromium
+	@command -v chromium-headless-shell >/dev/null || $(UBUNTU) || tools/system-package chromium-headless-shell
 
 player: $(PLAYER_MODULES)/.package-lock.json
 

@@ -67,7 +67,7 @@ async function take(browser, url, { name, colorScheme, width, height }) {
 
 const home = await mkdtemp(join(tmpdir(), "player-"));
 const player = spawn(python, ["-m", "examples.player", home], { stdio: ["ignore", "pipe", "inherit"] });
-const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--disable-gpu"] });
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium-headless-shell", args: ["--disable-gpu"] });
 try {
   const url = await listening(player);
   await mkdir(folder, { recursive: true });

@@ -29,7 +29,8 @@ class PageTests(SiteCase, WaveformCase, PlayerCase):
             "wavesurfer_js": await self.visit_wavesurfer_js(),
             "player": await self.visit_player(),
         }
-        reports = await self.run_script("pages.mjs", program("chromium"), json.dumps(visits))
+        browser = program("chromium-headless-shell")
+        reports = await self.run_script("pages.mjs", browser, json.dumps(visits))
         failures = []
         for name, report in reports.items():
             try:
