@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from audioproxy.errors import (
     IrregularSource,
     NothingDecoded,
     ProbeFailed,
+    Refusal,
     RenderFailed,
 )
 from audioproxy.files.scratch_files import AnonymousFile
@@ -214,26 +215,63 @@ def render_all(
     resampler: tuple[str, ...] = SOXR,
 ) -> dict[str, bytes]:
     """Render a source in several ways, or raise the refusal of one of them."""
-    rendered = dict.fromkeys(texts, b"")
-    for process in _plan(source, rendered, ffmpeg, resampler):
-        # The service, too, renders again with a decoder, or once it knows the length of the source.
-        again = []
-        try:
-            rendered |= process.run(source)
-        except IrregularSource:
-            again = _plan(source, process.outputs, ffmpeg, resampler, irregular=True)
-        except NothingDecoded:
-            ((text, found), *others) = process.outputs.items()
-            if others:
-                for text in process.outputs:
-                    rendered |= render_all(source, [text], ffmpeg, resampler)
-            elif found.measured:
-                raise
-            else:
-                again = _plan(source, [text], ffmpeg, resampler, measured=True)
-        for process in again:
-            rendered |= process.run(source)
-    return rendered
+    return render_each([(source, texts)], ffmpeg, resampler)[0]
+
+
+def render_each(
+    jobs: Iterable[tuple[bytes, Iterable[str]]],
+    ffmpeg: str = "ffmpeg",
+    resampler: tuple[str, ...] = SOXR,
+) -> list[dict[str, bytes]]:
+    """Render sources, each in several ways, or raise the refusal of one of them.
+
+    One process renders what needs no process of its own. If that finds anything wrong with one of
+    the sources, each is rendered alone.
+    """
+    listed = [(source, list(texts)) for source, texts in jobs]
+    plans = [_plan(source, texts, ffmpeg, resampler) for source, texts in listed]
+    parts = [
+        (number, process)
+        for number, plan in enumerate(plans)
+        for process in plan
+        if process.shareable or len(listed) == 1
+    ]
+    rendered: list[dict[str, bytes]] = [{} for _ in listed]
+    if len(parts) > 1:
+        with suppress(Refusal):
+            outputs = _run_together([(listed[number][0], process) for number, process in parts])
+            for (number, _), found in zip(parts, outputs, strict=True):
+                rendered[number] |= found
+    for (source, _), plan, found in zip(listed, plans, rendered, strict=True):
+        for process in plan:
+            if not process.outputs.keys() <= found.keys():
+                found |= _render_alone(source, process, ffmpeg, resampler)
+    return [
+        {text: found[text] for text in texts}
+        for (_, texts), found in zip(listed, rendered, strict=True)
+    ]
+
+
+def _render_alone(
+    source: bytes, process: _Process, ffmpeg: str, resampler: tuple[str, ...]
+) -> dict[str, bytes]:
+    """Return the outputs of a process, or raise the refusal.
+
+    The service, too, renders again with a decoder, or once it knows the length of the source.
+    """
+    try:
+        return process.run(source)
+    except IrregularSource:
+        again = _plan(source, process.outputs, ffmpeg, resampler, irregular=True)
+    except NothingDecoded:
+        ((text, found), *others) = process.outputs.items()
+        if others:
+            alone = (render_all(source, [text], ffmpeg, resampler) for text in process.outputs)
+            return dict(ChainMap(*alone))
+        if found.measured:
+            raise
+        again = _plan(source, [text], ffmpeg, resampler, measured=True)
+    return dict(ChainMap(*_run_together([(source, each) for each in again])))
 
 
 def render_once(source: bytes, texts: Iterable[str], *, irregular: bool) -> dict[str, bytes]:
@@ -241,7 +279,8 @@ def render_once(source: bytes, texts: Iterable[str], *, irregular: bool) -> dict
 
     :param irregular: as a node that knows the source as irregular, with a decoder of its own.
     """
-    return dict(ChainMap(*(each.run(source) for each in _plan(source, texts, irregular=irregular))))
+    plan = _plan(source, texts, irregular=irregular)
+    return dict(ChainMap(*_run_together([(source, process) for process in plan])))
 
 
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
@@ -265,8 +304,8 @@ def _plan(
 ) -> list[_Process]:
     """Return the processes that render a source in several ways.
 
-    One process renders all outputs that open the source alike and have no delay. With others among
-    them, ffmpeg 7 may never end.
+    They open the source once for all outputs that open it alike and have no delay. With others
+    among them, ffmpeg 7 may never end.
 
     :param measured: the source is measured even where the options do not require it.
     """
@@ -304,32 +343,69 @@ class _Process:
     outputs: dict[str, Probe]
     words: dict[str, list[str]]
 
+    @property
+    def shareable(self) -> bool:
+        """Whether a process can render other sources, too.
+
+        The report of a check of samples does not name its source.
+        """
+        return "silencedetect" not in str(self.words)
+
+    def input_of(self, source: bytes) -> bytes:
+        """Return what ffmpeg opens: the source, or what the decoder outputs of it."""
+        return decode_irregular(source, self.decoder) if self.decoder else source
+
     def run(self, source: bytes) -> dict[str, bytes]:
         """Return the outputs; raise NothingDecoded if any of them has no audio."""
-        with ExitStack() as stack:
-            words, outputs = self.opened, {}
-            for text, found in self.outputs.items():
+        return _run_together([(source, self)])[0]
+
+
+def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, bytes]]:
+    """Return the outputs of processes, run as one; raise NothingDecoded if one has no audio.
+
+    Each of them opens its source anew.
+    """
+    with ExitStack() as stack:
+        opened, words, descriptors, made = [parts[0][1].opened[0]], [], [], []
+        for number, (source, process) in enumerate(parts):
+            path = process.opened[-1]
+            if number:
+                file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+                file.write(process.input_of(source))
+                descriptors.append(file.fileno())
+                path = f"file:/dev/fd/{file.fileno()}"
+            opened += [*process.opened[1:-1], path]
+            outputs = {}
+            for text, found in process.outputs.items():
                 spool, options = stack.enter_context(closing(AnonymousFile())), options_of(text)
                 assert spool.descriptor > SOURCE_DESCRIPTOR
                 least, stated = ENCODERS[options.f].header_bytes, stated_length(options, found)
                 outputs[text] = RenderOutput(spool, 1 << 40, least, stated)
-                words = [*words, *self.words[text], f"pipe:{spool.descriptor}"]
-            # Of several outputs, `empty_output` detects only that all are empty.
-            words = ["empty_output_stream" if word == "empty_output" else word for word in words]
-            decoded = decode_irregular(source, self.decoder) if self.decoder else b""
-            spools = [output.descriptor for output in outputs.values()]
-            ended = run(words, source, more=spools, stdin=decoded)
-            pipeline, succeeded = single_process(words, found), not ended.returncode
-            if not self.decoder and pipeline.is_irregular(ended.stderr, succeeded=succeeded):
-                raise IrregularSource
-            refusal = None if succeeded else classify(ended.stderr) or RenderFailed
-            for text, output in outputs.items():
-                output.complete()
-                if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
-                    refusal = refusal or NothingDecoded
-            if refusal is None:
-                return {text: output.read(0, output.size) for text, output in outputs.items()}
-        raise refusal(repr(ended.stderr[-2000:]))
+                # The words begin with the choice of the first audio stream.
+                words += ["-map", f"{number}:a:0", *process.words[text][2:]]
+                words.append(f"pipe:{spool.descriptor}")
+                descriptors.append(spool.descriptor)
+            made.append(outputs)
+        # Of several outputs, `empty_output` detects only that all are empty.
+        words = ["empty_output_stream" if word == "empty_output" else word for word in words]
+        source, process = parts[0]
+        stdin = process.input_of(source) if process.decoder else b""
+        ended = run([*opened, *words], source, more=descriptors, stdin=stdin)
+        pipeline = single_process(words, next(iter(process.outputs.values())))
+        succeeded = not ended.returncode
+        if not process.decoder and pipeline.is_irregular(ended.stderr, succeeded=succeeded):
+            raise IrregularSource
+        refusal = None if succeeded else classify(ended.stderr) or RenderFailed
+        for text, output in (each for outputs in made for each in outputs.items()):
+            output.complete()
+            if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
+                refusal = refusal or NothingDecoded
+        if refusal is None:
+            return [
+                {text: output.read(0, output.size) for text, output in outputs.items()}
+                for outputs in made
+            ]
+    raise refusal(repr(ended.stderr[-2000:]))
 
 
 @lru_cache(maxsize=4)
@@ -351,7 +427,18 @@ def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Soun
     return decode_all(outputs, {t: form for t, form in forms.items() if form in ("aac", "mp3")})
 
 
-def decode_all(files: Mapping[str, bytes], demuxers: Mapping[str, str] = {}) -> dict[str, Sound]:
+def render_and_decode_each(
+    jobs: Iterable[tuple[bytes, Iterable[str]]], resampler: tuple[str, ...] = SOXR
+) -> list[dict[str, Sound]]:
+    """Render sources, each in several ways, and decode all outputs with one process."""
+    rendered = render_each(jobs, resampler=resampler)
+    named = {(n, text): out for n, outs in enumerate(rendered) for text, out in outs.items()}
+    forms = {name: options_of(name[1]).f for name in named}
+    sounds = decode_all(named, {n: form for n, form in forms.items() if form in ("aac", "mp3")})
+    return [{text: sounds[n, text] for text in outs} for n, outs in enumerate(rendered)]
+
+
+def decode_all(files: Mapping[T, bytes], demuxers: Mapping[T, str] = {}) -> dict[T, Sound]:
     """Decode files by name with one process.
 
     :param demuxers: the format of files for which it is not detected.
@@ -418,16 +505,44 @@ def describe(source: bytes) -> dict[str, Any]:
 @cache
 def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
     """Measure the loudness of a render, or of the source itself."""
+    return measure_loudness_each([(source, text)])[0]
+
+
+def measure_loudness_each(jobs: Iterable[tuple[bytes, str | None]]) -> list[Measurement]:
+    """Measure the loudness of renders, or of sources themselves, with one process."""
+    with ExitStack() as stack:
+        opened, words, files, reports = ["ffmpeg"], [], [], []
+        for number, (source, text) in enumerate(jobs):
+            command = _loudness_command(source, text)
+            behind = command.index("-i") + 2
+            file, report = (
+                stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(2)
+            )
+            file.write(source)
+            opened += [*command[1 : behind - 1], f"file:/dev/fd/{file.fileno()}"]
+            # The words begin with the choice of the first audio stream.
+            words += ["-map", f"{number}:a:0"]
+            for word in command[behind + 2 :]:
+                words.append(re.sub(r"(?<=file=pipe\\\\:)1$", str(report.fileno()), word))
+            files.append(file.fileno())
+            reports.append(report)
+        run([*opened, *words], more=[*files, *(report.fileno() for report in reports)])
+        measured = []
+        for report in reports:
+            parser = LoudnessParser()
+            report.seek(0)
+            parser.add(report.read())
+            measured.append(parser.finish())
+        return measured
+
+
+def _loudness_command(source: bytes, text: str | None) -> list[str]:
     if text is None:
         found = probe(source)
-        command = source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
-    else:
-        options = options_of(text)
-        found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
-        command = loudness_arguments("ffmpeg", input_of(found), options, found)
-    parser = LoudnessParser()
-    parser.add(run(command, source).stdout)
-    return parser.finish()
+        return source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
+    options = options_of(text)
+    found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
+    return loudness_arguments("ffmpeg", input_of(found), options, found)
 
 
 # Files
@@ -443,7 +558,7 @@ def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes
         if width == 1:
             whole += 128
         # The integers are little-endian: the first bytes of each hold the value.
-        data = whole.astype("<i8").reshape(-1, 1).view(np.uint8)[:, :width].tobytes()
+        data = whole.astype("<i4").reshape(-1, 1).view(np.uint8)[:, :width].tobytes()
     tag = struct.pack("<H", 3 if depth == "32f" else 1)
     frame = count * width
     form = struct.pack("<HIIHH", count, sound.rate, sound.rate * frame, frame, width * 8)

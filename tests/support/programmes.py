@@ -29,7 +29,7 @@ def tones(*parts: tuple[float, float]) -> Sound:
     level = np.concatenate(
         [np.full(round(seconds * _RATE), 10 ** (dbfs / 20)) for seconds, dbfs in parts]
     )
-    sine = level * np.sin(2 * np.pi * 1000 / _RATE * np.arange(len(level)))
+    sine = level * np.resize(np.sin(2 * np.pi * 1000 / _RATE * np.arange(48)), len(level))
     return Sound(_RATE, np.tile(sine, (2, 1)).astype(np.float32))
 
 
