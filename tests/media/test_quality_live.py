@@ -21,7 +21,8 @@ from tests.support.audio import (
     noise,
     render_all,
     render_and_decode,
-    render_and_decode_all,
+    render_and_decode_each,
+    render_each,
     silence,
     tone,
     write_wav,
@@ -47,7 +48,7 @@ class RateTests(SynchronousTestCase):
         The loss is measured up to 0.9 of the lower Nyquist frequency, and at 20 kHz for 44.1 kHz.
         Tones above the lower Nyquist frequency leave nothing.
         """
-        for source, output in (
+        pairs = (
             (96000, 44100),
             (96000, 48000),
             (48000, 44100),
@@ -56,62 +57,77 @@ class RateTests(SynchronousTestCase):
             (192000, 48000),
             (48000, 16000),
             (8000, 48000),
-        ):
+        )
+        rows = []
+        for source, output in pairs:
             nyquist = min(source, output) / 2
             tones = [997.0, PASSED * nyquist, 1.05 * nyquist, 1.4 * nyquist]
             tones += [20000.0] * (nyquist == 22050)
-            self.assert_pure(source, output, [hertz for hertz in tones if 2 * hertz < source])
+            rows.append((source, output, [hertz for hertz in tones if 2 * hertz < source]))
+        self.assert_pure(rows)
 
     def test_without_libsoxr(self) -> None:
         """The resampler that replaces libsoxr is as pure, and takes the shortest sources (D13)."""
-        self.assert_pure(96000, 44100, [997, 19845, 23200, 40000], SWRESAMPLE)
-        self.assert_pure(44100, 48000, [997, 19845], SWRESAMPLE)
+        rows = [(96000, 44100, [997, 19845, 23200, 40000]), (44100, 48000, [997, 19845])]
+        self.assert_pure(rows, SWRESAMPLE)
+        outputs = {}
         for length, text in ((1, "f:wav/sr:8000"), (2, "f:opus"), (3, "f:wav/norm:ebu/sr:48000")):
             short = write_wav(noise(44100, length))
-            outputs = render_all(short, [f"{text}/enhance:voice", text], resampler=SWRESAMPLE)
-            for heard in decode_all(outputs).values():
-                self.assertGreaterEqual(len(heard), 1)
+            outputs |= render_all(short, [f"{text}/enhance:voice", text], resampler=SWRESAMPLE)
+        for text, heard in decode_all(outputs).items():
+            self.assertGreaterEqual(len(heard), 1, text)
 
     def assert_pure(
         self,
-        source: int,
-        output: int,
-        tones: Sequence[float],
+        rows: Sequence[tuple[int, int, Sequence[float]]],
         resampler: tuple[str, ...] = SOXR,
     ) -> None:
-        """Require that a conversion keeps each tone alone, or nothing if it has no room for it.
+        """Require that conversions keep each tone alone, or nothing if they have no room for it.
 
         The tones follow one another, half a second each.
+
+        :param rows: rates of the source and of the output, and tones.
         """
-        amplitude, text = 0.999, f"f:wav/bd:24/sr:{output}"
+        amplitude, jobs = 0.999, []
         spurs = SOXR_SPURS if resampler is SOXR else SPURS
-        parts = tone(source, source // 2, *tones, amplitude=amplitude).channels
-        wav = write_wav(Sound(source, parts.reshape(1, -1)), "24")
-        whole = decode_all(render_all(wav, [text], resampler=resampler))[text]
-        for number, hertz in enumerate(tones):
-            start = number * output // 2
-            heard, what = middle(whole.part(start, start + output // 2)), (source, output, hertz)
-            kept = [hertz] if 2 * hertz < output else []
-            self.assertLess(worst_spur(heard, output, *kept), spurs, what)
-            if kept:
-                change = strength(heard, hertz, output) - 20 * np.log10(amplitude)
-                self.assertApproximates(change, 0, LOSS, what)
-            if hertz == 997:
-                self.assertLess(residual(heard, hertz, output), RESIDUAL, what)
+        for source, output, tones in rows:
+            parts = tone(source, source // 2, *tones, amplitude=amplitude).channels
+            wav = write_wav(Sound(source, parts.reshape(1, -1)), "24")
+            jobs.append((wav, [f"f:wav/bd:24/sr:{output}"]))
+        sounds = render_and_decode_each(jobs, resampler)
+        for (source, output, tones), (whole,) in zip(rows, map(dict.values, sounds), strict=True):
+            for number, hertz in enumerate(tones):
+                start = number * output // 2
+                heard, what = (
+                    middle(whole.part(start, start + output // 2)),
+                    (source, output, hertz),
+                )
+                kept = [hertz] if 2 * hertz < output else []
+                self.assertLess(worst_spur(heard, output, *kept), spurs, what)
+                if kept:
+                    change = strength(heard, hertz, output) - 20 * np.log10(amplitude)
+                    self.assertApproximates(change, 0, LOSS, what)
+                if hertz == 997:
+                    self.assertLess(residual(heard, hertz, output), RESIDUAL, what)
 
     def test_unrequested(self) -> None:
         """Rates that a codec lacks become the nearest (D8), without aliases."""
-        for text, rate, output, hertz, alias in (
-            ("f:mp3", 96000, 48000, 30000, 18000),
-            ("f:opus", 96000, 48000, 30000, 18000),
-            ("f:m4a", 192000, 96000, 60000, 36000),
-            ("f:ogg", 384000, 200000, 190000, 10000),
+        rows = (
+            (("f:mp3", "f:opus"), 96000, 48000, 30000, 18000),
+            (("f:m4a",), 192000, 96000, 60000, 36000),
+            (("f:ogg",), 384000, 200000, 190000, 10000),
+        )
+        jobs = [
+            (write_wav(tone(rate, rate // 2, hertz, amplitude=0.99), "24"), texts)
+            for texts, rate, _, hertz, _ in rows
+        ]
+        for (_, _, output, _, alias), sounds in zip(
+            rows, render_and_decode_each(jobs), strict=True
         ):
-            wav = write_wav(tone(rate, rate // 2, hertz, amplitude=0.99), "24")
-            heard = render_and_decode(wav, text)
-            self.assertEqual(heard.rate, output, text)
-            self.assertLess(strength(middle(heard), alias, heard.rate), SPURS, text)
-            self.assertLess(peak(middle(heard)), -90, text)
+            for text, heard in sounds.items():
+                self.assertEqual(heard.rate, output, text)
+                self.assertLess(strength(middle(heard), alias, heard.rate), SPURS, text)
+                self.assertLess(peak(middle(heard)), -90, text)
 
     def test_rate_that_changes(self) -> None:
         """Joined files of different sample rates give the same bytes on every run (D44).
@@ -145,16 +161,18 @@ class DepthTests(SynchronousTestCase):
         louder = tone(rate, 4 * rate, 997, amplitude=10 ** (-84 / 20))
         stereo = join(quiet, quiet)
         high = tone(2 * rate, 8 * rate, 997, amplitude=10 ** (-90 / 20))
-        for sound, depth, texts in (
+        rows = (
             (quiet, "24", ("f:wav/bd:16", "f:flac/bd:16", "f:wav/bd:16/fade:0.1:0.1")),
             (quiet, "32", ("f:flac/bd:16",)),
             (quiet, "32f", ("f:wav/bd:16",)),
             (louder, "24", ("f:wav/bd:16/gain:-6",)),
             (stereo, "24", ("f:wav/bd:16/ch:1",)),
             (high, "24", (f"f:wav/bd:16/sr:{rate}",)),
-        ):
-            for text, sounds in render_and_decode_all(write_wav(sound, depth), texts).items():
-                heard = middle(sounds)
+        )
+        jobs = [(write_wav(sound, depth), texts) for sound, depth, texts in rows]
+        for sounds in render_and_decode_each(jobs):
+            for text, sound in sounds.items():
+                heard = middle(sound)
                 self.assertApproximates(strength(heard, 997, rate), -90, 0.1, text)
                 frequencies, levels = spectrum(heard, rate)
                 for harmonic in range(2, 12):
@@ -165,17 +183,18 @@ class DepthTests(SynchronousTestCase):
         """Any number of stages, of any source, is dithered once, with the noise of one dither."""
         rate, steps = 48000, Sound(48000, np.full((1, 48000), 0.3 / 32768, np.float32))
         lossy = convert(write_wav(silence(rate, rate)), *"-c:a libmp3lame -f mp3".split())
-        for source, texts in (
+        jobs = (
             (write_wav(steps, "24"), ("f:wav/bd:16", "f:wav/bd:16/gain:-1/fade:0.1/sr:44100")),
             (write_wav(steps, "32f"), ("f:flac/bd:16",)),
             (write_wav(silence(rate, rate)), ("f:wav/gain:-1/fade:0.1", "f:wav/sr:44100")),
             (lossy, ("f:wav", "f:flac")),
-        ):
-            outputs = render_all(source, texts)
-            for text, heard in decode_all(outputs).items():
-                samples = middle(heard)
-                self.assertApproximates(level(samples - samples.mean()), DITHERED, 0.6, text)
-            self.assertTrue(render_all(source, texts) == outputs, "renders are repeatable")
+        )
+        outputs = render_each(jobs)
+        named = {(n, text): out for n, outs in enumerate(outputs) for text, out in outs.items()}
+        for what, heard in decode_all(named).items():
+            samples = middle(heard)
+            self.assertApproximates(level(samples - samples.mean()), DITHERED, 0.6, what)
+        self.assertTrue(render_each(jobs) == outputs, "renders are repeatable")
 
     def test_noise(self) -> None:
         """The noise of dither is high-passed, unlike flat noise, and has no mean at 16 bits."""
@@ -197,10 +216,11 @@ class DepthTests(SynchronousTestCase):
         }
         sources = {depth: write_wav(sound, depth) for depth in rows}
         flac = convert_all(sources["24"], {"24 in flac": "-f flac"})
-        for depth, source in {**sources, **flac}.items():
-            original = decode(sources[depth[:2]] if depth in flac else source)
-            texts = rows.get(depth, ("f:wav", "f:flac"))
-            for text, heard in render_and_decode_all(source, texts).items():
+        sources |= flac
+        jobs = [(source, rows.get(depth, ("f:wav", "f:flac"))) for depth, source in sources.items()]
+        for depth, sounds in zip(sources, render_and_decode_each(jobs), strict=True):
+            original = decode(sources[depth[:2] if depth in flac else depth])
+            for text, heard in sounds.items():
                 start = 4410 if "t:0.1" in text else 0
                 part = original.part(start, start + len(heard))
                 self.assertEqual(heard, part, (depth, text))
@@ -230,7 +250,7 @@ class ChannelTests(SynchronousTestCase):
         Mono is copied to both sides, and mono of stereo is the mean.
         """
         half, lower = 0.5, np.sqrt(0.5)
-        for mask, left, right in (
+        layouts = (
             (None, [1], [1]),
             (None, [1, 0], [0, 1]),
             # FL FR FC LFE BL BR, and with SL SR.
@@ -239,16 +259,21 @@ class ChannelTests(SynchronousTestCase):
             (0x63F, [1, 0, lower, 0, *[lower, 0] * 2], [0, 1, lower, 0, *[0, lower] * 2]),
             (0x33, [1, 0, lower, 0], [0, 1, 0, lower]),
             (0x107, [1, 0, lower, half], [0, 1, lower, half]),
-        ):
-            rows = np.array([left, right])
-            mono = [np.sqrt(0.5) * rows.sum(axis=0)]
-            count, rate = len(left), 8000
+        )
+        rate, jobs = 8000, []
+        for mask, left, _ in layouts:
+            count = len(left)
             hertz = [500 + 250 * number for number in range(count)]
             tones = tone(rate, rate, *hertz, amplitude=0.9).channels
             loud = constant(rate, rate, *[1.0] * count).channels
             source = write_wav(Sound(rate, np.concatenate((tones, loud), axis=1)), "24", mask)
+            jobs.append((source, ("f:wav/bd:32f/ch:2", "f:wav/bd:32f/ch:1")))
+        for (mask, left, right), sounds in zip(layouts, render_and_decode_each(jobs), strict=True):
+            rows = np.array([left, right])
+            mono = [np.sqrt(0.5) * rows.sum(axis=0)]
+            hertz = [500 + 250 * number for number in range(len(left))]
             texts = {"f:wav/bd:32f/ch:2": rows, "f:wav/bd:32f/ch:1": np.array(mono)}
-            for text, heard in render_and_decode_all(source, texts).items():
+            for text, heard in sounds.items():
                 self.assertLessEqual(peak(heard.channels), 0.0001)
                 expected = texts[text] / texts[text].sum(axis=1).max()
                 for channel, gains in zip(heard.part(0, rate).channels, expected, strict=True):
@@ -262,7 +287,7 @@ class ChannelTests(SynchronousTestCase):
         Sibilants gain at least 2.5 dB less than vowels, although the compressor lowers vowels.
         """
         changes = []
-        for rate in (22050, 32000, 44100, 48000, 88200, 96000, 192000):
+        for rate in (22050, 44100, 48000, 192000):
             length = 3 * rate // 2
             sounds = [
                 chord(rate, length, hertz, 0.015)
