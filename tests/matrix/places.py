@@ -27,16 +27,22 @@ def find_differences(
     :param whole: the full decode, where it is known.
     """
     whole = whole or decode_whole(source)
-    differences = []
-    for place in places:
-        heard = read_wav(render(source, f"f:wav/bd:32f/t:{place}:{_DURATION}"))
-        start = round(float(place) * whole.rate)
-        expected = whole.part(start, start + round(float(_DURATION) * whole.rate))
-        if heard != expected:
-            offset = _find_offset(whole, heard, start)
-            found = "not found" if offset is None else f"{offset:+} samples"
-            differences.append(f"t:{place}: {found}")
-    return differences
+    compared = (find_difference(render(source, region(at)), at, whole) for at in places)
+    return [difference for difference in compared if difference]
+
+
+def region(place: str) -> str:
+    """Return the options of a variant that has the audio at a place."""
+    return f"f:wav/bd:32f/t:{place}:{_DURATION}"
+
+
+def find_difference(output: bytes, place: str, whole: Sound) -> str:
+    """Describe how a rendered region differs from the same place of a full decode, if it does."""
+    heard, start = read_wav(output), round(float(place) * whole.rate)
+    if heard == whole.part(start, start + round(float(_DURATION) * whole.rate)):
+        return ""
+    offset = _find_offset(whole, heard, start)
+    return f"t:{place}: {'not found' if offset is None else f'{offset:+} samples'}"
 
 
 def decode_whole(source: bytes) -> Sound:
