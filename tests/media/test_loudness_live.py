@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,13 +12,15 @@ from audioproxy.errors import NothingDecoded
 from audioproxy.media.loudness import Loudness, find_gain
 from tests.support.audio import (
     measure_loudness,
+    measure_loudness_each,
     noise,
-    render,
+    render_all,
     silence,
     tone,
     write_wav,
 )
 from tests.support.programmes import (
+    Signal,
     independent_loudness,
     loudness_signals,
     peak_signals,
@@ -26,7 +29,16 @@ from tests.support.programmes import (
     varied_programmes,
 )
 
-PROGRAMMES = 10
+#: Sample rates of varied programmes: the lowest and the highest, and one of each kind between.
+RATES = (8000, 22050, 44100, 48000, 96000)
+
+
+def measured(signals: Iterable[Signal]) -> Iterator[tuple[Signal, Loudness]]:
+    """Yield signals with their loudness."""
+    listed = list(signals)
+    found = measure_loudness_each((signal.file, None) for signal in listed)
+    for signal, measurement in zip(listed, found, strict=True):
+        yield signal, measurement.loudness
 
 
 class LoudnessTests(SynchronousTestCase):
@@ -34,27 +46,32 @@ class LoudnessTests(SynchronousTestCase):
 
     def test_integrated(self) -> None:
         """Integrated loudness is within 0.1 LU of the EBU's signals (Tech 3341, 1 to 6)."""
-        for signal in loudness_signals():
-            found = measure_loudness(signal.file).loudness.integrated
+        for signal, loudness in measured(loudness_signals()):
+            found = loudness.integrated
             self.assertApproximates(found, signal.expected, 0.1, signal.case)
 
     def test_range(self) -> None:
         """The loudness range is within 1 LU of the EBU's signals (Tech 3342, 1 to 4)."""
-        for signal in range_signals():
-            found = measure_loudness(signal.file).loudness.range
+        for signal, loudness in measured(range_signals()):
+            found = loudness.range
             self.assertApproximates(found, signal.expected, 1, signal.case)
 
     def test_true_peak(self) -> None:
         """True peaks are from -0.4 to +0.2 dB of the EBU's signals (Tech 3341, 15 to 23)."""
-        for signal in peak_signals():
-            found = measure_loudness(signal.file).loudness.true_peak
+        for signal, loudness in measured(peak_signals()):
+            found = loudness.true_peak
             assert found is not None
             self.assertTrue(-0.4 <= found - signal.expected <= 0.2, (signal.case, found))
 
     def test_independent_meter(self) -> None:
         """Loudness is within 0.1 LU of pyloudnorm, and peaks within 0.1 dB of an ideal filter."""
-        for sound in varied_programmes(PROGRAMMES):
-            found = measure_loudness(write_wav(sound, "32f")).loudness
+        sounds = [sound for sound in varied_programmes(10) if sound.rate in RATES]
+        for sound, measurement in zip(
+            sounds,
+            measure_loudness_each((write_wav(sound, "32f"), None) for sound in sounds),
+            strict=True,
+        ):
+            found = measurement.loudness
             self.assertApproximates(found.integrated, independent_loudness(sound), 0.1)
             # ffmpeg oversamples to 192 kHz, which is only twice the highest rates.
             if sound.rate <= 48_000:
@@ -90,9 +107,10 @@ class LoudnessTests(SynchronousTestCase):
             "bd:24/f:flac/norm:ebu",
             "bd:24/f:flac/fade:1:1/gain:-3/sr:44100",
         ]
-        for text in texts:
-            # One process for all of these outputs does not end with ffmpeg 7.1.
-            before, after = measure_loudness(source, text), measure_loudness(render(source, text))
+        expected = measure_loudness_each((source, text) for text in texts)
+        rendered = render_all(source, texts).values()
+        found = measure_loudness_each((output, None) for output in rendered)
+        for text, before, after in zip(texts, expected, found, strict=True):
             self.assertEqual(len(before.momentary), len(after.momentary), text)
             for name in ("integrated", "range", "true_peak"):
                 pair = (getattr(each.loudness, name) for each in (before, after))
@@ -102,13 +120,16 @@ class LoudnessTests(SynchronousTestCase):
         """A lossless render with the gain is at the target, with its peak below the ceiling."""
         for sound in list(varied_programmes(3))[::2]:
             source = write_wav(sound, "24")
+            plain, gains = measure_loudness(source, "f:flac"), {}
             for target, ceiling in ((-16, -1), (-30, -9)):
-                plain = measure_loudness(source, "f:flac")
                 gain = find_gain(plain, target, ceiling)
                 assert gain is not None
-                text = f"f:flac/gain:{gain.decibels}"
-                found = measure_loudness(render(source, text)).loudness
                 reached = Decimal(target) - gain.shortfall
-                self.assertApproximates(found.integrated, float(reached), 0.1)
-                assert found.true_peak is not None
-                self.assertLessEqual(found.true_peak, ceiling)
+                gains[f"f:flac/gain:{gain.decibels}"] = float(reached), ceiling
+            rendered = render_all(source, gains)
+            found = measure_loudness_each((rendered[text], None) for text in gains)
+            for measurement, (expected, ceiling) in zip(found, gains.values(), strict=True):
+                loudness = measurement.loudness
+                self.assertApproximates(loudness.integrated, expected, 0.1)
+                assert loudness.true_peak is not None
+                self.assertLessEqual(loudness.true_peak, ceiling)
