@@ -18,14 +18,18 @@ from tests.support.audio import (
     convert,
     convert_all,
     decode,
+    decode_all,
     measure,
     measure_loudness,
+    measure_loudness_each,
     noise,
     probe,
     render,
     render_all,
     render_and_decode,
     render_and_decode_all,
+    render_and_decode_each,
+    render_each,
     tone,
     write_wav,
 )
@@ -97,10 +101,13 @@ class TrimTests(SynchronousTestCase):
 
     def test_to_the_end(self) -> None:
         """Without ``t`` the fade-out ends in silence with the source, which is measured (D12)."""
-        for kind in ("wav", "m4a", "streamed mp3", "streamed flac"):
-            heard = render_and_decode(recordings()[kind], f"{PLAIN}/fade:0.1:0.5")
+        kinds = ("wav", "m4a", "streamed mp3", "streamed flac")
+        files = {kind: recordings()[kind] for kind in kinds}
+        decoded, text = decode_all(files), f"{PLAIN}/fade:0.1:0.5"
+        sounds = render_and_decode_each((source, [text]) for source in files.values())
+        for kind, (heard,) in zip(kinds, map(dict.values, sounds), strict=True):
             # The padding of AAC at its end is no audio (D57).
-            whole = decode(recordings()[kind]).part(0, LENGTH if kind == "m4a" else None)
+            whole = decoded[kind].part(0, LENGTH if kind == "m4a" else None)
             expected = faded(whole, 4410, 22050)
             np.testing.assert_allclose(heard.channels, expected, atol=1e-4, err_msg=kind)
 
@@ -134,10 +141,11 @@ class LevelTests(SynchronousTestCase):
             "f:opus/norm:ebu:-18": (-18, 48000),
         }
         outputs = render_all(source, rows)
-        sounds = {text: decode(output) for text, output in outputs.items()}
-        for text, (target, rate) in rows.items():
+        sounds = decode_all(outputs)
+        measured = measure_loudness_each((outputs[text], None) for text in rows)
+        for (text, (target, rate)), measurement in zip(rows.items(), measured, strict=True):
             self.assertEqual(sounds[text].rate, rate, text)
-            found = measure_loudness(outputs[text]).loudness.integrated
+            found = measurement.loudness.integrated
             self.assertApproximates(found, target, 0.5, text)
         whole = decode(source)
         for text in list(rows)[:2]:
@@ -150,21 +158,25 @@ class LevelTests(SynchronousTestCase):
     def test_after_a_seek(self) -> None:
         """``norm`` and other stages work where ffmpeg seeks to the start of ``t`` (D13)."""
         stages = ("norm:ebu", "norm:ebu/sr:48000/fade:0.1", "enhance:voice", "ch:1/gain:2")
-        for channels in (1, 2):
-            source = convert(write_wav(noise(44100, 4 * 44100, channels), "24"), name="a.flac")
-            texts = [f"f:wav/{stage}/t:3:0.5" for stage in stages]
-            for text, heard in render_and_decode_all(source, texts).items():
-                self.assertEqual(len(heard), heard.rate // 2, (channels, text))
+        texts = [f"f:wav/{stage}/t:3:0.5" for stage in stages]
+        stereo = write_wav(noise(44100, 4 * 44100, 2), "24")
+        forms = {"mono.flac": "-ac 1", "stereo.flac": ""}
+        sources = convert_all(stereo, forms)
+        sounds = render_and_decode_each((source, texts) for source in sources.values())
+        for name, heard_as in zip(sources, sounds, strict=True):
+            for text, heard in heard_as.items():
+                self.assertEqual(len(heard), heard.rate // 2, (name, text))
 
     def test_last_frame(self) -> None:
         """``norm`` keeps the length of sources that end shortly after a frame of loudnorm."""
-        for rate, length in (
+        rows = (
             *((44100, 132_321), (44100, 180_864), (11025, 52_976), (48000, 144_019)),
             # At 88.2 kHz, loudnorm may add a sample (D57).
             (88200, 150_003),
-        ):
-            source = write_wav(noise(rate, length))
-            heard = render_and_decode(source, f"{PLAIN}/norm:ebu")
+        )
+        text = f"{PLAIN}/norm:ebu"
+        sounds = render_and_decode_each((write_wav(noise(*row)), [text]) for row in rows)
+        for (rate, length), (heard,) in zip(rows, map(dict.values, sounds), strict=True):
             self.assertEqual(len(heard), length, (rate, length))
 
     def test_short_sources(self) -> None:
@@ -203,32 +215,41 @@ class EnhanceTests(SynchronousTestCase):
 
     def test_any_channels(self) -> None:
         """Any number of channels is enhanced (D51) and measured (D12), labeled or not."""
-        for channels, mask in ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None)):
+        rows = ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None))
+        jobs = []
+        for channels, mask in rows:
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
             self.assertEqual(measure(source).length, SourceLength(8820), channels)
+            jobs.append((source, [f"f:wav/ch:{2 - channels % 2}/enhance:voice"]))
+        sounds = render_and_decode_each(jobs)
+        for (channels, _), (heard,) in zip(rows, map(dict.values, sounds), strict=True):
             outputs = 2 - channels % 2
-            heard = render_and_decode(source, f"f:wav/ch:{outputs}/enhance:voice")
             self.assertEqual((8820, outputs), (len(heard), len(heard.channels)))
             self.assertGreater(peak(heard.channels[0]), -40, channels)
 
     def test_layouts_that_ffmpeg_does_not_mix(self) -> None:
         """Layouts that ffmpeg does not downmix, such as rear channels only, are audible (D13)."""
         texts = ("f:wav", "f:wav/ch:1", "f:wav/ch:2/enhance:voice")
-        for channels, mask in ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617)):
-            source = write_wav(noise(44100, 4410, channels, 0.3), "16", mask)
-            for text, heard in render_and_decode_all(source, texts).items():
+        rows = ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617))
+        sources = [write_wav(noise(44100, 4410, count, 0.3), "16", mask) for count, mask in rows]
+        rendered = render_and_decode_each((source, texts) for source in sources)
+        for source, (_, mask), sounds in zip(sources, rows, rendered, strict=True):
+            for text, heard in sounds.items():
                 self.assertGreater(peak(heard.channels[0]), -40, (mask, text))
                 if (mask, text) == (0x30, "f:wav"):
                     self.assertEqual(decode(source), heard)
 
     def test_position(self) -> None:
         """``enhance``, alone or with ``t`` or ``norm``, keeps length and position in time."""
-        for rate in (8000, 44100, 48000):
-            source = write_wav(noise(rate, 2 * rate + 7, 1, 0.3))
-            whole, voice = decode(source), f"{PLAIN}/enhance:voice"
+        rates, voice = (8000, 44100, 48000), f"{PLAIN}/enhance:voice"
+        sources = [write_wav(noise(rate, 2 * rate + 7, 1, 0.3)) for rate in rates]
+        texts = (voice, f"{voice}/t:0.25:1.5", f"{voice}/norm:ebu")
+        rendered = render_and_decode_each((source, texts) for source in sources)
+        for rate, source, sounds in zip(rates, sources, rendered, strict=True):
+            whole = decode(source)
             trimmed = whole.part(rate // 4, rate // 4 * 7)
-            aligned = {voice: whole, f"{voice}/t:0.25:1.5": trimmed, f"{voice}/norm:ebu": whole}
-            for text, heard in render_and_decode_all(source, aligned).items():
+            aligned = dict(zip(texts, (whole, trimmed, whole), strict=True))
+            for text, heard in sounds.items():
                 given, size = aligned[text], 3000
                 self.assertEqual((heard.rate, len(heard)), (given.rate, len(given)), text)
                 for at in (len(given) // 2, len(given) - size - 2000):
@@ -276,18 +297,21 @@ class QualityTests(SynchronousTestCase):
         """
         short = noise(8000, 400)
         requested = {f"f:{form}/bd:{bits}": bits for form in ("wav", "flac") for bits in (16, 24)}
-        for what, source, stated, wav, flac in (
+        rows = (
             ("8", write_wav(short, "8"), 8, 16, 16),
             ("32", write_wav(short, "32"), 32, 32, 24),
             ("32f", write_wav(short, "32f"), 32, 32, 24),
             ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24, 24),
             ("mp3", recordings()["mp3"], None, 16, 16),
             ("DSD", dsd(4096 * 16), 8, 24, 24),
-        ):
+        )
+        texts = ("f:wav", "f:flac", PLAIN, *requested)
+        rendered = render_each((source, texts) for _, source, *_ in rows)
+        for (what, source, stated, wav, flac), outputs in zip(rows, rendered, strict=True):
             self.assertEqual(probe(source).description.bit_depth, stated, what)
             depths = {"f:wav": wav, "f:flac": flac, PLAIN: 32, **requested}
             found = {}
-            for text, file in render_all(source, depths).items():
+            for text, file in outputs.items():
                 # The header of wav, or that of FLAC.
                 bits = int.from_bytes(file[34:36], "little")
                 is_wav = file[:4] == b"RIFF"
