@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
 from itertools import cycle
@@ -39,6 +40,8 @@ from tests.support.audio import (
     render_all,
     render_and_decode,
     render_and_decode_all,
+    render_and_decode_each,
+    render_each,
     riff,
     run,
     silence,
@@ -124,18 +127,24 @@ class PaddedSamplesTests(SynchronousTestCase):
 
     SOUND = read_wav(write_wav(noise(48000, 48000 * 5 // 2, 2)))
 
-    def assert_whole(self, source: bytes, kind: str) -> None:
+    def assert_whole(self, sources: Mapping[str, bytes]) -> None:
         """Require that each sample of `SOUND` is rendered, from any position, with its length."""
         parts = {"": (0, None), "/t:1.9": (91200, None), "/t:1.5:0.5": (72000, 96000)}
         texts = {f"f:wav/bd:32f{part}": bounds for part, bounds in parts.items()}
-        if probe(source).decoded_bits <= 24:
-            # The samples are not dithered.
-            texts["f:flac/t:1.9"] = (91200, None)
-        for text, heard in render_and_decode_all(source, texts).items():
-            self.assertEqual(heard, self.SOUND.part(*texts[text]), (kind, text))
-        error = self.assertRaises(InvalidOptions, render, source, "f:wav/t:2.5")
-        self.assertIn("which is 2.5 seconds.", error.message)
-        self.assertEqual(probe(source).description.duration, Decimal("2.5"))
+        jobs = []
+        for source in sources.values():
+            # Samples of up to 24 bits are not dithered.
+            exact = ["f:flac/t:1.9"] if probe(source).decoded_bits <= 24 else []
+            jobs.append((source, [*texts, *exact]))
+        texts["f:flac/t:1.9"] = (91200, None)
+        for (kind, source), sounds in zip(
+            sources.items(), render_and_decode_each(jobs), strict=True
+        ):
+            for text, heard in sounds.items():
+                self.assertEqual(heard, self.SOUND.part(*texts[text]), (kind, text))
+            error = self.assertRaises(InvalidOptions, render, source, "f:wav/t:2.5")
+            self.assertIn("which is 2.5 seconds.", error.message)
+            self.assertEqual(probe(source).description.duration, Decimal("2.5"))
 
     def test_valid_bits(self) -> None:
         """24 or 20 valid bits in 32 are rendered as they are, from any position (D11, D57)."""
@@ -149,28 +158,33 @@ class PaddedSamplesTests(SynchronousTestCase):
                 "caf": "-c:a pcm_s32be -f caf",
             },
         )
+        sources = {}
         for kind, valid in (("wav", 24), ("wav", 20), ("rf64", 24), ("w64", 24), ("caf", 24)):
             # The bits of the container, the size of the extension and the valid bits; in caf, the
             # channels and the valid bits.
             form, *values = (">II", 2) if kind == "caf" else ("<HHH", 32, 22)
             full, padded = (struct.pack(form, *values, bits) for bits in (32, valid))
             self.assertEqual(made[kind].count(full), 1, kind)
-            self.assert_whole(made[kind].replace(full, padded), kind)
+            sources[f"{kind}, {valid} bits"] = made[kind].replace(full, padded)
+        self.assert_whole(sources)
 
     def test_integers_as_floats(self) -> None:
         """Floats in the range of 24-bit or of 16-bit integers have 4 bytes a sample."""
+        sources = {}
         for bits, more in ((24, b""), (32, b"\2\0\1\0")):
             peak = 1 << (23 if bits == 24 else 15)
             data = (self.SOUND.channels.T * peak).astype("<f4").tobytes()
             form = struct.pack("<HHIIHH", 1, 2, 48000, 8 * 48000, 8, bits) + more
-            self.assert_whole(riff(form, data), f"{bits} bits")
+            sources[f"{bits} bits"] = riff(form, data)
+        self.assert_whole(sources)
 
     def test_sides(self) -> None:
         """A sound from the left is left in stereo, and has its level in mono (RFC 8486).
 
         All options take sources of any order, with or without further stereo channels.
         """
-        for channels in (4, 6):
+        counts, sources = (4, 6), []
+        for channels in counts:
             # The front left of the scene: W is 1, and Y and X are the sine and the cosine.
             scene = tone(48000, 24000, *[440] * channels)
             directions = np.array([1, 0.8, 0, 0.6, *[0] * (channels - 4)], np.float32)
@@ -178,9 +192,11 @@ class PaddedSamplesTests(SynchronousTestCase):
             opus = "-c:a libopus -b:a 512k -mapping_family 2 -f ogg"
             source = convert(wav, opus)
             self.assertTrue((probe(source).layout or "").startswith("ambisonic"), channels)
-            texts = ["f:wav/bd:32f", "f:wav/bd:32f/ch:1", "f:opus/ch:1/enhance:voice"]
-            texts += ["f:peaks/ch:2", "f:wav/ch:2/gain:6/fade:0.1:0.1/norm:ebu/enhance:voice"]
-            outputs = render_all(source, texts)
+            sources.append(source)
+        texts = ["f:wav/bd:32f", "f:wav/bd:32f/ch:1", "f:opus/ch:1/enhance:voice"]
+        texts += ["f:peaks/ch:2", "f:wav/ch:2/gain:6/fade:0.1:0.1/norm:ebu/enhance:voice"]
+        rendered = render_each((source, texts) for source in sources)
+        for channels, outputs in zip(counts, rendered, strict=True):
             left, right = read_wav(outputs[texts[0]]).part(4800, 19200).channels
             (mono,) = read_wav(outputs[texts[1]]).part(4800, 19200).channels
             # Further channels lower those of the scene.
@@ -196,13 +212,14 @@ class CombinationTests(SynchronousTestCase):
     def test_combinations(self) -> None:
         """Options and sources of several kinds give audio (D13)."""
         extras = ("/ch:1/gain:60", "/ch:2/norm:ebu/fade:0.01:0.01", "/enhance:voice/t:0:0.05", "")
-        for source in (
+        texts = [f"f:{form}{extra}" for form, extra in zip(FORMATS, cycle(extras))]
+        sources = (
             write_wav(noise(22050, 3000, 2), "24"),
             write_wav(silence(48000, 4800, 2)),
             write_wav(noise(48000, 2400, 6), mask=0x3F),
             write_wav(noise(192000, 9600)),
-        ):
-            render_all(source, [f"f:{form}{extra}" for form, extra in zip(FORMATS, cycle(extras))])
+        )
+        render_each((source, texts) for source in sources)
 
     def test_bounds(self) -> None:
         """The encoder accepts the extremes of bit rate, quality and rate (D6, D13)."""
@@ -224,9 +241,8 @@ class CombinationTests(SynchronousTestCase):
         bounds = [(form, FORMATS[form].q or ()) for form in FORMS]
         qualities = [f"f:{form}/q:{value}" for form, values in bounds for value in values]
         self.assertGreater(len(qualities), 6)
-        render_all(stereo, texts)
-        render_all(write_wav(noise(1000, 200)), qualities)
-        render(write_wav(noise(200_000, 9000)), "f:ogg/q:10")
+        jobs = [(stereo, texts), (write_wav(noise(1000, 200)), qualities)]
+        render_each([*jobs, (write_wav(noise(200_000, 9000)), ["f:ogg/q:10"])])
 
     def test_nothing(self) -> None:
         """A render without audio gives a header at most, and is detected as empty (D11)."""
