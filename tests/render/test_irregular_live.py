@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
-from tests.support.audio import convert, decode, noise, tone, write_wav
+from tests.support.audio import convert, convert_all, decode_all, noise, tone, write_wav
 from tests.support.http import Response
 from tests.support.service import ServiceCase, fetch, signed, until_hit
 
@@ -31,9 +31,8 @@ class IrregularTests(ServiceCase):
 
         A node that knows the source breaks no further variant of it off.
         """
-        one, two = (
-            convert(write_wav(tone(44100, 6 * 44100, 440, 440)), MP3, f"-ac {n}") for n in (1, 2)
-        )
+        stereo = write_wav(tone(44100, 6 * 44100, 440, 440))
+        one, two = convert_all(stereo, {str(n): f"{MP3} -ac {n}" for n in (1, 2)}).values()
         self.add("a.mp3", one + two)
         path = signed("/f:flac/fade:1:1/plain/local://a.mp3")
         bodies = set()
@@ -42,7 +41,8 @@ class IrregularTests(ServiceCase):
             bodies.add((await self.fetch_whole(port, path)).body)
         bodies.add((await until_hit(port, path)).body)
         (body,) = bodies
-        self.assertEqual(len(decode(body)), 2 * len(decode(one)))
+        sounds = decode_all({"body": body, "one": one})
+        self.assertEqual(len(sounds["body"]), 2 * len(sounds["one"]))
         for options in ("f:wav", "f:opus/t:1:9", "f:peaks/pts:50", "f:aac/norm:ebu"):
             response = await fetch(port, signed(f"/{options}/plain/local://a.mp3"))
             self.assertTrue(response.complete, options)
@@ -53,23 +53,30 @@ class IrregularTests(ServiceCase):
         # Silence makes the average frame of flac small, so that the size does not tell.
         sound.channels[:, 44100:] = 0
         port = self.start(variant_store=None).port
-        for name, form in (("flac", "-c:a flac"), ("ogg", "-c:a libvorbis"), ("opus", "")):
-            part = convert(write_wav(sound), form, name=f"a.{name}")
-            self.add(f"twice.{name}", part * 2)
-            path = signed(f"/f:flac/plain/local://twice.{name}")
-            body = (await self.fetch_whole(port, path)).body
-            stated = int.from_bytes(body[18:26], "big") & 2**36 - 1
-            self.assertEqual(stated, len(decode(body)), name)
-            self.assertGreater(stated, 1.9 * len(decode(part)), name)
+        forms = {"a.flac": "", "a.ogg": "-c:a libvorbis", "a.opus": ""}
+        parts, bodies = convert_all(write_wav(sound), forms), {}
+        for name, part in parts.items():
+            self.add(name, part * 2)
+            path = signed(f"/f:flac/plain/local://{name}")
+            bodies[f"whole of {name}"] = (await self.fetch_whole(port, path)).body
+        sounds = decode_all({**parts, **bodies})
+        for name in parts:
+            whole = f"whole of {name}"
+            stated = int.from_bytes(bodies[whole][18:26], "big") & 2**36 - 1
+            self.assertEqual(stated, len(sounds[whole]), name)
+            self.assertGreater(stated, 1.9 * len(sounds[name]), name)
 
     async def test_less_than_stated(self) -> None:
         """A length that Matroska states, but does not have, is not stated for a trim (D57)."""
         form = "-af asetpts=N+gte(N\\,96000)*144000 -c:a libopus -f matroska"
         self.add("gap.mka", convert(write_wav(noise(48000, 6 * 48000)), form))
+        bodies = {}
         for options in ("f:flac/t:4:4", "f:flac/t:4:4/fade:0:1"):
             path = signed(f"/{options}/plain/local://gap.mka")
-            body = (await self.fetch_whole(self.start(variant_store=None).port, path)).body
-            heard, stated = decode(body), int.from_bytes(body[18:26], "big") & 2**36 - 1
+            port = self.start(variant_store=None).port
+            bodies[options] = (await self.fetch_whole(port, path)).body
+        for options, heard in decode_all(bodies).items():
+            stated = int.from_bytes(bodies[options][18:26], "big") & 2**36 - 1
             self.assertEqual(stated, len(heard), options)
             self.assertLess(abs(len(heard) - 2 * heard.rate), 0.05 * heard.rate, options)
 
