@@ -16,7 +16,7 @@ from tests.support.audio import (
     convert,
     convert_all,
     noise,
-    render_all,
+    render_each,
     write_wav,
 )
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
@@ -160,7 +160,7 @@ class WaveformTests(ServiceCase):
         """
         mp3 = convert(write_wav(noise(44100, 110_250)), "-c:a libmp3lame -f mp3")
         port, checks = self.port(), []
-        for name, source, *texts in (
+        rows = (
             (
                 "stereo.wav",
                 write_wav(noise(22050, 22050, 2, 0.1)),
@@ -174,9 +174,12 @@ class WaveformTests(ServiceCase):
             ("5.1.wav", write_wav(noise(48000, 4800, 6, 0.5), mask=0x3F), "ch:2", "ch:1"),
             ("trimmed.mp3", mp3, "t:2.1:0.2/ch:2"),
             ("faded.mp3", mp3, "fade:0.5:0.5/ch:1"),
-        ):
+        )
+        rendered = render_each(
+            (source, [f"f:wav/bd:32f/{text}" for text in texts]) for _, source, *texts in rows
+        )
+        for (name, source, *texts), outputs in zip(rows, rendered, strict=True):
             self.add(name, source)
-            outputs = render_all(source, [f"f:wav/bd:32f/{text}" for text in texts])
             checks += [
                 (name, text, round_frames(output))
                 for text, output in zip(texts, outputs.values(), strict=True)
