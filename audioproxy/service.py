@@ -93,7 +93,7 @@ class AudioProxy(Service):
         instrumentation = Instrumentation(seconds, metrics, Cors(config.allow_origin), access_log)
         self.resource = AudioProxyResource(
             instrumentation,
-            SigningKeys(config.key, config.salt, config.allow_insecure),
+            SigningKeys(config.signing_pairs, config.allow_insecure),
             variants,
             InfoHandler(engine.sources, engine.prober),
             engine.slots,

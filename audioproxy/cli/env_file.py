@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.config import Config, load
+from audioproxy.config import Config, ConfigError, load
+from audioproxy.grammar.request import SigningKeys
 from audioproxy.urls import Signer
 
 # The syntax that systemd, shells and this module read in the same way. systemd and shells differ on
@@ -17,6 +18,7 @@ _ASSIGNMENT = re.compile(
 )
 #: Variables that the service reads and that are not settings.
 PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
+_SIGNING_VARIABLES = ("AP_KEY", "AP_SALT", "AP_PREVIOUS_KEY", "AP_PREVIOUS_SALT")
 
 
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:
@@ -58,13 +60,30 @@ def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = 
 
     :raises UsageError: for a missing or invalid key or salt.
     """
+    _require_secrets(environment)
+    try:
+        return Signer.from_hex(environment["AP_KEY"], environment["AP_SALT"], base, encoded=encoded)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def read_keys(environment: Mapping[str, str]) -> SigningKeys:
+    """Return all pairs of key and salt that the service would accept.
+
+    :raises UsageError: for a missing or invalid key or salt.
+    """
+    _require_secrets(environment)
+    try:
+        config, _ = load({name: environment.get(name, "") for name in _SIGNING_VARIABLES})
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return SigningKeys(config.signing_pairs)
+
+
+def _require_secrets(environment: Mapping[str, str]) -> None:
     for name in ("AP_KEY", "AP_SALT"):
         if not environment.get(name):
             raise UsageError(
                 f"{name}: not set; export AP_KEY and AP_SALT of the service, or name its"
                 " file of settings with --env-file"
             )
-    try:
-        return Signer.from_hex(environment["AP_KEY"], environment["AP_SALT"], base, encoded=encoded)
-    except ValueError as error:
-        raise UsageError(str(error)) from None

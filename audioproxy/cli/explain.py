@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from audioproxy.cli.env_file import load_config, make_signer
+from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import format_time, printable
 from audioproxy.cli.reactor import run
@@ -94,7 +94,7 @@ def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[
         return SUCCESS, "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
     if not environment.get("AP_KEY"):
         return SUCCESS, "not checked, since AP_KEY is not set"
-    return verify_path(make_signer(environment), path)
+    return verify_path(read_keys(environment), path)
 
 
 def _explain_target(

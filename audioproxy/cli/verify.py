@@ -6,15 +6,14 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from audioproxy.cli.env_file import make_signer
+from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import format_time, print_errors, printable
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
-from audioproxy.grammar.request import InfoRequest, SigningKeys, verify_request
+from audioproxy.grammar.request import InfoRequest, SigningKeys, parse_request
 from audioproxy.grammar.segments import SignedPath, split_target
-from audioproxy.urls import Signer
 
 DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
@@ -46,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
-    signer = make_signer(environment)
+    keys = read_keys(environment)
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
@@ -55,19 +54,28 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             print_errors(str(error))
             status = USAGE_ERROR
         else:
-            status, verdict = verify_path(signer, path)
+            status, verdict = verify_path(keys, path)
             print(f"{verdict}: {printable(url)}")
         highest = max(highest, status)
     return highest
 
 
-def verify_path(signer: Signer, path: SignedPath) -> tuple[int, str]:
+def verify_path(keys: SigningKeys, path: SignedPath) -> tuple[int, str]:
     """Return the exit status for a URL, and the verdict as text."""
     try:
-        request = verify_request(path, SigningKeys(signer.key, signer.salt), time.time())
+        pair = keys.verify(path)
     except InvalidSignature as refusal:
         diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
         return FAILURE, f"wrong signature{diagnosis}"
+    status, verdict = _judge(path)
+    # Such a URL becomes wrong when the pair is removed from the settings.
+    return status, f"{verdict} (signed with pair {pair} of AP_PREVIOUS_KEY)" if pair else verdict
+
+
+def _judge(path: SignedPath) -> tuple[int, str]:
+    """Return the exit status for a URL whose signature is good, and the verdict as text."""
+    try:
+        request = parse_request(path.signed, time.time())
     except Expired:
         target = split_target(path.signed)
         assert target is not None

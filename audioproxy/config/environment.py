@@ -61,6 +61,7 @@ _NAME = re.compile(r"\w+", re.ASCII)
 _MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 # A key and a salt that `Config` accepts, to check the other settings with.
 _ACCEPTABLE = {"AP_KEY": bytes(MIN_KEY_BYTES), "AP_SALT": bytes(MIN_SALT_BYTES)}
+_PREVIOUS = ("AP_PREVIOUS_KEY", "AP_PREVIOUS_SALT")
 
 
 def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
@@ -89,11 +90,14 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
     values |= {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
     if "AP_ALLOW_INSECURE" in failed and values.keys().isdisjoint(_ACCEPTABLE):
         values |= _ACCEPTABLE
+    if not failed.isdisjoint(_PREVIOUS):
+        # The entries of the other list would be reported as too many.
+        values = _without(values, _PREVIOUS)
     try:
         config = _assemble(values)
     except ConfigError as error:
         problems += error.problems
-        config = _assemble(values | _ACCEPTABLE)
+        config = _assemble(_without(values, _PREVIOUS) | _ACCEPTABLE)
     problems += _incomplete(present)
     # A value that could not be parsed is already reported. A conflict of the default that replaces
     # it would be misleading.
@@ -122,6 +126,10 @@ def _assemble(values: Mapping[str, Any]) -> Config:
     variant = S3Config(**inherited | own, **(own_identity or shared_identity))
     plain = _pick(values, "AP_", (row.name for row in fields(Config)))
     return Config(source_s3=shared, variant_s3=variant, **plain)
+
+
+def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _pick(values: Mapping[str, Any], prefix: str, names: Iterable[str]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from audioproxy.grammar.signing_secrets import (
     MIN_SALT_BYTES,
     check_length,
     describe_secret,
+    secret_list_parser,
     secret_parser,
 )
 
@@ -172,6 +173,8 @@ class Config:
 
     :ivar key: signs URLs, with ``salt``; None where only the word ``insecure`` is accepted.
     :ivar salt: prepended to every path that is signed.
+    :ivar previous_key: further keys, and ``previous_salt`` the salt of each. Such a pair verifies
+        signatures after ``key`` and ``salt``, and never signs (D55).
     :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
     :ivar port: of the service's own listener; 0 means any free port.
     :ivar local_root: directory of local sources, or None for no local sources.
@@ -196,6 +199,8 @@ class Config:
 
     key: bytes | None = _setting(secret_parser(MIN_KEY_BYTES), secret=True)
     salt: bytes | None = _setting(secret_parser(MIN_SALT_BYTES), secret=True)
+    previous_key: tuple[bytes, ...] = _setting(secret_list_parser(MIN_KEY_BYTES), (), secret=True)
+    previous_salt: tuple[bytes, ...] = _setting(secret_list_parser(MIN_SALT_BYTES), (), secret=True)
     allow_insecure: bool = _setting(switch, False)
     port: int = _setting(whole_number(0, 65_535), 4000)
     local_root: str | None = _setting(readable_directory)
@@ -220,11 +225,23 @@ class Config:
     probe_timeout: float = _setting(whole_number(1, _MAX_SECONDS), DERIVED)
 
     def __post_init__(self) -> None:
-        if problems := list(_signing_problems(self.key, self.salt, self.allow_insecure)):
+        problems = [
+            *_signing_problems(self.key, self.salt, self.allow_insecure),
+            *_previous_problems(self.key, self.previous_key, self.previous_salt),
+        ]
+        if problems:
             raise ConfigError(problems)
         for name, derive in _DERIVED_DEFAULTS.items():
             if getattr(self, name) is DERIVED:
                 object.__setattr__(self, name, derive(self))
+
+    @property
+    def signing_pairs(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The pairs of key and salt that verify signatures, the current one first."""
+        if self.key is None or self.salt is None:
+            return ()
+        previous = zip(self.previous_key, self.previous_salt, strict=True)
+        return ((self.key, self.salt), *previous)
 
     @property
     def has_outbound_requests(self) -> bool:
@@ -271,6 +288,27 @@ def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Prob
                 check_length(value, min_bytes)
             except InvalidValue as error:
                 yield Problem.of(name, error)
+
+
+def _previous_problems(key: Any, keys: Any, salts: Any) -> Iterator[Problem]:
+    """Yield each problem of the previous pairs of key and salt (D55)."""
+    lists = {"AP_PREVIOUS_KEY": (keys, MIN_KEY_BYTES), "AP_PREVIOUS_SALT": (salts, MIN_SALT_BYTES)}
+    for name, (secrets, min_bytes) in lists.items():
+        if not isinstance(secrets, tuple) or not all(isinstance(item, bytes) for item in secrets):
+            yield Problem(name, "not a tuple of bytes", "a tuple with bytes for each is required")
+            return
+        for number, secret in enumerate(secrets, 1):
+            try:
+                check_length(secret, min_bytes)
+            except InvalidValue as error:
+                yield Problem(name, f"entry {number} of {len(secrets)}: {error.fault}", error.wanted)
+    if len(keys) != len(salts):
+        counts = f"AP_PREVIOUS_KEY has {len(keys)} and AP_PREVIOUS_SALT {len(salts)}"
+        wanted = "each previous key needs its salt, at the same place of the list"
+        yield Problem("AP_PREVIOUS_SALT", counts, wanted, ("AP_PREVIOUS_KEY",))
+    elif keys and key is None:
+        wanted = "set AP_KEY and AP_SALT to the current pair"
+        yield Problem("AP_PREVIOUS_KEY", "set without AP_KEY", wanted, ("AP_KEY",))
 
 
 def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> Problem:

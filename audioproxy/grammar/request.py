@@ -15,7 +15,7 @@ from audioproxy.grammar.option_parser import parse_expiry, parse_options, refuse
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.grammar.signature_diagnosis import diagnose_signature
+from audioproxy.grammar.signature_diagnosis import diagnose_for_pairs
 from audioproxy.grammar.sources import Source, read_source
 
 #: The word that replaces a signature where AP_ALLOW_INSECURE is set.
@@ -41,33 +41,35 @@ def clamp(seconds: int, exp: int | None, now: float) -> int:
 class SigningKeys:
     """The secrets that verify signatures.
 
-    :ivar key: None where only the word ``insecure`` is accepted.
+    :ivar pairs: each a key and its salt: the current pair, and then the previous ones (D55). Empty
+        where only the word ``insecure`` is accepted.
     """
 
-    key: bytes | None
-    salt: bytes | None
+    pairs: tuple[tuple[bytes, bytes], ...]
     allow_insecure: bool = False
 
-    def verify(self, path: SignedPath) -> None:
+    def verify(self, path: SignedPath) -> int | None:
         """Verify the signature of a path.
 
+        :returns: the index of the pair that made it, or None for the word ``insecure``.
         :raises InvalidSignature: for a wrong signature, with a diagnosis if the holder of the key
             made a common mistake.
         """
         if path.signature == INSECURE:
             if self.allow_insecure:
-                return
+                return None
             raise InvalidSignature(
                 "The word insecure is not accepted as a signature; sign the path, or set"
                 " AP_ALLOW_INSECURE for experiments."
             )
-        if self.key is None or self.salt is None:
+        if not self.pairs:
             raise InvalidSignature("No signature can match, since AP_KEY is not set.")
-        if not verify(self.key, self.salt, path.signed, path.signature):
-            diagnosis = diagnose_signature(self.key, self.salt, path.signed, path.signature)
-            raise InvalidSignature(
-                diagnosis and f"The signature does not match: {diagnosis}.", diagnosis
-            )
+        # All pairs are tried, so that the time does not depend on which of them matches.
+        matches = [verify(key, salt, path.signed, path.signature) for key, salt in self.pairs]
+        if True in matches:
+            return matches.index(True)
+        diagnosis = diagnose_for_pairs(self.pairs, path.signed, path.signature)
+        raise InvalidSignature(diagnosis and f"The signature does not match: {diagnosis}.", diagnosis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +108,6 @@ class InfoRequest:
     """A request for the info document of a source."""
 
     source: Source
-
-
-def verify_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequest | InfoRequest:
-    """Verify a path and return the request that it contains.
-
-    :param now: Unix seconds.
-    :raises InvalidSignature: where the signature does not match.
-    :raises Expired, InvalidOptions, NotFound: as `parse_request`.
-    """
-    keys.verify(path)
-    return parse_request(path.signed, now)
 
 
 def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequest:

@@ -10,7 +10,8 @@ import base64
 import binascii
 import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 from audioproxy.grammar.signature import sign, verify
 from audioproxy.grammar.values import percent_decode
@@ -26,6 +27,23 @@ _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # Maximum bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole
 # path, and longer paths are unlikely while a signer is debugged.
 _LONGEST = 2048
+
+
+def diagnose_for_pairs(
+    pairs: Sequence[tuple[bytes, bytes]], path: bytes, signature: bytes
+) -> str | None:
+    """Return the mistake that explains a wrong signature, or None if it is unknown.
+
+    :param pairs: each a key and its salt: the current pair, and then the previous ones.
+    :returns: as `diagnose_signature`.
+    """
+    for number, (key, salt) in enumerate(pairs):
+        if why := diagnose_signature(key, salt, path, signature):
+            return f"{why} (with pair {number} of AP_PREVIOUS_KEY)" if number else why
+    for (key, _), (_, salt) in permutations(pairs, 2):
+        if len(path) <= _LONGEST and verify(key, salt, path, signature):
+            return "it was made with the key of one pair and the salt of another"
+    return None
 
 
 def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""The key and the salt that sign URLs: their minimum lengths and their hexadecimal text."""
+"""Keys and salts that sign URLs: their minimum lengths and their hexadecimal text."""
 
 from __future__ import annotations
 
@@ -38,6 +38,26 @@ def secret_parser(min_bytes: int) -> Callable[[str], bytes]:
         else:
             return check_length(bytes.fromhex(text), min_bytes)
         raise InvalidValue(fault, describe_secret(min_bytes))
+
+    return read
+
+
+def secret_list_parser(min_bytes: int) -> Callable[[str], tuple[bytes, ...]]:
+    """Return a parser of secrets as `secret_parser` accepts them, separated by commas."""
+    read_one = secret_parser(min_bytes)
+
+    def read(text: str) -> tuple[bytes, ...]:
+        secrets = []
+        entries = text.split(",")
+        for number, entry in enumerate(entries, 1):
+            try:
+                if not entry:
+                    raise InvalidValue("empty", describe_secret(min_bytes))
+                secrets.append(read_one(entry))
+            except InvalidValue as error:
+                fault = f"entry {number} of {len(entries)}: {error.fault}"
+                raise InvalidValue(fault, error.wanted) from None
+        return tuple(secrets)
 
     return read
 

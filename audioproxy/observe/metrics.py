@@ -1,4 +1,4 @@
-"""The twelve metrics of the service, on a registry of their own (Metrics).
+"""The metrics of the service, on a registry of their own (Metrics).
 
 Every label value comes from a fixed set. Nothing from a request becomes a label.
 """
@@ -33,6 +33,7 @@ BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 ENDPOINTS = ("render", "info", "health", "ready", "metrics", "preflight", "unknown")
 
 _FAMILIES = ("2xx", "3xx", "4xx", "5xx")
+_PAIRS = ("current", "previous")
 _LOOKUPS = ("hit", "miss", "coalesced")
 _SUCCESS, _CANCELLED = "success", "cancelled"
 # Failure outcomes of a render that had a slot.
@@ -116,6 +117,13 @@ class Metrics:
         )
         self._requests = requests.values
         registry.register(requests)
+        signed = _Counts(
+            "audio_proxy_signed_requests",
+            "Finished requests with a right signature, by the pair of key and salt that made it.",
+            {"pair": _PAIRS},
+        )
+        self._signed = signed.values
+        registry.register(signed)
         # Series of small sets exist from the start, so that a rate includes the first event. The
         # series of the histogram, 14 for each combination, appear with their first render.
         for values in product(FORMATS, _OUTCOMES):
@@ -185,13 +193,16 @@ class Metrics:
         """Count a connection that was closed to make room for a new one."""
         self._evictions.inc()
 
-    def request_ended(self, endpoint: str, status: int) -> None:
+    def request_ended(self, endpoint: str, status: int, pair: int | None = None) -> None:
         """Count a request.
 
         :param endpoint: one of `ENDPOINTS`.
         :param status: the three-digit number.
+        :param pair: the index of the pair that made its signature, or None without a signature.
         """
         self._requests[endpoint, f"{status // 100}xx"] += 1
+        if pair is not None:
+            self._signed[_PAIRS[min(pair, 1)],] += 1
 
 
 class _Counts(Collector):

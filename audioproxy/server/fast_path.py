@@ -45,7 +45,7 @@ class FastPath:
 
     def __init__(
         self,
-        verified_paths: Mapping[bytes, VariantRequest],
+        verified_paths: Mapping[bytes, tuple[VariantRequest, int | None]],
         variants: VariantHandler,
         instrumentation: Instrumentation,
     ) -> None:
@@ -65,10 +65,11 @@ class FastPath:
         """
         if len(packet) > _LONGEST or (match := _REQUEST_LINE.match(packet)) is None:
             return None
-        request = self._find(match[1])
-        headers = None if request is None else _read_headers(packet[match.end() :])
-        if request is None or headers is None:
+        found = self._find(match[1])
+        headers = None if found is None else _read_headers(packet[match.end() :])
+        if found is None or headers is None:
             return None
+        request, pair = found
         conditions, client_id = headers
         since, now = self._seconds(), self._now()
         planned = self._plan(request, conditions, now)
@@ -76,7 +77,8 @@ class FastPath:
             return None
         plan, body = planned
         request_id = choose_request_id(client_id)
-        self._complete(plan, "render", request_id.decode("ascii"), request, len(body), since)
+        text_id = request_id.decode("ascii")
+        self._complete(plan, "render", text_id, request, pair, len(body), since)
         return self._format(plan, request_id, now, body)
 
 

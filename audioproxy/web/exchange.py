@@ -46,6 +46,7 @@ class Exchange:
 
     :ivar request_id: the client's own id or a new one (D27).
     :ivar endpoint: the endpoint class for the log and the metrics.
+    :ivar pair: the index of the pair of key and salt that made the signature, or None.
     :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
     :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
@@ -58,6 +59,7 @@ class Exchange:
         self.finished: Deferred[None] = Deferred()
         self.disconnected = False
         self.endpoint = "unknown"
+        self.pair: int | None = None
         self.subject: VariantRequest | InfoRequest | None = None
         self.plan = ResponsePlan(_CLIENT_GONE)
         self._request = request
@@ -161,6 +163,7 @@ class Exchange:
                 self.endpoint,
                 self.request_id,
                 self.subject,
+                self.pair,
                 self._request.sentLength,
                 self._since,
             )
@@ -187,15 +190,17 @@ class Instrumentation:
         endpoint: str,
         request_id: str,
         subject: VariantRequest | InfoRequest | None,
+        pair: int | None,
         sent: int,
         since: float,
     ) -> None:
         """Count and log a request whose response is complete, or whose client has disconnected.
 
+        :param pair: see `Exchange`.
         :param sent: bytes of the body that were written.
         :param since: when the request arrived, in seconds of the clock.
         """
-        self.metrics.request_ended(endpoint, plan.status)
+        self.metrics.request_ended(endpoint, plan.status, pair)
         self.access_log(
             AccessLogEntry(
                 request_id,

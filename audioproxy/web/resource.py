@@ -15,7 +15,7 @@ from audioproxy import __version__
 from audioproxy.concurrency.shared_result import InFlightCounter
 from audioproxy.errors import Expired, NotFound, Refusal, RenderFailed
 from audioproxy.files.streams import ConsumerGone
-from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, verify_request
+from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, parse_request
 from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.observe.log_context import Logger, set_request_id
 from audioproxy.process.readiness import Readiness
@@ -104,8 +104,9 @@ class BaseResource(Resource, ABC):
 class AudioProxyResource(BaseResource):
     """Resource of the main listener: variants, info documents, health and readiness.
 
-    :ivar verified_paths: the requests of the paths that were verified last. The key is the whole
-        path with its signature, so a path that differs in one byte is verified again.
+    :ivar verified_paths: the requests of the paths that were verified last, each with the result of
+        `SigningKeys.verify`. The key is the whole path with its signature, so a path that differs
+        in one byte is verified again.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class AudioProxyResource(BaseResource):
         :param slots: the render slots; readiness reports the depth of their queue.
         """
         BaseResource.__init__(self, instrumentation)
-        self.verified_paths: LRUCache[bytes, VariantRequest] = LRUCache(_MOST_PATHS)
+        self.verified_paths: LRUCache[bytes, tuple[VariantRequest, int | None]]
+        self.verified_paths = LRUCache(_MOST_PATHS)
         self._keys = keys
         self._variants = variants
         self._infos = infos
@@ -173,19 +175,21 @@ class AudioProxyResource(BaseResource):
         cached = self.verified_paths.get(path)
         if cached is not None:
             exchange.endpoint = "render"
-            if cached.is_expired(now):
+            request, exchange.pair = cached
+            if request.is_expired(now):
                 raise Expired
-            return cached
+            return request
         signed_path = split_signature(path)
         # /hls/ is reserved for a later version (Versioning, 3).
         if signed_path is None or signed_path.signature == b"hls":
             raise NotFound("no such route")
         exchange.endpoint = "info" if is_info(signed_path.signed) else "render"
-        request = verify_request(signed_path, self._keys, now)
-        if isinstance(request, VariantRequest) and len(path) <= _LONGEST_PATH:
+        exchange.pair = self._keys.verify(signed_path)
+        parsed = parse_request(signed_path.signed, now)
+        if isinstance(parsed, VariantRequest) and len(path) <= _LONGEST_PATH:
             # A request does not depend on the time or the store, so it never becomes wrong.
-            self.verified_paths[path] = request
-        return request
+            self.verified_paths[path] = parsed, exchange.pair
+        return parsed
 
 
 def _relative_path(request: Any) -> bytes:

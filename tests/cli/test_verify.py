@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.url_input import parse_url
 from audioproxy.grammar.signature import sign, verify
-from audioproxy.urls import Variant
-from tests.cli.command import KEY, PIECE, SALT, SIGNER, command
+from audioproxy.urls import Signer, Variant
+from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, command
 from tests.support.strategies import DETERMINISTIC
 
 #: Parts of a path that `Signer.sign` refuses, since clients would change them.
@@ -36,6 +36,30 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(SIGNER.info_url(PIECE), 0, "good")
         exp = SIGNER.url(PIECE, expires_at=4_102_444_800)
         self.assert_verdict(exp, 0, "good until 2100-01-01T00:00:00Z")
+
+    def test_previous_pairs(self) -> None:
+        """`verify` names the previous pair that signed a URL, whatever else it says (D55)."""
+        old = Signer(b"o" * 32, b"old"), Signer(b"p" * 32, b"older")
+        environment = {
+            **SECRETS,
+            "AP_PREVIOUS_KEY": ",".join(signer.key.hex() for signer in old),
+            "AP_PREVIOUS_SALT": ",".join(signer.salt.hex() for signer in old),
+        }
+        for number, signer in enumerate((SIGNER, *old)):
+            pair = f" (signed with pair {number} of AP_PREVIOUS_KEY)" if number else ""
+            for url, status, words in (
+                (signer.url(PIECE), 0, "good"),
+                (signer.sign("/exp:0/plain/" + PIECE), 3, "good signature, but expired at"),
+                (signer.sign("/br:0/plain/" + PIECE), 4, "good signature, but refused"),
+            ):
+                ended = command("verify", url, environment=environment)
+                self.assertEqual(status, ended.status, ended)
+                self.assertTrue(ended.out.startswith(words), ended.out)
+                self.assertTrue(ended.out.endswith(f"{pair}: {url}\n"), ended.out)
+        self.assertEqual(1, command("verify", old[0].url(PIECE)).status)
+        ended = command("verify", SIGNER.url(PIECE), environment=environment | {"AP_PREVIOUS_SALT": "5"})
+        self.assertEqual(2, ended.status)
+        self.assertIn("AP_PREVIOUS_SALT: entry 1 of 1: an odd number", ended.err)
 
     def test_wrong(self) -> None:
         """`verify` exits with 1 on a wrong signature, and names mistakes (Authentication, 2)."""

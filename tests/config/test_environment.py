@@ -114,7 +114,7 @@ class DefaultsTests(ConfigCase):
             | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
-            | {"max_child_memory": 2**30}
+            | {"max_child_memory": 2**30, "previous_key": (), "previous_salt": ()}
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
         )
@@ -281,6 +281,38 @@ class SigningTests(ConfigCase):
                     self.problems(environ),
                 )
 
+    def test_previous_pairs(self) -> None:
+        """Previous keys and salts are lists of equal length, of which each is checked (D55)."""
+        one, other = "b2" * 32, "C3" * 40
+        config = self.config(AP_PREVIOUS_KEY=f"{one},{other}", AP_PREVIOUS_SALT="01,0203")
+        previous = [(one, "01"), (other, "0203")]
+        expected = [tuple(map(bytes.fromhex, pair)) for pair in [(KEY, SALT), *previous]]
+        self.assertEqual(tuple(expected), config.signing_pairs)
+        self.assertNotIn(one, str(config))
+        for keys, salts, variable, fault in (
+            ("b2" * 31, "01", "KEY", "entry 1 of 1: 31 bytes; at least 32 bytes"),
+            (f"{one},", "01,02", "KEY", "entry 2 of 2: empty; at least 32 bytes"),
+            (f"{one},x", "01", "KEY", "entry 2 of 2: character 1 of 1 is not a hexadecimal digit"),
+            (f"{one}, {other}", "01,02", "KEY", "entry 2 of 2: white space around the value"),
+            (one, "1", "SALT", "entry 1 of 1: an odd number of hexadecimal digits, 1"),
+            (one, ",01", "SALT", "entry 1 of 2: empty; at least 1 byte"),
+            (f"{one},{other}", "01", "SALT", "AP_PREVIOUS_KEY has 2 and AP_PREVIOUS_SALT 1; each"),
+            (one, "", "SALT", "AP_PREVIOUS_KEY has 1 and AP_PREVIOUS_SALT 0; each previous key"),
+            ("", "01", "SALT", "AP_PREVIOUS_KEY has 0 and AP_PREVIOUS_SALT 1; each previous key"),
+        ):
+            name = f"AP_PREVIOUS_{variable}"
+            problem = self.problem(name, AP_PREVIOUS_KEY=keys, AP_PREVIOUS_SALT=salts)
+            self.assertTrue(problem.startswith(f"{name}: {fault}"), problem)
+        (problem,) = self.problems(
+            {"AP_ALLOW_INSECURE": "1", "AP_PREVIOUS_KEY": one, "AP_PREVIOUS_SALT": "01"}
+        )
+        expected_problem = "AP_PREVIOUS_KEY: set without AP_KEY; set AP_KEY and AP_SALT to the"
+        self.assertTrue(problem.startswith(expected_problem), problem)
+        # A fault of the current key is reported too, and alone.
+        previous_variables = {"AP_PREVIOUS_KEY": one, "AP_PREVIOUS_SALT": "0"}
+        problems = self.problems({"AP_KEY": "b2", "AP_SALT": SALT, **previous_variables})
+        self.assertEqual(["AP_KEY", "AP_PREVIOUS_SALT"], [each.split(":")[0] for each in problems])
+
     def test_in_code(self) -> None:
         """A Config built in code has the same checks and messages (D31, D32)."""
         short_key, short_salt = f"AP_KEY: {{}}; {KEY_REQUIRED}", f"AP_SALT: {{}}; {SALT_REQUIRED}"
@@ -297,6 +329,14 @@ class SigningTests(ConfigCase):
             ({"salt": salt, "allow_insecure": True}, missing.format("AP_KEY", "AP_SALT")),
             ({"key": KEY, "salt": bytearray(salt)}, *types),
             ({"key": key, "salt": salt, "allow_insecure": "no"}, insecure),
+            (
+                {"key": key, "salt": salt, "previous_key": key, "previous_salt": (salt,)},
+                "AP_PREVIOUS_KEY: not a tuple of bytes; a tuple with bytes for each is required",
+            ),
+            (
+                {"key": key, "salt": salt, "previous_key": (key[1:],), "previous_salt": (salt,)},
+                f"AP_PREVIOUS_KEY: entry 1 of 1: 31 bytes; {KEY_REQUIRED}",
+            ),
         ):
             error = self.assertRaises(ConfigError, Config, **arguments)
             self.assertEqual(problems, [*map(str, error.problems)], arguments)

@@ -1,12 +1,16 @@
-"""Parsing of signed requests, in the order signature, exp, options, source."""
+"""Verification and parsing of signed requests."""
 
 from __future__ import annotations
+
+import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import Expired, InvalidOptions, InvalidSignature, NotFound, Refusal
+from audioproxy.grammar import request as request_module
 from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.request import (
@@ -16,7 +20,6 @@ from audioproxy.grammar.request import (
     clamp,
     expired,
     parse_request,
-    verify_request,
 )
 from audioproxy.grammar.segments import SignedPath
 from audioproxy.grammar.signature import sign
@@ -24,7 +27,8 @@ from audioproxy.grammar.sources import LocalSource
 from tests.support.strategies import DETERMINISTIC, expiries
 
 KEY, SALT = b"k" * 32, b"salt"
-KEYS = SigningKeys(KEY, SALT)
+PREVIOUS = ((b"p" * 32, b"old"), (b"q" * 32, b"older"))
+KEYS = SigningKeys(((KEY, SALT), *PREVIOUS))
 NOW = 1_800_000_000.9
 PATH = b"/plain/local://a"
 YEAR = 31_536_000
@@ -40,18 +44,41 @@ class VerifyTests(SynchronousTestCase):
     """`SigningKeys.verify`"""
 
     def test_accepted(self) -> None:
-        """The correct signature is accepted, and the word ``insecure`` if it is allowed."""
-        KEYS.verify(signed(PATH))
-        SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(PATH))
-        SigningKeys(None, None, allow_insecure=True).verify(SignedPath(b"insecure", PATH))
+        """Each pair is accepted and identified, and the word ``insecure`` if it is allowed (D55)."""
+        for number, (key, salt) in enumerate(KEYS.pairs):
+            path = SignedPath(sign(key, salt, PATH), PATH)
+            self.assertEqual(number, KEYS.verify(path))
+            self.assertEqual(number, replace(KEYS, allow_insecure=True).verify(path))
+        self.assertIsNone(SigningKeys((), True).verify(SignedPath(b"insecure", PATH)))
+
+    def test_every_pair_is_tried(self) -> None:
+        """The time of a verification does not depend on the pair that matches (D55)."""
+        tried: list[bytes] = []
+
+        def verify(key: bytes, salt: bytes, path: bytes, signature: bytes) -> bool:
+            tried.append(key)
+            return signature == b"signed with " + key
+
+        self.patch(request_module, "verify", verify)
+        for number, (key, _) in enumerate(KEYS.pairs):
+            tried.clear()
+            self.assertEqual(number, KEYS.verify(SignedPath(b"signed with " + key, PATH)))
+            self.assertEqual([key for key, _ in KEYS.pairs], tried)
 
     def test_refused(self) -> None:
         """The refusal names a missing setting, or a common signing mistake with what is right."""
-        no_keys = SigningKeys(None, None, allow_insecure=True)
+        no_keys = SigningKeys((), allow_insecure=True)
+        (old_key, old_salt), _ = PREVIOUS
+        swapped = "AP_KEY and AP_SALT were swapped; the salt precedes the path"
+        mixed = "it was made with the key of one pair and the salt of another"
+        old = f"{swapped} (with pair 1 of AP_PREVIOUS_KEY)"
         unsalted = "it was made without AP_SALT; the salt precedes the path"
         for keys, signature, message, diagnosis in (
             (KEYS, b"x" * 43, f"^{InvalidSignature.default_message}$", None),
             (KEYS, sign(KEY, b"", PATH), f"^The signature does not match: {unsalted}.$", unsalted),
+            (KEYS, sign(old_salt, old_key, PATH), re.escape(old), old),
+            (KEYS, sign(KEY, old_salt, PATH), mixed, mixed),
+            (KEYS, sign(old_key, SALT, PATH), mixed, mixed),
             (KEYS, b"insecure", "AP_ALLOW_INSECURE", None),
             (no_keys, sign(KEY, SALT, PATH), "AP_KEY", None),
         ):
@@ -62,12 +89,12 @@ class VerifyTests(SynchronousTestCase):
 
 
 class RequestTests(SynchronousTestCase):
-    """`verify_request` and `parse_request`"""
+    """`parse_request`"""
 
     def test_requests(self) -> None:
         """A request has all parts of its path; an info request has a source only."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
-        request = verify_request(signed(path), KEYS, NOW)
+        request = parse_request(path, NOW)
         options, exp = parse_options([b"f:opus", b"br:96", b"exp:1800000001"])
         key = cache_key(options, b"local://a")
         source = LocalSource(b"a")
@@ -77,18 +104,17 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(InfoRequest(source), info)
 
     def test_order(self) -> None:
-        """Errors are reported in the order signature, exp, options, source."""
+        """Errors are reported in the order exp, options, source."""
         worst = b"/exp:5/q:99/plain/nowhere://a"
         for path, now, refusal in (
-            (SignedPath(b"x", worst), NOW, InvalidSignature),
-            (signed(worst), NOW, Expired),
-            (signed(worst), 5, InvalidOptions),
-            (signed(b"/exp:5/plain/nowhere://a"), 5, NotFound),
-            (signed(b"/f:mp3"), NOW, NotFound),
-            (signed(b"/info/f:mp3/plain/local://a"), NOW, InvalidOptions),
-            (signed(b"/info/plain/nowhere://a"), NOW, NotFound),
+            (worst, NOW, Expired),
+            (worst, 5, InvalidOptions),
+            (b"/exp:5/plain/nowhere://a", 5, NotFound),
+            (b"/f:mp3", NOW, NotFound),
+            (b"/info/f:mp3/plain/local://a", NOW, InvalidOptions),
+            (b"/info/plain/nowhere://a", NOW, NotFound),
         ):
-            error = self.assertRaises(Refusal, verify_request, path, KEYS, now)
+            error = self.assertRaises(Refusal, parse_request, path, now)
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:

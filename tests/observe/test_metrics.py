@@ -33,6 +33,7 @@ TABLE = {
     "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
     "audio_proxy_variant_store_write_failures_total": ("counter", ""),
     "audio_proxy_connection_evictions_total": ("counter", ""),
+    "audio_proxy_signed_requests_total": ("counter", "pair"),
     "audio_proxy_http_requests_total": ("counter", "endpoint status"),
 }
 BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
@@ -159,6 +160,7 @@ class ContractTests(SynchronousTestCase):
             ("render_queue_rejections_total",),
             ("variant_store_write_failures_total",),
             ("connection_evictions_total",),
+            ("signed_requests_total", ["current", "previous"]),
             ("renders_running",),
         ):
             expected = {" ".join([name, *values]) for values in itertools.product(*sets)}

@@ -127,6 +127,8 @@ class TrafficTests(MetricsCase):
             "http_requests_total ready 2xx": 1,
             "http_requests_total metrics 2xx": 1,
             "http_requests_total unknown 4xx": 1,
+            # All but the one with a wrong signature, and those of unsigned endpoints.
+            "signed_requests_total current": 9 + joined,
         }
         series.pop("cache_lookups_total mp3 coalesced", None)
         self.assertEqual(expected, series)

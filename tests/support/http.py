@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -376,6 +376,7 @@ class ResourceHarness(FakeEngine):
         origin: str | None = None,
         insecure: bool = False,
         key: bytes | None = KEY,
+        previous: Sequence[tuple[bytes, bytes]] = (),
         has_store: bool = True,
         presign_ttl: int | None = None,
         now: float = NOW,
@@ -402,7 +403,7 @@ class ResourceHarness(FakeEngine):
         )
         self.resource = AudioProxyResource(
             self.instrumentation,
-            SigningKeys(key, None if key is None else SALT, insecure),
+            SigningKeys(() if key is None else ((key, SALT), *previous), insecure),
             variants,
             InfoHandler(self.sources, self.prober),
             self.slots,

@@ -13,6 +13,7 @@ from twisted.web.static import Data
 import audioproxy
 from audioproxy.grammar.signature import sign
 from audioproxy.web.cors import Cors
+from audioproxy.web.metrics_resource import exposition
 from tests.support.http import KEY, SALT, Connection, Log, ResourceHarness, Response, key_of
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -116,6 +117,28 @@ class RoutingTests(RootCase):
         self.assertEqual((401, "invalid_signature"), (response.status, response.error))
         words = "made with the text of AP_KEY and AP_SALT; the bytes that"
         self.assertIn(words, response.document["message"])
+
+    def test_previous_pairs(self) -> None:
+        """A previous pair verifies as the current one does, and requests count by pair (D55)."""
+        old_key, old_salt = b"o" * 32, b"old"
+        info = b"/info/plain/local://a.mp3"
+        rows = (PATH, 200), (b"/exp:1" + PATH, 410), (b"/f:x" + PATH, 422), (info, 200)
+        for fast in (False, True):
+            harness = self.make_harness(previous=((old_key, old_salt),), insecure=True, fast=fast)
+
+            def status(key: bytes, salt: bytes, path: bytes) -> int:
+                return harness.fetch(b"/" + sign(key, salt, path) + path).status  # noqa: B023
+
+            for path, expected in rows:
+                for key, salt in 2 * ((KEY, SALT), (old_key, old_salt)):
+                    self.assertEqual(expected, status(key, salt, path), path)
+                self.assertEqual(401, status(old_key, SALT, path), path)
+            for path in (b"/insecure" + PATH, b"/health"):
+                self.assertEqual(200, harness.fetch(path).status)
+            counts = exposition(harness.metrics.registry)
+            for pair in (b"current", b"previous"):
+                line = b'\naudio_proxy_signed_requests_total{pair="%s"} 8.0\n' % pair
+                self.assertIn(line, counts)
 
     def test_insecure(self) -> None:
         """If ``insecure`` is enabled, it is accepted as well as valid signatures (D31)."""
