@@ -99,6 +99,17 @@ def limit_accepts(port: Any, count_room: Callable[[], int]) -> None:
     port.doRead = accept_some
 
 
+def keep_path(port: Any) -> None:
+    """Make the port of a Unix socket leave its path alone when it closes.
+
+    Twisted 26.10: such a port removes its path, even if another process has replaced the socket. If
+    the path is gone, this fails, and ``stopListening`` never ends. Unnecessary when
+    ``Port.connectionLost`` compares the path with its socket.
+    """
+    # A name that begins with a zero is not in the file system.
+    port._bindPath = b"\0"
+
+
 @contextmanager
 def without_openssl() -> Iterator[None]:
     """Import the reactor in this block, for a process that does not use TLS.

@@ -151,18 +151,32 @@ class AudioProxy(Service):
                 raise
             bind = self._config.metrics_bind
             _log.info("metrics on {bind} port {port}", bind=bind, port=self.metrics_port)
-            _log.info("listening on port {port}", port=self.port)
+            _log.info("listening on {place}", place=self._place)
+
+    @property
+    def _place(self) -> str:
+        """Where the main listener is, as messages name it."""
+        path, bind = self._config.socket_path, self._config.bind
+        if self._listening_socket is None and bind is not None:
+            return path or f"{bind} port {self.port}"
+        return f"port {self.port}"
 
     def _listen(self, main: Listener, scrapes: Listener) -> None:
-        bind = self._config.metrics_bind
-        place = f"{bind} port {self.metrics_port}"
+        metrics_bind = self._config.metrics_bind
+        place = f"{metrics_bind} port {self.metrics_port}"
         with _naming_variable("AP_METRICS_PORT", place, "AP_METRICS_BIND"):
-            self.metrics_port = scrapes.open(self.metrics_port, bind)
+            self.metrics_port = scrapes.open(self.metrics_port, metrics_bind)
+        path, bind = self._config.socket_path, self._config.bind
         if self._listening_socket is not None:
             self.port = main.listen_on(self._listening_socket)
+        elif path is not None:
+            self.port = 0
+            wanted = "a path in a writable directory, of no other process and no other file"
+            with _naming_variable("AP_BIND", path, "AP_BIND", wanted):
+                main.open_unix(path)
         else:
-            with _naming_variable("AP_PORT", f"port {self.port}"):
-                self.port = main.open(self.port)
+            with _naming_variable("AP_PORT", self._place, "AP_PORT" if bind is None else "AP_BIND"):
+                self.port = main.open(self.port, bind or "")
 
     async def _stop(self) -> None:
         deadline = Deadline(self.engine.clock, self.drain_timeout)
@@ -198,14 +212,17 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
 
 @contextmanager
 def _naming_variable(
-    port_variable: str, place: str, bind_variable: str = "AP_PORT"
+    port_variable: str, place: str, bind_variable: str, free: str = "a free port"
 ) -> Iterator[None]:
-    """Raise `BootError` with the name of the variable if the system refuses a port."""
+    """Raise `BootError` with the name of the variable if the system refuses a port.
+
+    :param free: what to set the first variable to.
+    """
     try:
         yield
     except OSError as error:
         no_address = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
         variable = bind_variable if no_address else port_variable
         fault = f"cannot listen on {place} ({os.strerror(error.errno or 0)})"
-        wanted = "an address of this machine" if no_address else "a free port"
+        wanted = "an address of this machine" if no_address else free
         raise BootError(Problem(variable, fault, f"set {variable} to {wanted}")) from error

@@ -92,6 +92,10 @@ class Options(UsageOptions):
         with _plain_exit():
             self.config, self.warnings = load(os.environ)
             self.listening = find_socket(environ, os.getpid())
+        if self.listening is not None and self.config.bind is not None:
+            wanted = "set ListenStream= in the socket unit instead"
+            fault = "ignored, since systemd passes the listening socket"
+            self.warnings += (Problem("AP_BIND", fault, wanted),)
 
 
 class _TwistdService(AudioProxy):

@@ -21,15 +21,16 @@ from audioproxy.urls import Signer, Variant
 HOME = Home(Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent.parent / ".run").resolve())
 
 # Settings that the user may set. This program sets all others.
-KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_METRICS_PORT", "AP_ALLOW_INSECURE")
-# Any free port for the metrics, so that this program does not fail because a port is in use.
-DEFAULTS = {"AP_METRICS_PORT": "0"}
+KEPT = ("AP_BIND", "AP_PORT", "AP_LOG_LEVEL", "AP_METRICS_PORT", "AP_ALLOW_INSECURE")
+# Only this machine can reach the service. Any free port for the metrics, so that this program does
+# not fail because a port is in use.
+DEFAULTS = {"AP_BIND": "127.0.0.1", "AP_METRICS_PORT": "0"}
 
 # The ports are in log lines of the level info. So the service always logs at that level, and lines
 # below the requested level are hidden.
 HIDDEN = {"warning": ("[info]",), "error": ("[info]", "[warning]")}
 
-PORTS = re.compile(r"metrics on \S+ port (?P<metrics>\d+)|listening on port (?P<main>\d+)")
+PORTS = re.compile(r"metrics on \S+ port (?P<metrics>\d+)|listening on .*port (?P<main>\d+)")
 
 # URLs to print: title, options, sample.
 TRY = (

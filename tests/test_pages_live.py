@@ -35,7 +35,7 @@ SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
 
 #: Command that runs until Ctrl-C, and what it prints when it accepts requests.
 SERVICE = re.compile(r"\bmake run|/twistd |/embed\.py")
-STARTED = r"(?m)listening on port|^http://"
+STARTED = r"(?m)listening on |^http://"
 
 #: Bash programs in place of programs that change the system or run for minutes. They require that
 #: the files, units and targets on their command lines exist. Other tests run these.

@@ -58,9 +58,11 @@ class SocketTests(SystemdCase):
         tcp_socket = self.open()
         port = tcp_socket.getsockname()[1]
         early = await send(port, PATH)
-        # AP_PORT names a port that is already taken, but a service with a socket ignores AP_PORT.
-        node = self.start_with_socket(tcp_socket, AP_PORT=str(port))
+        # AP_PORT names a port that is already taken, but a service with a socket ignores AP_PORT,
+        # and AP_BIND, which it says (D59).
+        node = self.start_with_socket(tcp_socket, AP_PORT=str(port), AP_BIND="192.0.2.1")
         self.assertEqual(port, await node.port())
+        self.assertIn("AP_BIND: ignored, since systemd passes the listening socket", node.stdout)
         response = await early.end()
         self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
         node.signal(signal.SIGTERM)

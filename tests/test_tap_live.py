@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
@@ -26,10 +27,12 @@ from tests.support.programs import write_ffmpeg_without_soxr
 from tests.support.service import (
     PATIENCE,
     TWISTD,
+    Client,
     Process,
     ServiceCase,
     fetch,
     is_running,
+    reactor,
     short_flac,
     signed,
     until,
@@ -106,6 +109,18 @@ class RefusedStartTests(TapCase):
         self.assertEqual(expected, sorted(names))
         self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
 
+    async def test_bind_refused(self) -> None:
+        """An address or a Unix socket that cannot be used is one error line with AP_BIND (D59)."""
+        file = self.add("file", b"")
+        for bind, words in (
+            ("192.0.2.1", r"192\.0\.2\.1 port 0 \(.*; set AP_BIND to an address of this machine"),
+            (f"unix:{file}", r".*/file \(.*; set AP_BIND to a path in a writable directory, of no"),
+        ):
+            process = self.twistd(AP_BIND=bind)
+            self.assertEqual(1, await process.end())
+            (error,) = [each for each in self.lines(process.stdout) if each["level"] == "error"]
+            self.assertRegex(error["text"], f"AP_BIND: cannot listen on {words}")
+
     async def test_port_taken(self) -> None:
         """A port in use is one error line with AP_PORT, also of a daemon, and exit status 1."""
         taken = socket.create_server(("", 0))
@@ -150,6 +165,45 @@ class RefusedStartTests(TapCase):
         self.assertEqual("", process.stderr)
         self.assertNotIn("error", process.stdout)
         self.assert_not_served(process)
+
+
+class BindTests(TapCase):
+    """Where the service listens (AP_BIND)."""
+
+    async def test_address(self) -> None:
+        """The service listens on the address alone (D59)."""
+        process = self.twistd(AP_BIND="127.0.0.2")
+        line = r"listening on 127\.0\.0\.2 port (\d+)"
+        port = int((await process.printed(line, "the service to listen"))[1])
+        with self.assertRaises(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        socket.create_connection(("127.0.0.2", port), timeout=PATIENCE).close()
+
+    async def test_unix(self) -> None:
+        """A Unix socket serves streams and files; a killed service's socket is replaced (D59)."""
+        self.add("short.flac", short_flac())
+        path = self.store.parent / "socket"
+        for killed in (True, False):
+            process = self.twistd(AP_BIND=f"unix:{path}")
+            await process.printed(f"listening on {path}", "the service to listen")
+            bodies = set()
+            for _ in range(3):
+                client = await connectProtocol(
+                    UNIXClientEndpoint(reactor, str(path)), Client(b"GET")
+                )
+                lines = b"GET %s HTTP/1.1", b"Host: x", b"Connection: close", b"", b""
+                client.transport.write(
+                    b"\r\n".join(lines) % signed("/f:mp3/plain/local://short.flac")
+                )
+                bodies.add((await client.end()).body)
+            self.assertEqual(1, len(bodies))
+            if killed:
+                await process.kill()
+                self.assertTrue(path.exists())
+            else:
+                process.signal(signal.SIGTERM)
+                self.assertEqual(0, await process.end())
+                self.assertFalse(path.exists())
 
 
 class RunTests(TapCase):

@@ -153,7 +153,7 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[Problem]:
 def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
     """Yield conflicts between settings that are valid separately."""
     # Port 0 means any free port, so two of them are different ports.
-    if (port := config.metrics_port) == config.port != 0:
+    if (port := config.metrics_port) == config.port != 0 and config.socket_path is None:
         fault = f"{port} is the port of the main listener, AP_PORT, as well"
         yield Problem("AP_METRICS_PORT", fault, "two different ports are required", ("AP_PORT",))
     if config.serve_mode == "redirect" and isinstance(config.variant_store, FileStore):
@@ -193,12 +193,13 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
 
 def _warnings(config: Config) -> Iterator[Problem]:
     if config.allow_insecure:
-        yield Problem(
-            "AP_ALLOW_INSECURE",
-            "on, so the word insecure is accepted in place of a signature and anyone can write"
-            " URLs",
-            "turn it off where untrusted clients can reach the service",
-        )
+        fault = "on, so the word insecure is accepted in place of a signature"
+        if config.is_local:
+            wanted = "turn it off where untrusted clients can reach the service"
+        else:
+            fault += ", and anyone who reaches the service can write URLs"
+            wanted = "turn it off, or set AP_BIND to 127.0.0.1"
+        yield Problem("AP_ALLOW_INSECURE", fault, wanted)
         if config.key is None:
             wanted = "no signature is accepted, only the word insecure"
             yield Problem("AP_KEY", "not set, and neither is AP_SALT", wanted)

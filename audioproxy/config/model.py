@@ -5,6 +5,7 @@ Each field is one setting: the name of its variable, the parser of its text, and
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from audioproxy.config.values import (
     allowed_origin,
     allowlist,
+    bind_address,
     bucket,
     choice,
     credential,
@@ -177,6 +179,8 @@ class Config:
         signatures after ``key`` and ``salt``, and never signs (D55).
     :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
     :ivar port: of the service's own listener; 0 means any free port.
+    :ivar bind: address of that listener, or ``unix:`` and the path of its socket, which has no
+        port; None for every interface.
     :ivar local_root: directory of local sources, or None for no local sources.
     :ivar variant_store: where variants are stored, or None for no store.
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
@@ -203,6 +207,7 @@ class Config:
     previous_salt: tuple[bytes, ...] = _setting(secret_list_parser(MIN_SALT_BYTES), (), secret=True)
     allow_insecure: bool = _setting(switch, False)
     port: int = _setting(whole_number(0, 65_535), 4000)
+    bind: str | None = _setting(bind_address)
     local_root: str | None = _setting(readable_directory)
     variant_store: FileStore | BucketStore | None = _setting(_variant_store)  # noqa: RUF009
     serve_mode: str = _setting(choice("redirect", "proxy"), "redirect")
@@ -242,6 +247,19 @@ class Config:
             return ()
         previous = zip(self.previous_key, self.previous_salt, strict=True)
         return ((self.key, self.salt), *previous)
+
+    @property
+    def socket_path(self) -> str | None:
+        """The path of the Unix socket that the service listens on, or None for a port."""
+        _, unix, path = (self.bind or "").partition("unix:")
+        return path if unix else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the service's own listener."""
+        if self.bind is None or self.socket_path is not None:
+            return self.socket_path is not None
+        return ipaddress.ip_address(self.bind).is_loopback
 
     @property
     def has_outbound_requests(self) -> bool:
@@ -301,7 +319,9 @@ def _previous_problems(key: Any, keys: Any, salts: Any) -> Iterator[Problem]:
             try:
                 check_length(secret, min_bytes)
             except InvalidValue as error:
-                yield Problem(name, f"entry {number} of {len(secrets)}: {error.fault}", error.wanted)
+                yield Problem(
+                    name, f"entry {number} of {len(secrets)}: {error.fault}", error.wanted
+                )
     if len(keys) != len(salts):
         counts = f"AP_PREVIOUS_KEY has {len(keys)} and AP_PREVIOUS_SALT {len(salts)}"
         wanted = "each previous key needs its salt, at the same place of the list"

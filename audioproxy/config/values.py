@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from audioproxy.errors import InvalidValue
 
 _QUOTE_LIMIT = 200
+# unix(7): the path of a socket has 108 bytes at most, with the zero at its end.
+_MAX_SOCKET_PATH = 107
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _VISIBLE = re.compile(r"[!-~]+")
@@ -103,6 +105,20 @@ def ip_literal(text: str) -> str:
     except ValueError:
         wanted = "an IPv4 or IPv6 address without brackets is required, not a host name"
         raise InvalidValue(quote(text), wanted) from None
+    return text
+
+
+def bind_address(text: str) -> str:
+    """Parse an IPv4 or IPv6 address to bind to, or ``unix:`` and the path of a socket."""
+    path = text.removeprefix("unix:")
+    if path == text:
+        try:
+            return ip_literal(text)
+        except InvalidValue as error:
+            raise InvalidValue(error.fault, f"{error.wanted}; or unix:/path/of/a/socket") from None
+    if not path.startswith("/") or "\0" in path or len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        wanted = f"unix: and an absolute path of up to {_MAX_SOCKET_PATH} bytes is required"
+        raise InvalidValue(quote(text), wanted)
     return text
 
 

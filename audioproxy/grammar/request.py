@@ -69,7 +69,9 @@ class SigningKeys:
         if True in matches:
             return matches.index(True)
         diagnosis = diagnose_for_pairs(self.pairs, path.signed, path.signature)
-        raise InvalidSignature(diagnosis and f"The signature does not match: {diagnosis}.", diagnosis)
+        raise InvalidSignature(
+            diagnosis and f"The signature does not match: {diagnosis}.", diagnosis
+        )
 
 
 @dataclass(frozen=True, slots=True)

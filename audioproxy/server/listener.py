@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import socket
+import stat
+from contextlib import suppress
+from os.path import samestat
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
 
-from audioproxy._twisted import limit_accepts
+from audioproxy._twisted import keep_path, limit_accepts
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.server.channel import ProxySite
 
+# The service's user and group may connect.
+_SOCKET_MODE = 0o660
 # Clients that may wait to be accepted. The system allows as many as ``net.core.somaxconn``, 4096 by
 # default.
 _BACKLOG = 4096
@@ -35,6 +43,8 @@ class Listener:
         self._reactor = reactor
         self._site = site
         self._listening: Any = None
+        self._path = ""
+        self._created: os.stat_result | None = None
 
     def open(self, port: int, bind: str = "") -> int:
         """Listen on an address, or on every interface without one.
@@ -51,11 +61,27 @@ class Listener:
         """
         with opened:
             opened.setblocking(False)
-            self._listening = self._reactor.adoptStreamPort(
-                opened.fileno(), opened.family, self._site
-            )
-        limit_accepts(self._listening, self._count_room)
-        return int(self._listening.getHost().port)
+            port = self._reactor.adoptStreamPort(opened.fileno(), opened.family, self._site)
+        self._accept_from(port)
+        return int(port.getHost().port)
+
+    def open_unix(self, path: str) -> None:
+        """Listen on a Unix socket, which the service's user and group may connect to.
+
+        A socket that nobody listens on any more is replaced.
+
+        :raises OSError: where the path is in use, or cannot be created.
+        """
+        if is_live(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        try:
+            port = self._reactor.listenUNIX(path, self._site, _BACKLOG, _SOCKET_MODE)
+        except CannotListenError as error:
+            raise error.socketError from error
+        self._path, self._created = path, os.lstat(path)
+        self._accept_from(port)
 
     async def close(self) -> None:
         """Accept no more clients, and close each connection after its current response."""
@@ -74,8 +100,20 @@ class Listener:
         if listening is None:
             return None
         self._site.connections.forget_notification()
+        if self._created is not None and not self._owns_path(self._created):
+            keep_path(listening)
         stopping: Deferred[None] | None = listening.stopListening()
         return stopping
+
+    def _owns_path(self, created: os.stat_result) -> bool:
+        """Return whether the path of the Unix socket still names it."""
+        with suppress(FileNotFoundError):
+            return samestat(created, os.lstat(self._path))
+        return False
+
+    def _accept_from(self, port: Any) -> None:
+        self._listening = port
+        limit_accepts(port, self._count_room)
 
     def _count_room(self) -> int:
         """Return how many clients to accept; without room, pause the port until there may be some.
@@ -111,3 +149,22 @@ def open_socket(bind: str, port: int) -> socket.socket:
     both = bind in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
     return socket.create_server((bind, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def is_live(path: str) -> bool:
+    """Return whether a process listens on a Unix socket.
+
+    :raises OSError: for a file that is no socket, and where the system refuses to say.
+    """
+    with (
+        suppress(FileNotFoundError, ConnectionRefusedError),
+        socket.socket(socket.AF_UNIX) as probe,
+    ):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise FileExistsError(errno.EEXIST, "a file that is not a socket is there")
+        probe.setblocking(False)
+        # With a full queue, this fails with BlockingIOError.
+        with suppress(BlockingIOError):
+            probe.connect(path)
+        return True
+    return False

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from socket import socket
+from socket import AF_UNIX, socket
 from typing import Any
 
 from botocore import auth
@@ -146,10 +146,34 @@ class CheckTests(ServiceCase):
         self.assertEqual([("", 4001), ("127.0.0.1", 4002)], asked)
         self.assertEqual([-1, -1], [each.fileno() for each in sockets])
 
+    async def test_socket(self) -> None:
+        """A Unix socket can be created, or has a listener, or is refused with the reason (D59)."""
+        free, taken = self.root / "free", self.root / "taken"
+        file = self.add("file", b"")
+        with socket(AF_UNIX) as listening:
+            listening.bind(str(taken))
+            listening.listen()
+            for path, verdict, words in (
+                (free, GOOD, "free is free"),
+                (taken, GOOD, "taken by a program"),
+                (file, BAD, r"file cannot be used \(a file that is not a socket is there\)"),
+                (self.root / "none" / "x", BAD, "none is missing or not writable"),
+            ):
+                results = await self.run_checks(AP_BIND=f"unix:{path}")
+                self.assert_result(results, "AP_BIND", verdict, words)
+                self.assertEqual([], [each for each in results if each.check == "AP_PORT"])
+        self.assertFalse(free.exists())
+
     async def test_unusable(self) -> None:
         """An address of another machine, and a port that requires root, are reported."""
         results = await self.run_checks(AP_METRICS_BIND="192.0.2.1", AP_METRICS_PORT="4000")
         self.assert_result(results, "AP_METRICS_BIND", BAD, "an address of this machine")
+        results = await self.run_checks(
+            AP_BIND="192.0.2.1", AP_PREVIOUS_KEY="b2" * 32, AP_PREVIOUS_SALT="01"
+        )
+        self.assert_result(results, "AP_BIND", BAD, "cannot listen on 192.0.2.1")
+        words = "signed URLs, also of 1 previous pair of key and salt"
+        self.assert_result(results, "settings", GOOD, words)
 
         def refuse(*arguments: Any) -> None:
             raise PermissionError(13, "Permission denied")

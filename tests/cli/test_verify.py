@@ -57,7 +57,9 @@ class VerifyTests(SynchronousTestCase):
                 self.assertTrue(ended.out.startswith(words), ended.out)
                 self.assertTrue(ended.out.endswith(f"{pair}: {url}\n"), ended.out)
         self.assertEqual(1, command("verify", old[0].url(PIECE)).status)
-        ended = command("verify", SIGNER.url(PIECE), environment=environment | {"AP_PREVIOUS_SALT": "5"})
+        ended = command(
+            "verify", SIGNER.url(PIECE), environment=environment | {"AP_PREVIOUS_SALT": "5"}
+        )
         self.assertEqual(2, ended.status)
         self.assertIn("AP_PREVIOUS_SALT: entry 1 of 1: an odd number", ended.err)
 

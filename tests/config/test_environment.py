@@ -114,7 +114,7 @@ class DefaultsTests(ConfigCase):
             | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
-            | {"max_child_memory": 2**30, "previous_key": (), "previous_salt": ()}
+            | {"bind": None, "max_child_memory": 2**30, "previous_key": (), "previous_salt": ()}
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
         )
@@ -233,6 +233,31 @@ class ScalarTests(ConfigCase):
             ("localhost", "[::1]", "127.1", "127.0.0.01", "127.0.0.1:9568", "fe80::1%a\n", " ::1"),
             "an IPv4 or IPv6 address without brackets is required, not a host name",
         )
+
+    def test_bind(self) -> None:
+        """AP_BIND is an address, or a Unix socket, which has no port (D59)."""
+        self.assertIsNone(self.config().bind)
+        for bind, path, is_local in (
+            *(("0.0.0.0", None, False), ("::", None, False), ("192.0.2.1", None, False)),
+            *(("127.0.0.1", None, True), ("127.9.9.9", None, True), ("::1", None, True)),
+            *(("unix:/run/a b/unix:x", "/run/a b/unix:x", True), ("fe80::1%eth0", None, False)),
+            (f"unix:/{'x' * 106}", f"/{'x' * 106}", True),
+        ):
+            config = self.config(AP_BIND=bind)
+            found = config.bind, config.socket_path, config.is_local
+            self.assertEqual((bind, path, is_local), found)
+        addresses = ("localhost", "[::1]", "127.1", "127.0.0.1:4000", "/run/x", "UNIX:/run/x", "*")
+        self.assert_refused("AP_BIND", addresses, "not a host name; or unix:/path/of/a/socket")
+        paths = (
+            "unix:",
+            "unix:run/x",
+            "unix:///\0",
+            f"unix:/{'x' * 107}",
+            "unix:/" + "\u00e9" * 54,
+        )
+        self.assert_refused("AP_BIND", paths, "unix: and an absolute path of up to 107 bytes is")
+        # The port is not used, so the metrics may have it.
+        self.assertEqual(4000, self.config(AP_BIND="unix:/x", AP_METRICS_PORT="4000").metrics_port)
 
     def test_conflicts(self) -> None:
         """Settings in conflict are refused with a message that names both (Limits)."""
@@ -361,6 +386,10 @@ class SigningTests(ConfigCase):
         """Insecure mode needs no key, and always causes a warning (D31)."""
         (warning,) = self.warnings(AP_ALLOW_INSECURE="1")
         self.assertTrue(warning.startswith("AP_ALLOW_INSECURE: on"), warning)
+        self.assertIn("anyone who reaches the service can write URLs; turn it off, or set", warning)
+        (local,) = self.warnings(AP_ALLOW_INSECURE="1", AP_BIND="127.0.0.1")
+        self.assertTrue(local.startswith("AP_ALLOW_INSECURE: on"), local)
+        self.assertNotIn("anyone", local)
         config, warnings = load({"AP_ALLOW_INSECURE": "on"})
         self.assertEqual((config.key, config.salt, config.allow_insecure), (None, None, True))
         self.assertEqual(str(warnings[0]), warning)

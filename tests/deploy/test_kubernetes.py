@@ -30,6 +30,8 @@ FOREIGN = ("Kustomization", "ServiceMonitor")
 SECRETS = {
     "AP_KEY": "0" * 64,
     "AP_SALT": "0" * 64,
+    "AP_PREVIOUS_KEY": "",
+    "AP_PREVIOUS_SALT": "",
     "AWS_ACCESS_KEY_ID": "identity",
     "AWS_SECRET_ACCESS_KEY": "secret",
 }

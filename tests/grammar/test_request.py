@@ -44,7 +44,7 @@ class VerifyTests(SynchronousTestCase):
     """`SigningKeys.verify`"""
 
     def test_accepted(self) -> None:
-        """Each pair is accepted and identified, and the word ``insecure`` if it is allowed (D55)."""
+        """Each pair is accepted and identified, and the allowed word ``insecure`` (D55)."""
         for number, (key, salt) in enumerate(KEYS.pairs):
             path = SignedPath(sign(key, salt, PATH), PATH)
             self.assertEqual(number, KEYS.verify(path))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import stat
+from contextlib import ExitStack
+from pathlib import Path
 from unittest import skipUnless
 
+from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
 from twisted.trial.unittest import TestCase
 
 from audioproxy.server.channel import ProxySite
-from audioproxy.server.listener import Listener
+from audioproxy.server.listener import Listener, is_live
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
 from tests.support.service import PATIENCE, TEST_PATIENCE, Client, fetch, reactor, send, until
+
+STORED = b"/f:wav/plain/local://a.wav"
 
 
 def has_ipv6() -> bool:
@@ -56,6 +64,74 @@ class ListenerTests(TestCase):
                 await until(lambda: len(self.harness.site.connections), "the connection")
             await until(lambda: not len(self.harness.site.connections), "the connection to close")
             listener.close_now()
+
+    async def connect(self, path: str) -> Client:
+        """Send a request to a Unix socket."""
+        client = Client(b"GET")
+        await connectProtocol(UNIXClientEndpoint(reactor, path), client)
+        request = b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        client.transport.write(request % self.harness.path(STORED))  # type: ignore[union-attr]
+        return client
+
+    async def test_unix(self) -> None:
+        """A Unix socket serves its user and group; one that nobody listens on is replaced."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        path = str(folder.absolute() / "socket")
+        data = bytes(200_000)
+        self.harness.store_variant(STORED, data)
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(path)
+        self.assertFalse(is_live(path))
+        self.listener.open_unix(path)
+        mode = os.lstat(path).st_mode
+        self.assertTrue(stat.S_ISSOCK(mode))
+        self.assertEqual(0o660, stat.S_IMODE(mode))
+        response = await (await self.connect(path)).end()
+        self.assertEqual((200, data), (response.status, response.body))
+        self.assertTrue(is_live(path))
+        error = self.assertRaises(OSError, Listener(reactor, self.harness.site).open_unix, path)
+        self.assertEqual(errno.EADDRINUSE, error.errno)
+        response = await (await self.connect(path)).end()
+        self.assertEqual(200, response.status)
+        await self.listener.close()
+        self.assertEqual([], os.listdir(folder))
+
+    async def test_unix_refused(self) -> None:
+        """A path that is no socket is never removed, and a folder that is missing is an error."""
+        file = Path(self.mktemp()).absolute()
+        file.write_text("kept")
+        for path, code in ((file, errno.EEXIST), (file.with_name("none") / "x", errno.ENOENT)):
+            error = self.assertRaises(OSError, self.listener.open_unix, str(path))
+            self.assertEqual(code, error.errno)
+        self.assertEqual("kept", file.read_text())
+
+    async def test_unix_busy(self) -> None:
+        """A socket whose queue is full has a listener all the same."""
+        path = str(Path(self.mktemp()).absolute())
+        with socket.socket(socket.AF_UNIX) as busy, ExitStack() as clients:
+            busy.bind(path)
+            busy.listen(0)
+            while True:
+                client = clients.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                try:
+                    client.connect(path)
+                except BlockingIOError:
+                    break
+            self.assertTrue(is_live(path))
+
+    async def test_unix_path_gone(self) -> None:
+        """A listener whose path was removed, or replaced, closes without touching it."""
+        for replacement in (None, "theirs"):
+            path = Path(self.mktemp()).absolute()
+            listener = Listener(reactor, self.harness.site)
+            listener.open_unix(str(path))
+            path.unlink()
+            if replacement is not None:
+                path.write_text(replacement)
+            await listener.close()
+            self.assertEqual(replacement, path.read_text() if path.exists() else None)
 
     async def test_refused(self) -> None:
         """A port in use and an address of another machine raise OSError."""

@@ -23,7 +23,7 @@ from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import ClientsByBundle, HttpClient
 from audioproxy.http_client.errors import TransportError
-from audioproxy.server.listener import max_clients, open_socket
+from audioproxy.server.listener import is_live, max_clients, open_socket
 from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
@@ -193,13 +193,13 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
     client = ClientsByBundle(reactor, None).client()
     try:
         for variable, port, bind in (
-            ("AP_PORT", config.port, ""),
+            ("AP_PORT", config.port, config.bind or ""),
             ("AP_METRICS_PORT", config.metrics_port, config.metrics_bind),
         ):
             if variable in settings.refused:
                 continue
-            if port == 0:
-                yield good(variable, "any free port")
+            if variable == "AP_PORT" and config.socket_path is not None:
+                yield _check_socket(config.socket_path)
                 continue
             try:
                 open_socket(bind, port).close()
@@ -209,9 +209,22 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
                 else:
                     yield _explain_failure(variable, port, bind, error)
             else:
-                yield good(variable, f"{port} is free")
+                yield good(variable, f"{port} is free" if port else "any free port")
     finally:
         await client.close()
+
+
+def _check_socket(path: str) -> CheckResult:
+    """Check that a Unix socket can be created, or that a process listens on it."""
+    folder = os.path.dirname(path)
+    try:
+        if is_live(path):
+            return good("AP_BIND", f"{path} is taken by a program, which is running")
+    except OSError as error:
+        return bad("AP_BIND", f"{path} cannot be used ({error.strerror}); another path is required")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return bad("AP_BIND", f"{folder} is missing or not writable; a writable folder is required")
+    return good("AP_BIND", f"{path} is free")
 
 
 def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> CheckResult:
@@ -220,7 +233,7 @@ def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> Che
         wanted = f"set {variable} to 1024 or more, or give the service CAP_NET_BIND_SERVICE"
         return bad(variable, f"{port} needs a privilege; {wanted}")
     fault = f"cannot listen on {bind or 'any address'} ({os.strerror(error.errno or 0)})"
-    name = "AP_METRICS_BIND" if bind else variable
+    name = variable.replace("PORT", "BIND") if bind else variable
     return bad(name, f"{fault}; an address of this machine is required")
 
 

@@ -89,6 +89,8 @@ def _summarize(config: Config) -> str:
     where = config.variant_store
     store = {FileStore: "variants in a folder", BucketStore: "variants in a bucket"}
     urls = "signed URLs, or insecure ones" if config.allow_insecure else "signed URLs"
+    if previous := len(config.previous_key):
+        urls += f", also of {previous} previous pair{'s' if previous > 1 else ''} of key and salt"
     kept = store.get(type(where), "variants are not stored")
     hits = {"redirect": ", hits redirected to it", "proxy": ", hits served by this service"}
     how = "" if where is None else hits[config.serve_mode]
