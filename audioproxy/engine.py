@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 
-# Seconds that a stop waits for renders and responses (D39).
-_DRAIN = 30.0
 # Minimum number of seconds that a stop waits for the store's disk.
 _MIN_CLOSE_TIMEOUT = 1.0
 # The longest wait for a probe slot, in seconds. The probe pool has no queue, so this only
@@ -92,7 +90,7 @@ class Engine:
             read.
         """
         self.clock = clock = monotonic_clock(reactor)
-        self.drain_timeout = min(_DRAIN, config.render_timeout)
+        self.drain_timeout = config.drain_timeout
         self._is_open = False
         self.warnings: list[Problem] = []
         self.metrics = metrics = Metrics()
@@ -164,7 +162,7 @@ class Engine:
         )
 
     async def open(self) -> None:
-        """Prove that the store and TMPDIR are writable, admit renders, and start checking ffmpeg.
+        """Prove that the store and TMPDIR are writable, allow renders, and start checking ffmpeg.
 
         With a file store, this does not wait.
 
@@ -217,7 +215,7 @@ class Engine:
             opened.close()
 
     async def drain(self, deadline: Deadline) -> None:
-        """Admit no more renders, and let those that run end and be stored, until a deadline."""
+        """Let renders that have a slot end and be stored, until a deadline; start no others."""
         self._is_open = False
         await self._monitor.stop()
         await self.renders.drain(deadline)

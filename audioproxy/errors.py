@@ -186,6 +186,18 @@ class QueueFull(Refusal):
         self.extra_headers[b"retry-after"] = b"%d" % retry_after
 
 
+class Stopping(Refusal):
+    """The service stops, so the connection is closed instead of a response (D39).
+
+    A balancer repeats a request whose connection was closed before the first byte. The status is
+    for the log and the metrics, and never sent.
+    """
+
+    status = 499
+    code = "stopping"
+    default_message = "The service stops."
+
+
 class RenderFailed(Refusal):
     """A render failed because of the service, not of the client."""
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
@@ -21,12 +22,14 @@ from tests.support.service import (
     is_running,
     is_stopped,
     long_flac,
+    reactor,
     resident_bytes,
     scratch_files,
     send,
     short_flac,
     signed,
     until,
+    until_scraped,
 )
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
@@ -131,10 +134,10 @@ class MemoryTests(ServiceCase):
 class ShutdownTests(ServiceCase):
     """Signals and shutdown (D39)."""
 
-    async def start_and_hold(self) -> tuple[Process, int, Client, int]:
+    async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
         """Start a service and a render whose encoder is stopped."""
         self.add("short.flac", short_flac())
-        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG))
+        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG), **variables)
         port = await node.port()
         client = await send(port, SHORT)
         (encoder,) = await until(
@@ -166,6 +169,38 @@ class ShutdownTests(ServiceCase):
         self.assertEqual([], scratch_files(self.store))
         hit = await fetch(self.start().port, SHORT)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
+
+    async def test_waiting_requests(self) -> None:
+        """SIGTERM closes requests that wait for a slot without a response (D39).
+
+        The requests of the running render get theirs.
+        """
+        node, port, client, encoder = await self.start_and_hold(AP_MAX_CONCURRENCY="1")
+        reused = Client(b"GET")
+        await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), reused)
+        reused.transport.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % SHORT)
+        await until_scraped(
+            await node.metrics_port(),
+            lambda it: it['audio_proxy_cache_lookups_total{format="mp3",outcome="coalesced"}'],
+            "the second request",
+        )
+        waiting = await send(port, signed("/f:flac/plain/local://short.flac"))
+        await until_scraped(
+            await node.metrics_port(), lambda it: it["audio_proxy_render_queue_depth"], "the queue"
+        )
+        node.signal(signal.SIGTERM)
+        await until(lambda: waiting.closed, "the waiting client to be closed")
+        self.assertEqual(b"", bytes(waiting.received))
+        # It has joined the running render.
+        self.assertIsNone(reused.closed)
+        os.kill(encoder, signal.SIGCONT)
+        for each in (client, reused):
+            response = await each.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(0, await node.end())
+        (line,) = [line for line in node.stdout.splitlines() if "f:flac" in line and "499" in line]
+        self.assertIn(" render 499 stopping opts=f:flac ", line)
+        self.assertNotIn("render_failed", node.stdout)
 
     async def test_second_signal(self) -> None:
         """A second SIGTERM during the shutdown ends the process at once."""

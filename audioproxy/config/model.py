@@ -195,6 +195,7 @@ class Config:
     :ivar queue_size: renders that may wait.
     :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 means never.
     :ivar render_timeout: seconds for a render, and for the wait before it.
+    :ivar drain_timeout: seconds that a stop waits for renders and responses (D39).
     :ivar probe_timeout: seconds for a probe; when omitted, 10, or half of ``render_timeout`` where
         that is 10 or less (D50).
     :raises ConfigError: for a key or a salt that is too short or not bytes, and for a missing one,
@@ -227,6 +228,7 @@ class Config:
     queue_size: int = _setting(whole_number(0, _MAX_QUEUE), 32)
     ready_queue_threshold: int = _setting(whole_number(0, _MAX_QUEUE), DERIVED)
     render_timeout: int = _setting(whole_number(1, _MAX_SECONDS), 300)
+    drain_timeout: float = _setting(whole_number(0, _MAX_SECONDS), 30)
     probe_timeout: float = _setting(whole_number(1, _MAX_SECONDS), DERIVED)
 
     def __post_init__(self) -> None:

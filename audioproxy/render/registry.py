@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import InFlightCounter, SharedResult
-from audioproxy.errors import QueueFull
+from audioproxy.errors import Stopping
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.render import Render, RenderContext
@@ -20,10 +19,6 @@ _LINGER = 1.0
 
 # Seconds after the time limit of the drain, for children to die and write-backs to end.
 _CANCEL_TIMEOUT = 5.0
-
-# Seconds for Retry-After during a drain. By then another node, or this one after its restart, may
-# accept the request.
-_RETRY_AFTER = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +53,16 @@ class RenderRegistry:
         render = self._joinable.get(key)
         return None if render is None else Subscription(render, False, render.subscribe())
 
-    @contextmanager
-    def admission(self) -> Iterator[bool]:
-        """Admit a request that may start a render within the block.
-
-        The block gets True if the request arrived before a drain. Its store lookup may end only
-        after the drain has begun, so the drain waits for the block.
-        """
-        if self._draining.fired:
-            yield False
-            return
-        self._in_flight.begin()
-        try:
-            yield True
-        finally:
-            self._in_flight.end()
-
-    def join(self, request: VariantRequest, admitted: bool) -> Subscription:
+    def join(self, request: VariantRequest) -> Subscription:
         """Join the render of a request's key, or start it.
 
-        :param admitted: the value that `admission` gave.
-        :raises QueueFull: where there is no render to join, and the request was not admitted.
+        :raises Stopping: where there is no render to join, and the service stops.
         """
         subscription = self.find(request.key)
         if subscription is not None:
             return subscription
-        if not admitted:
-            raise QueueFull(_RETRY_AFTER)
+        if self._draining.fired:
+            raise Stopping
         render = Render(self._context, request, lambda: self._unregister(request.key, render))
         self._joinable[request.key] = render
         self._alive.add(render)
@@ -94,19 +72,22 @@ class RenderRegistry:
         return subscription
 
     def open(self) -> None:
-        """Admit requests again after a drain."""
+        """Start renders again after a drain."""
         self._draining = SharedResult()
 
     async def drain(self, deadline: Deadline) -> None:
-        """Admit no more requests, and wait until every render has ended and is stored (D39).
+        """Start no more renders, and wait until every one with a slot is over and stored (D39).
 
-        Renders that still run at the deadline are cancelled. The wait ends a few seconds later,
-        even if some of them have not ended.
+        Renders without a slot are stopped at once, and all others at the deadline. The wait ends a
+        few seconds later, even if some of them have not ended.
         """
         self._draining.fire(None)
+        for render in list(self._alive):
+            if not render.has_slot:
+                render.stop()
         await self._in_flight.wait_until_idle(deadline)
         for render in list(self._alive):
-            render.cancel()
+            render.stop()
         await self._in_flight.wait_until_idle(Deadline(self._context.clock, _CANCEL_TIMEOUT))
 
     async def _run(self, key: str, render: Render) -> None:

@@ -21,6 +21,7 @@ from audioproxy.errors import (
     Refusal,
     RenderFailed,
     RenderTimeout,
+    Stopping,
 )
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.media.command.encoders import ENCODERS
@@ -141,6 +142,18 @@ class Render:
         continues = self.state in _HAS_SLOT and self._write_back.possible
         if not self._subscribers and self.state not in _ENDED and not continues:
             self.cancel()
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether the render has got its slot, which it may have released again."""
+        return self.state not in (State.PROBING, State.QUEUED)
+
+    def stop(self) -> None:
+        """Cancel the render because the service stops; requests without a response get none."""
+        running = self._running
+        if self.state not in _ENDED and running is not None:
+            self._fail(Stopping())
+            running.cancel()
 
     def cancel(self) -> None:
         """Stop the render and discard its output; a finished output is stored all the same."""

@@ -213,9 +213,10 @@ class Connections:
             self._notify_of_room()
 
     def close_idle(self) -> None:
-        """Close the connections that wait for a request."""
+        """Close the connections that wait for a request, except those that have received one."""
         for connection in list(self._waiting):
-            connection.loseConnection()
+            if not connection.has_unread:
+                connection.loseConnection()
 
     async def wait_until_closed(self, deadline: Deadline) -> None:
         """Wait until every connection is closed, or until a deadline.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
-from twisted.web.http import datetimeToString
+from twisted.web.http import HTTPChannel, datetimeToString
 from twisted.web.http_headers import Headers
 from twisted.web.server import version
 
-from audioproxy.errors import Refusal, UpstreamUnavailable
+from audioproxy.errors import Refusal, Stopping, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream
 from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.observe.access_log import AccessLog, AccessLogEntry, log_request
@@ -113,6 +113,9 @@ class Exchange:
         if self._open and self._request.startedWriting:
             self.plan = self.plan._replace(error_code=refusal.code)
             abort(self._request.channel)
+        elif self._open and isinstance(refusal, Stopping):
+            self.plan = self.plan._replace(error_code=refusal.code)
+            close(self._request.channel)
         else:
             self.respond(plan_refusal(refusal))
 
@@ -248,6 +251,12 @@ def abort(channel: Any) -> None:
     """Close a connection at once; ``loseConnection`` would wait for a client that stalls."""
     # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
     getattr(channel, "abortConnection", channel.transport.abortConnection)()
+
+
+def close(channel: Any) -> None:
+    """Close a connection without a response, once those of earlier requests are sent."""
+    # Twisted ends an HTTP/2 stream in order only after a response.
+    (channel.loseConnection if isinstance(channel, HTTPChannel) else channel.abortConnection)()
 
 
 @lru_cache

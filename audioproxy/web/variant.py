@@ -76,10 +76,9 @@ class VariantHandler:
         conditions = exchange.conditions
         is_get = conditions.method == b"GET"
         subscription = None
-        with self.renders.admission() as admitted:
-            stored = await self.store.lookup(request.key) if self.store is not None else None
-            if stored is None and is_get:
-                subscription = self.renders.join(request, admitted)
+        stored = await self.store.lookup(request.key) if self.store is not None else None
+        if stored is None and is_get:
+            subscription = self.renders.join(request)
 
         if stored is not None:
             if is_get and not is_counted:

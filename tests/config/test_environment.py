@@ -114,7 +114,13 @@ class DefaultsTests(ConfigCase):
             | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
-            | {"bind": None, "max_child_memory": 2**30, "previous_key": (), "previous_salt": ()}
+            | {
+                "bind": None,
+                "drain_timeout": 30,
+                "max_child_memory": 2**30,
+                "previous_key": (),
+                "previous_salt": (),
+            }
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
         )
@@ -197,6 +203,7 @@ class ScalarTests(ConfigCase):
             (384 * 2**20, 10**15, "max_child_memory"),
             (1, 4096, "max_concurrency"),
             (1, 65_536, "max_probe_concurrency"),
+            (0, 86_400, "drain_timeout"),
             (0, 10**6, "queue_size ready_queue_threshold"),
             (1, 86_400, "render_timeout probe_timeout"),
         ):

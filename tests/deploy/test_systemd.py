@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import engine, tap
+from audioproxy import tap
 from audioproxy.config import VARIABLES, Config, FileStore, load
 from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
@@ -104,7 +104,7 @@ class UnitTests(SynchronousTestCase):
         systemd sends SIGTERM only to the service, not to its children.
         """
         (seconds,) = unit("audioproxy.service")["TimeoutStopSec"]
-        self.assertGreaterEqual(int(seconds), engine._DRAIN + 10)
+        self.assertGreaterEqual(int(seconds), Config(allow_insecure=True).drain_timeout + 10)
         self.assertEqual(["mixed"], unit("audioproxy.service")["KillMode"])
 
     def test_descriptors(self) -> None:

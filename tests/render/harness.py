@@ -82,10 +82,9 @@ class RenderHarness(FakeEngine):
         options: str = "",
         path: bytes = b"a.wav",
         window: int | None = None,
-        admitted: bool = True,
     ) -> Client:
         """Start a client and return it."""
-        client = Client(self.renders.join(self.request(options, path), admitted), window)
+        client = Client(self.renders.join(self.request(options, path)), window)
         self.clients.append(client)
         return client
 

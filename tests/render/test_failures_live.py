@@ -176,6 +176,7 @@ class RenderEnd(NamedTuple):
             f'cache_lookups_total{{format="{self.form}",outcome="miss"}}': 1,
             f'renders_total{{format="{self.form}",outcome="{outcome}"}}': 1,
             f'http_requests_total{{endpoint="render",status="{self.status // 100}xx"}}': 1,
+            'signed_requests_total{pair="current"}': 1,
         }
 
 

@@ -85,6 +85,7 @@ class QueueTests(ScriptedEncoderCase):
                 'http_requests_total{endpoint="render",status="2xx"}': 4,
                 # The rejected request, and the one whose client left.
                 'http_requests_total{endpoint="render",status="4xx"}': 2,
+                'signed_requests_total{pair="current"}': 6,
                 'http_requests_total{endpoint="ready",status="5xx"}': 3,
                 'http_requests_total{endpoint="ready",status="2xx"}': 3,
             },

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import QueueFull, RenderFailed
+from audioproxy.errors import Stopping
 from tests.render.test_render import RenderCase
 
 
@@ -21,24 +21,20 @@ class DrainTests(RenderCase):
         )
 
     def test_finishes(self) -> None:
-        """A shutdown ends only after all renders, also queued ones, are complete and stored (D39).
+        """A shutdown ends only after all renders with a slot are complete and stored (D39).
 
         It does not wait for finished renders that can still be joined (D37).
         """
         self.harness.store.slow = True
-        client, first = self.harness.render()
-        queued = self.harness.start_probed("f:flac")
+        client, encoder = self.harness.render()
         draining = self.drain()
         self.harness.clock.advance(20)
-        first.exit_and_end(stdout=b"abc")
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
-        self.harness.store.commits[0].callback(None)
-        self.harness.encoder().exit_and_end(stdout=b"x" * 100)
-        self.assertEqual(queued.outcome, "whole")
         self.assertNoResult(draining)
-        self.harness.store.commits[1].callback(None)
+        self.harness.store.commits[0].callback(None)
         self.successResultOf(draining)
-        self.assertEqual(len(self.harness.store.variants), 2)
+        self.assertEqual(len(self.harness.store.variants), 1)
         self.assert_released()
         self.make()
         _, encoder = self.harness.render()
@@ -50,39 +46,39 @@ class DrainTests(RenderCase):
     def test_no_new_ones(self) -> None:
         """During a shutdown, clients can join running renders but cannot start new ones (D39).
 
-        After a shutdown, an embedded proxy that is started again admits requests.
+        After a shutdown, an embedded proxy that is started again starts renders.
         """
         _, encoder = self.harness.render()
         draining = self.drain()
-        with self.harness.renders.admission() as admitted:
-            self.assertFalse(self.harness.start_client(admitted=admitted).started)
-            self.assertRaises(QueueFull, self.harness.start_client, "f:flac", admitted=admitted)
+        self.assertFalse(self.harness.start_client().started)
+        self.assertRaises(Stopping, self.harness.start_client, "f:flac")
         encoder.exit_and_end(stdout=b"abc")
         self.successResultOf(draining)
         self.harness.renders.open()
-        with self.harness.renders.admission() as admitted:
-            self.assertTrue(self.harness.start_client("f:flac", admitted=admitted).started)
+        self.assertTrue(self.harness.start_client("f:flac").started)
 
-    def test_admitted_before_shutdown(self) -> None:
-        """A request that was admitted before the shutdown may still start a render (D39)."""
-        with self.harness.renders.admission() as admitted:
-            draining = self.drain(30)
-            self.assertNoResult(draining)
-            client = self.harness.start_client(admitted=admitted)
-        self.assertTrue(client.started)
-        self.harness.answer_probe()
-        encoder = self.harness.spawner.last
-        encoder.write_stdout(b"abc")
+    def test_without_a_slot(self) -> None:
+        """A shutdown stops renders that are probed or wait for a slot at once (D39).
+
+        Other renders with the same probe, and the slot's holder, are not affected.
+        """
+        client, encoder = self.harness.render()
+        queued = self.harness.start_probed("f:flac")
+        probed = self.harness.start_client("f:wav")
+        self.assertIsNone(probed.outcome)
+        draining = self.drain()
+        for waiting in (queued, probed):
+            self.assertIsInstance(waiting.outcome, Stopping)
+        self.assertEqual(0, self.harness.slots.depth)
+        self.assertIsNone(client.outcome)
         self.assertNoResult(draining)
-        encoder.exit_and_end()
-        self.harness.advance_to_size_check()
-        self.successResultOf(draining)
+        encoder.exit_and_end(stdout=b"abc")
         self.assertEqual(client.outcome, "whole")
+        self.successResultOf(draining)
 
     def test_cancels(self) -> None:
         """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
         client, encoder = self.harness.render()
-        queued = self.harness.start_probed("f:flac")
         encoder.write_stdout(b"abc")
         self.harness.advance_to_size_check()
         draining = self.drain(30)
@@ -90,11 +86,10 @@ class DrainTests(RenderCase):
         self.assertEqual(encoder.signals, [])
         self.harness.clock.advance(1)
         self.assertEqual(encoder.signals, ["TERM"])
-        self.assertIsInstance(queued.outcome, RenderFailed)
+        self.assertIsInstance(client.outcome, Stopping)
         self.assertNoResult(draining)
         encoder.exit_and_end(signal=15)
         self.successResultOf(draining)
-        self.assertIsInstance(client.outcome, RenderFailed)
         self.assert_released()
         self.assert_nothing_stored()
 

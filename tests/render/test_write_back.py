@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, execute
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import DiskFull, RenderFailed
+from audioproxy.errors import DiskFull, Stopping
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.lengths.headers import OutputForm
@@ -280,7 +280,7 @@ class WriteBackTests(StoreCase):
         )
         self.harness.clock.advance(5)
         self.successResultOf(draining)
-        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertIsInstance(client.outcome, Stopping)
         self.assertEqual(self.counted(), {CANCELLED: 1})
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])

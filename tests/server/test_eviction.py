@@ -129,6 +129,14 @@ class EvictionTests(SynchronousTestCase):
             self.evict()
             self.assertEqual(["aborted"], opened[evicted].ended)
 
+    def test_close_idle(self) -> None:
+        """A stop closes idle connections, but not one whose request has already arrived (D39)."""
+        states = ({}, {"has_unread": True}, {"phase": Phase.RESPONDING}, {"phase": Phase.READING})
+        opened = self.fill(*states)
+        self.connections.close_idle()
+        expected = [["closed"], [], [], ["closed"]]
+        self.assertEqual(expected, [each.ended for each in opened])
+
     def test_closed_soon(self) -> None:
         """A connection that is closed in the next turn of the reactor is not evicted."""
         self.assert_not_evictable(phase=Phase.CLOSING, stalled_since=0.0)

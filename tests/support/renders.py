@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -87,33 +85,21 @@ class FakeRender:
 
 
 class FakeRenders:
-    """Render registry that admits every request.
+    """Render registry.
 
     :ivar running: the renders by cache key.
     :ivar started: all renders in order.
-    :ivar admissions: the number of open blocks of `admission`, for which a drain would wait.
     :ivar refusal: the failure with which every render ends at once, if set.
     """
 
     def __init__(self, calls: Calls) -> None:
         self.running: dict[str, FakeRender] = {}
         self.started: list[FakeRender] = []
-        self.admissions = 0
         self.refusal: Refusal | None = None
         self._calls = calls
 
-    @contextmanager
-    def admission(self) -> Iterator[bool]:
-        """Admit every request."""
-        self.admissions += 1
-        try:
-            yield True
-        finally:
-            self.admissions -= 1
-
-    def join(self, request: VariantRequest, admitted: bool) -> Subscription:
+    def join(self, request: VariantRequest) -> Subscription:
         """Join the render of the requested variant, or start one."""
-        assert admitted and self.admissions, "joined outside of an admission"
         self._calls.append(("join", request.key))
         started = request.key not in self.running
         if started:

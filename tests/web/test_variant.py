@@ -27,6 +27,7 @@ from audioproxy.errors import (
     RenderFailed,
     RenderTimeout,
     SourceTooLarge,
+    Stopping,
     UndecodableSource,
     UpstreamUnavailable,
     VideoSource,
@@ -196,15 +197,25 @@ class OrderTests(VariantCase):
                 self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
             self.assertEqual(["lookup"] * 2, self.harness.called_methods())
 
-    def test_admission(self) -> None:
-        """A drain waits for a request whose variant is looked up, so it is rendered (D39)."""
-        lookup: Deferred[None] = Deferred()
-        with patch.object(self.harness.store, "lookup", lambda key: lookup):
-            self.send(PATH)
-        self.assertEqual(1, self.harness.renders.admissions)
-        lookup.callback(None)
-        self.assertEqual(1, self.harness.render(PATH).subscribers)
-        self.assertEqual(0, self.harness.renders.admissions)
+    def test_stopping(self) -> None:
+        """A service that stops closes the connection before a response, or aborts one (D39).
+
+        A balancer repeats a request without a response elsewhere. The log names the reason.
+        """
+        for begun in (False, True):
+            log = Log(self)
+            connection = self.send(PATH)
+            if begun:
+                self.harness.render(PATH).write_output(b"sound")
+            self.harness.render(PATH).end(Stopping())
+            del self.harness.renders.running[key_of(PATH)]
+            self.assertTrue(connection.closed)
+            self.assertEqual(begun, b"sound" in connection.received)
+            self.assertNotIn(b"\r\n0\r\n", connection.received)
+            (record,) = log.requests
+            self.assertEqual(
+                (200 if begun else 499, "stopping"), (record.status, record.error_code)
+            )
 
     def test_miss(self) -> None:
         """After a miss, GET renders and HEAD opens the source (Request handling order, 5).
