@@ -66,12 +66,15 @@ class AudioProxy(Service):
         *,
         listens: bool = False,
         listening: socket.socket | None = None,
+        metrics_socket: socket.socket | None = None,
     ) -> None:
         """Construct everything; nothing is opened yet.
 
         :param access_log: called with the values of each access log line.
         :param listens: open the ports of the configuration at the start.
-        :param listening: a listening socket, used instead of the main port.
+        :param listening: a listening socket, used instead of the main port. Other processes may
+            accept from it too.
+        :param metrics_socket: the same for the metrics.
         :raises BootError: for a configuration that cannot be served.
         """
         self._starting: Deferred[None] | None = None
@@ -103,6 +106,7 @@ class AudioProxy(Service):
         self.port = self.metrics_port = 0
         self._config = config
         self._listening_socket = listening
+        self._metrics_socket = metrics_socket
         self._listeners: tuple[Listener, Listener] | None = None
         if listens:
             self.port, self.metrics_port = config.port, config.metrics_port
@@ -149,8 +153,8 @@ class AudioProxy(Service):
                 scrapes.close_now()
                 self.engine.close_now()
                 raise
-            bind = self._config.metrics_bind
-            _log.info("metrics on {bind} port {port}", bind=bind, port=self.metrics_port)
+            bind = "" if self._metrics_socket else f"{self._config.metrics_bind} "
+            _log.info("metrics on {bind}port {port}", bind=bind, port=self.metrics_port)
             _log.info("listening on {place}", place=self._place)
 
     @property
@@ -164,8 +168,11 @@ class AudioProxy(Service):
     def _listen(self, main: Listener, scrapes: Listener) -> None:
         metrics_bind = self._config.metrics_bind
         place = f"{metrics_bind} port {self.metrics_port}"
-        with _naming_variable("AP_METRICS_PORT", place, "AP_METRICS_BIND"):
-            self.metrics_port = scrapes.open(self.metrics_port, metrics_bind)
+        if self._metrics_socket is not None:
+            self.metrics_port = scrapes.listen_on(self._metrics_socket)
+        else:
+            with _naming_variable("AP_METRICS_PORT", place, "AP_METRICS_BIND"):
+                self.metrics_port = scrapes.open(self.metrics_port, metrics_bind)
         path, bind = self._config.socket_path, self._config.bind
         if self._listening_socket is not None:
             self.port = main.listen_on(self._listening_socket)
@@ -184,7 +191,11 @@ class AudioProxy(Service):
         if self._starting is not None:
             self._starting.cancel()
         if self._listeners is not None:
-            await self._listeners[0].close()
+            main, scrapes = self._listeners
+            await main.close()
+            if self._metrics_socket is not None:
+                # From now on, the process that has taken over responds alone.
+                await scrapes.close()
         await self.engine.drain(deadline)
         await self.resource.active.wait_until_idle(deadline)
         await self.engine.close(deadline)

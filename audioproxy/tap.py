@@ -62,6 +62,10 @@ _SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCK
 # The first descriptor that systemd passes follows stdin, stdout and stderr.
 _FIRST_DESCRIPTOR = 3
 _SOCKET_ADVICE = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
+# FileDescriptorName= of the socket for the metrics.
+_METRICS_NAME = "metrics"
+# EX_CONFIG of sysexits.h: another start with the same settings is in vain.
+_WRONG_SETTINGS = 78
 
 # prctl(2)
 _PR_SET_DUMPABLE = 4
@@ -81,6 +85,7 @@ class Options(UsageOptions):
     config: Config
     warnings: tuple[Problem, ...]
     listening: socket.socket | None
+    metrics_socket: socket.socket | None
     notify: Callable[[str], None]
 
     def postOptions(self) -> None:
@@ -89,9 +94,9 @@ class Options(UsageOptions):
         for name in _SYSTEMD_VARIABLES:
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
-        with _plain_exit():
+        with _plain_exit(_WRONG_SETTINGS):
             self.config, self.warnings = load(os.environ)
-            self.listening = find_socket(environ, os.getpid())
+            self.listening, self.metrics_socket = find_sockets(environ, os.getpid())
         if self.listening is not None and self.config.bind is not None:
             wanted = "set ListenStream= in the socket unit instead"
             fault = "ignored, since systemd passes the listening socket"
@@ -119,7 +124,12 @@ class _TwistdService(AudioProxy):
             access_log = self._lines.request
             skip_log_prefixes()
         super().__init__(
-            options.config, reactor, access_log, listens=True, listening=options.listening
+            options.config,
+            reactor,
+            access_log,
+            listens=True,
+            listening=options.listening,
+            metrics_socket=options.metrics_socket,
         )
 
     def setServiceParent(self, parent: Any) -> None:
@@ -139,12 +149,13 @@ class _TwistdService(AudioProxy):
         # The reactor installs its own handlers after the port is open, and a signal may arrive
         # earlier.
         _set_handlers(self._signal_received)
+        signal.signal(signal.SIGHUP, self._hangup_received)
         failures: list[Failure] = []
         starting = super().startService().addErrback(failures.append)
         for failure in failures:
             # twistd reports an exception of a daemon through the daemon's parent process, but not
             # SystemExit.
-            with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
+            with _plain_exit(1) if self._twistd.get("nodaemon", True) else nullcontext():
                 failure.raiseException()
         return starting.addCallback(lambda _: self._conclude(failures))
 
@@ -184,6 +195,11 @@ class _TwistdService(AudioProxy):
     def _signal_received(self, number: int, _frame: object) -> None:
         self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
 
+    def _hangup_received(self, number: int, _frame: object) -> None:
+        # By default, SIGHUP ends a process, and systemd takes that for an orderly end.
+        text = "SIGHUP has no effect: settings are read at the start alone"
+        self._reactor.callFromThread(_log.warn, text)
+
     def _stop_for(self, name: str) -> None:
         _log.info("Received {name}, shutting down.", name=name)
         with suppress(ReactorNotRunning):
@@ -192,33 +208,49 @@ class _TwistdService(AudioProxy):
 
 def makeService(options: Options) -> AudioProxy:
     """Return the service for the environment that the options have read."""
-    with _plain_exit():
+    with _plain_exit(_WRONG_SETTINGS):
         return _TwistdService(options)
 
 
-def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
-    """Return the listening socket that systemd passed, or None.
+def find_sockets(
+    environ: Mapping[str, str], pid: int
+) -> tuple[socket.socket | None, socket.socket | None]:
+    """Return the listening sockets that systemd passed, for clients and for metrics.
 
     :param pid: of this process; sockets for another process are ignored.
-    :raises ConfigError: for anything except one listening TCP socket.
+    :raises ConfigError: for anything except one listening TCP socket, and one more with the name
+        ``metrics``.
     """
     count = environ.get("LISTEN_FDS") or "0"
     if environ.get("LISTEN_PID") != str(pid) or count == "0":
-        return None
-    if count != "1":
-        fault = f"{count} sockets" if count.isdecimal() else "not a number"
-        raise _refused_socket(fault, "one is required: keep one ListenStream= in the socket unit")
+        return None, None
+    if not count.isdecimal():
+        raise _refused_socket("not a number", "systemd sets it; remove it from the environment")
+    # The names are absent in old versions of systemd.
+    names = [*environ.get("LISTEN_FDNAMES", "").split(":"), ""][: min(int(count), 3)]
+    kinds = [_METRICS_NAME if name == _METRICS_NAME else "clients" for name in names]
+    if len(kinds) != len(set(kinds)) or len(kinds) != int(count):
+        raise _refused_socket(
+            f"{count} sockets",
+            "one is required: keep one ListenStream= in the socket unit. Only a second one with"
+            f" FileDescriptorName={_METRICS_NAME} is possible",
+        )
+    found = {kind: _open_socket(_FIRST_DESCRIPTOR + number) for number, kind in enumerate(kinds)}
+    return found.get("clients"), found.get(_METRICS_NAME)
+
+
+def _open_socket(descriptor: int) -> socket.socket:
     try:
-        given = socket.socket(fileno=_FIRST_DESCRIPTOR)
+        given = socket.socket(fileno=descriptor)
     except OSError as error:
-        fault = f"descriptor {_FIRST_DESCRIPTOR} is not a socket ({error.strerror})"
+        fault = f"descriptor {descriptor} is not a socket ({error.strerror})"
         raise _refused_socket(fault, _SOCKET_ADVICE) from error
     # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
         given.close()
         raise _refused_socket(
-            f"descriptor {_FIRST_DESCRIPTOR} is not a listening TCP socket", _SOCKET_ADVICE
+            f"descriptor {descriptor} is not a listening TCP socket", _SOCKET_ADVICE
         )
     given.set_inheritable(False)
     return given
@@ -272,13 +304,13 @@ def _set_handlers(handler: Any) -> None:
 
 
 @contextmanager
-def _plain_exit() -> Iterator[None]:
-    """Print a boot error as lines that say what would be right, and exit with status 1."""
+def _plain_exit(status: int) -> Iterator[None]:
+    """Print a boot error as lines that say what would be right, and exit with a status."""
     try:
         yield
     except (ConfigError, BootError) as error:
         _complain(error, sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(status) from None
 
 
 def _complain(error: BaseException | None, stream: TextIO | None) -> None:

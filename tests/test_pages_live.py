@@ -59,8 +59,10 @@ SUBSTITUTES = {
     "pip": '[ -e "${!#}/setup.cfg" ]',
     "python3": """[ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
     mkdir -p "$3/bin" && ln -s "$HOME/checkout/.venv/bin/audioproxy" "$HOME/bin/pip" "$3/bin/" """,
-    "systemctl": """for unit; do
-        [[ $unit != audioproxy.* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
+    "systemctl": """[[ $* != *is-active* ]] || exit 3
+    for unit; do
+        [[ $unit != audioproxy@* ]] || unit=audioproxy@.service
+        [[ $unit != audioproxy[.@-]* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
     done""",
 }
 
@@ -103,7 +105,7 @@ class PageTests(RemoteCase):
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
-            *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin"),
+            *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):
             (self.home / folder).mkdir(parents=True)
         for name, program in SUBSTITUTES.items():
@@ -147,7 +149,8 @@ class PageTests(RemoteCase):
 
     def run_block(self, block: str) -> Process:
         """Start the commands of a block in the checkout, in a process group of their own."""
-        folders = [str(self.home / "bin"), *os.environ["PATH"].split(":")]
+        installed = [str(self.home / folder) for folder in ("bin", "usr/local/sbin")]
+        folders = [*installed, *os.environ["PATH"].split(":")]
         # Only the commands of an installed service find audioproxy without its folder.
         if "/etc/audioproxy" in block:
             folders.insert(1, str(self.home / "usr/local/bin"))

@@ -11,7 +11,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
-from tests.support.programs import FFMPEG
+from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     Client,
     Process,
@@ -33,12 +33,6 @@ from tests.support.service import (
 )
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
-#: An ffmpeg that stops itself before it encodes, until it gets SIGCONT.
-HELD_FFMPEG = f"""\
-#!/bin/sh
-case "$*" in *pipe:1*) kill -STOP $$;; esac
-exec {FFMPEG} "$@"
-"""
 
 
 class TwoNodeTests(ServiceCase):

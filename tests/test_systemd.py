@@ -22,7 +22,9 @@ class SocketTests(SynchronousTestCase):
         """
         if given is not None:
             self.patch(tap, "_FIRST_DESCRIPTOR", given.detach())
-        return tap.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+        clients, metrics = tap.find_sockets({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+        self.assertIsNone(metrics)
+        return clients
 
     def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
         """Return the only problem in the error that refuses the socket."""
@@ -47,17 +49,44 @@ class SocketTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """There is no socket without the variables, with a count of 0, or for another process."""
-        self.assertIsNone(tap.find_socket({}, 7))
+        self.assertEqual((None, None), tap.find_sockets({}, 7))
         for count in ("0", ""):
             self.assertIsNone(self.find(LISTEN_FDS=count))
         for pid in ("8", "", "70"):
             self.assertIsNone(self.find(LISTEN_PID=pid, LISTEN_FDS="many"))
 
+    def test_metrics(self) -> None:
+        """A socket with the name ``metrics`` is for the metrics, alone or in either order."""
+        for names in ("metrics", "metrics:audioproxy.socket", "audioproxy.socket:metrics"):
+            # Descriptors in a row, as systemd passes them, which nothing else here uses.
+            first = 500
+            ports = {}
+            for number, name in enumerate(names.split(":"), first):
+                with socket.create_server(("127.0.0.1", 0)) as given:
+                    os.dup2(given.fileno(), number)
+                    ports[name] = given.getsockname()[1]
+            self.patch(tap, "_FIRST_DESCRIPTOR", first)
+            environ = {"LISTEN_PID": "7", "LISTEN_FDS": str(len(ports)), "LISTEN_FDNAMES": names}
+            clients, metrics = tap.find_sockets(environ, 7)
+            assert metrics is not None
+            with metrics:
+                self.assertEqual(ports["metrics"], metrics.getsockname()[1])
+            self.assertEqual("audioproxy.socket" in ports, clients is not None)
+            if clients is not None:
+                with clients:
+                    self.assertEqual(ports["audioproxy.socket"], clients.getsockname()[1])
+
     def test_number(self) -> None:
-        """A count other than 1 is refused, and the message says how to correct it."""
-        for count in ("many", "-1", "1.0", "2", "17"):
+        """Too many sockets are refused, and the message says how to correct it."""
+        for count in ("many", "-1", "1.0"):
             line = self.refusal(LISTEN_FDS=count)
-            self.assertTrue(line.startswith("LISTEN_FDS: "), line)
+            self.assertTrue(line.startswith("LISTEN_FDS: not a number; "), line)
+        for count, names in (
+            *(("2", ""), ("2", "a:b"), ("2", "metrics:metrics"), ("3", "metrics:a:b")),
+            ("999999999999", "metrics"),
+        ):
+            line = self.refusal(LISTEN_FDS=count, LISTEN_FDNAMES=names)
+            self.assertTrue(line.startswith(f"LISTEN_FDS: {count} sockets; one is"), line)
             self.assertIn("one ListenStream=", line)
 
     def test_not_listening(self) -> None:

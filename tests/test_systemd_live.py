@@ -8,15 +8,20 @@ import socket
 import sys
 
 from tests.support import service
+from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     WITHOUT_FFMPEG_CHECK,
     Process,
     ServiceCase,
+    children,
     fetch,
+    is_stopped,
+    scrape,
     send,
     short_flac,
     signed,
     until,
+    until_hit,
 )
 
 PATH = signed("/f:opus/plain/local://short.flac")
@@ -34,12 +39,18 @@ SET_LISTEN_PID = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 class SystemdCase(ServiceCase):
     """Service that is started as systemd starts it."""
 
-    def start_with_socket(self, tcp_socket: socket.socket, **variables: str) -> Process:
-        """Start a service with an open socket."""
+    def start_with_socket(
+        self, clients: socket.socket, metrics: socket.socket | None = None, **variables: str
+    ) -> Process:
+        """Start a service with an open socket, and perhaps one for its metrics."""
         words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         command = ("/bin/sh", "-c", SET_LISTEN_PID, "sh", sys.executable, *words)
-        environ = self.environment(**{"LISTEN_FDS": "1", **variables})
-        descriptors = {0: "w", 1: "r", 2: "r", 3: tcp_socket.fileno()}
+        passed = {"LISTEN_FDS": "1"}
+        descriptors = {0: "w", 1: "r", 2: "r", 3: clients.fileno()}
+        if metrics is not None:
+            passed = {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "audioproxy-clients.socket:metrics"}
+            descriptors[4] = metrics.fileno()
+        environ = self.environment(**{**passed, **variables})
         return self.spawn(*command, descriptors=descriptors, **environ)
 
     def open(self) -> socket.socket:
@@ -72,6 +83,56 @@ class SocketTests(SystemdCase):
         response = await between.end()
         self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
         self.assertEqual(200, (await fetch(port, b"/health")).status)
+
+    async def test_handover(self) -> None:
+        """Two services accept from the same sockets; the first one ends, and no client notices.
+
+        A service that refuses its settings leaves the running one alone. The metrics come from the
+        service that has taken over.
+        """
+        self.add("short.flac", short_flac())
+        clients, metrics = self.open(), self.open()
+        port, metrics_port = (each.getsockname()[1] for each in (clients, metrics))
+        blue = self.start_with_socket(clients, metrics, PATH=self.shadow_ffmpeg(HELD_FFMPEG))
+        self.assertEqual(port, await blue.port())
+        await blue.printed(f"metrics on port {metrics_port}", "the metrics")
+        held = await send(port, PATH)
+        (encoder,) = await until(
+            lambda: [child for child in children(blue.pid) if is_stopped(child)], "the encoder"
+        )
+        refused = self.start_with_socket(clients, metrics, AP_KEY="short")
+        self.assertEqual(78, await refused.end())
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        green = self.start_with_socket(clients, metrics, AP_LOG_LEVEL="debug")
+        await green.port()
+        blue.signal(signal.SIGTERM)
+        await blue.printed(rf"Port {metrics_port} Closed", "the ports to close")
+        other = signed("/f:wav/plain/local://short.flac")
+        for _ in range(5):
+            self.assertEqual(200, (await fetch(port, other)).status)
+        series = await scrape(metrics_port)
+        label = '{format="wav",outcome="success"}'
+        self.assertEqual(1, series[f"audio_proxy_renders_total{label}"])
+        self.assertIsNone(blue.code)
+        os.kill(encoder, signal.SIGCONT)
+        response = await held.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(0, await blue.end())
+        await until_hit(port, PATH)
+        green.signal(signal.SIGTERM)
+        self.assertEqual(0, await green.end())
+
+    async def test_hangup(self) -> None:
+        """SIGHUP is logged, and has no other effect (D39)."""
+        node = self.start_with_socket(self.open())
+        port = await node.port()
+        for _ in range(2):
+            node.signal(signal.SIGHUP)
+            await node.printed(r"\[warning\] SIGHUP has no effect: .*\n", "the line")
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        node.signal(signal.SIGTERM)
+        self.assertEqual(0, await node.end())
+        self.assertEqual("", node.stderr)
 
 
 class NotifierTests(SystemdCase):
@@ -118,7 +179,7 @@ class NotifierTests(SystemdCase):
         node = self.start_with_socket(taken, **variables, LISTEN_FDS="0")
         with socket.socket() as unusable:
             other = self.start_with_socket(unusable, **variables)
-        self.assertEqual([1, 1], [await node.end(), await other.end()])
+        self.assertEqual([1, 78], [await node.end(), await other.end()])
         self.assertRegex(
             other.stderr, r"\Aaudioproxy: LISTEN_FDS: .*; .*ListenStream=.* socket unit\n\Z"
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -66,16 +68,49 @@ class UnitTests(SynchronousTestCase):
         units = ("./audioproxy.service", "./audioproxy.socket")
         self.assertEqual((0, ""), self.analyze(*words, *units))
 
-    def test_store_elsewhere(self) -> None:
-        """The unit is valid with its commented-out settings for a store in another folder.
+    def test_two_instances(self) -> None:
+        """systemd accepts the units of two instances that share their sockets and their store."""
+        drop_in = self.folder / "audioproxy@.service.d/handover.conf"
+        drop_in.parent.mkdir()
+        shutil.copy(FOLDER / "handover.conf", drop_in)
+        os.rename(self.folder / "audioproxy.service", self.folder / "audioproxy@.service")
+        names = ("audioproxy-clients.socket", "audioproxy-metrics.socket")
+        for name in (*names, "audioproxy-sockets.service"):
+            shutil.copy(FOLDER / name, self.folder)
+        units = ("./audioproxy@blue.service", "./audioproxy@green.service", *names)
+        self.assertEqual((0, ""), self.analyze("verify", "--man=no", *units))
+        self.assertEqual([" ".join(names)], unit("handover.conf")["Sockets"])
+        for name in names:
+            # A client never starts an instance that was stopped.
+            self.assertEqual(["audioproxy-sockets.service"], unit(name)["Service"])
+        self.assertEqual([tap._METRICS_NAME], unit(names[1])["FileDescriptorName"])
+        config = load({"AP_KEY": "0" * 64, "AP_SALT": "00", **environment(self.drop_in())})[0]
+        self.assertGreaterEqual(config.drain_timeout, config.render_timeout)
+        (stop,) = unit("handover.conf")["TimeoutStopSec"]
+        self.assertGreaterEqual(int(stop), config.drain_timeout + 10)
 
-        They name a permanent user. With a dynamic user, stored variants would lose their owner
-        after a stop.
+    def drop_in(self) -> str:
+        """Return the variables that the drop-in of two instances sets, as a settings file."""
+        return "\n".join(unit("handover.conf")["Environment"])
+
+    def test_wrong_settings(self) -> None:
+        """Any number of restarts is allowed, except with wrong settings."""
+        settings = unit("audioproxy.service")
+        self.assertEqual(["0"], settings["StartLimitIntervalSec"])
+        self.assertEqual([str(tap._WRONG_SETTINGS)], settings["RestartPreventExitStatus"])
+        self.assertEqual(["on-failure"], settings["Restart"])
+
+    def test_store_elsewhere(self) -> None:
+        """The unit is valid with its commented-out setting for a store in another folder.
+
+        A permanent user of the unit's name replaces the dynamic one. With a dynamic user, stored
+        variants would lose their owner after a stop.
         """
         text = (self.folder / "audioproxy.service").read_text()
-        for setting in ("User=audioproxy", "ReadWritePaths=/srv/variants"):
-            self.assertIn(f"\n#{setting}\n", text)
-            text = text.replace(f"\n#{setting}\n", f"\n{setting}\n")
+        setting = "\n{}ReadWritePaths=/srv/variants\n"
+        self.assertIn(setting.format("#"), text)
+        text = text.replace(setting.format("#"), setting.format(""))
+        self.assertEqual(["audioproxy"], unit("audioproxy.service")["User"])
         (self.folder / "audioproxy.service").write_text(text)
         words = ("verify", "--man=no", "--recursive-errors=no", "./audioproxy.service")
         self.assertEqual((0, ""), self.analyze(*words))
@@ -116,6 +151,69 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual(
             [str(Config(allow_insecure=True).port)], unit("audioproxy.socket")["ListenStream"]
         )
+
+
+#: A systemctl that runs no unit. The files in its folder are the active units, and `broken` makes
+#: every start fail.
+SYSTEMCTL = """\
+#!/bin/sh
+cd "$(dirname "$0")"
+echo "$*" >> calls
+for unit; do :; done
+case "$*" in
+*is-active*) [ -e "$unit" ] ;;
+start*) [ ! -e broken ] && : > "$unit" ;;
+stop*) rm -f "$unit" ;;
+esac
+"""
+
+
+class ReplacementTests(SynchronousTestCase):
+    """The program that replaces one instance by the other"""
+
+    def replace(self, *active: str) -> tuple[int, str, list[str]]:
+        """Run the program; return its exit status, its errors, and what it had systemd do."""
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        program = folder / "systemctl"
+        program.write_text(SYSTEMCTL)
+        program.chmod(0o755)
+        for name in active:
+            (folder / name).touch()
+        ended = subprocess.run(
+            [FOLDER / "audioproxy-replace"],
+            env={"PATH": f"{folder}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        calls = (folder / "calls").read_text().splitlines()
+        return ended.returncode, ended.stderr, [call for call in calls if "is-active" not in call]
+
+    def test_replaced(self) -> None:
+        """The new instance is started first; the old one is stopped last."""
+        for old, new in (("blue", "green"), ("green", "blue")):
+            expected = [
+                f"start audioproxy@{new}",
+                f"--quiet enable audioproxy@{new}",
+                f"--quiet disable audioproxy@{old}",
+                f"stop audioproxy@{old}",
+            ]
+            self.assertEqual((0, "", expected), self.replace(f"audioproxy@{old}"))
+
+    def test_refused(self) -> None:
+        """If the new instance does not start, the old one is left alone."""
+        status, errors, calls = self.replace("audioproxy@blue", "broken")
+        self.assertEqual(["start audioproxy@green", "stop audioproxy@green"], calls)
+        self.assertEqual(1, status)
+        self.assertIn("audioproxy@green did not start, so audioproxy@blue runs on", errors)
+
+    def test_both(self) -> None:
+        """If both instances run, neither is touched."""
+        status, errors, calls = self.replace("audioproxy@blue", "audioproxy@green")
+        self.assertEqual((1, []), (status, calls))
+        self.assertIn("both run", errors)
 
 
 class SettingsTests(SynchronousTestCase):

@@ -24,6 +24,13 @@ def _complete(program: str) -> str:
 #: Programs with all features.
 FFMPEG, FFPROBE = _complete("ffmpeg"), _complete("ffprobe")
 
+#: An ffmpeg that stops itself before it encodes, until it gets SIGCONT.
+HELD_FFMPEG = f"""\
+#!/bin/sh
+case "$*" in *pipe:1*) kill -STOP $$;; esac
+exec {FFMPEG} "$@"
+"""
+
 
 def write_ffmpeg_without_soxr(folder: Path) -> None:
     """Write a program ``ffmpeg`` into a folder that does all that ffmpeg does without libsoxr."""
