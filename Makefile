@@ -37,11 +37,11 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 
 # Tests without child processes and running servers.
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
-    $(foreach folder,bench browser deploy examples fuzz soak,! -path 'tests/$(folder)/*')))
+    $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy test-ceph \
-    test-ffmpeg matrix soak guards bench quality wrk fuzz container screenshots clean
+    test-ffmpeg matrix soak handover guards bench quality wrk fuzz container screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -87,6 +87,9 @@ matrix: system-ffmpeg dev ## compare trims of every container and codec with a f
 
 soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
+
+handover: system-ffmpeg dev ## replace the service ten times under load; SECONDS=120 is how long slow clients take
+	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
 
 guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards

@@ -1,0 +1,135 @@
+"""Clients of a service at a steady rate, and what they saw.
+
+A client repeats a request once if its connection was closed before any byte of the response, as
+HAProxy's ``retry-on`` does. A refused connection is not repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseNeverReceived, readBody
+
+from tests.support.service import Client, reactor, send
+
+#: Bytes of a download that a slow client reads each second.
+SLOW_RATE = 400_000
+
+
+@dataclass
+class Seen:
+    """What clients have seen.
+
+    :ivar statuses: the number of responses with each status.
+    :ivar repeated: requests that were closed without a response, and repeated.
+    :ivar failures: everything that no client may see.
+    :ivar hits: seconds of each small hit.
+    """
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    repeated: int = 0
+    failures: list[str] = field(default_factory=list)
+    hits: list[float] = field(default_factory=list)
+
+    def percentile(self, share: float) -> float:
+        """Return the seconds that a share of the small hits did not exceed."""
+        return sorted(self.hits)[int(share * (len(self.hits) - 1))]
+
+
+class Load:
+    """Requests that are started in turn at a rate.
+
+    :ivar seen: what the clients have seen since it was last replaced.
+    """
+
+    def __init__(self, port: int, sign: Callable[[str], bytes]) -> None:
+        """Make no request yet.
+
+        :param sign: returns the signed path of a path.
+        """
+        self.seen = Seen()
+        self._port = port
+        self._sign = sign
+        # A persistent connection may be closed while it is idle: Agent repeats such a request.
+        self._pool = HTTPConnectionPool(reactor, persistent=True)
+        self._pool.maxPersistentPerHost = 8
+        self._agent = Agent(reactor, self._pool)
+        self._bodies: dict[str, int] = {}
+        self._running: set[Deferred[None]] = set()
+        self._loops: list[LoopingCall] = []
+
+    def every(self, seconds: float, request: Callable[[], Awaitable[None]]) -> None:
+        """Start a request now and at each interval, whether or not earlier ones have ended."""
+
+        def begin() -> None:
+            running: Deferred[None] = Deferred.fromCoroutine(self._reported(request))
+            self._running.add(running)
+            running.addCallback(lambda _: self._running.discard(running))
+
+        loop = LoopingCall(begin)
+        loop.clock = reactor
+        loop.start(seconds)
+        self._loops.append(loop)
+
+    async def stop(self) -> None:
+        """Start no more requests, and wait for those that run."""
+        loops, self._loops = self._loops, []
+        for loop in loops:
+            loop.stop()
+        for running in list(self._running):
+            await running
+        await self._pool.closeCachedConnections()
+
+    async def get(self, path: str) -> None:
+        """Request a path, and compare its body with earlier ones of the same path."""
+        for attempt in (1, 2):
+            url = b"http://127.0.0.1:%d%s" % (self._port, self._sign(path))
+            try:
+                response: Any = await self._agent.request(b"GET", url)
+                break
+            except (ResponseNeverReceived, ConnectionDone, ConnectionLost):
+                if attempt == 2:
+                    raise
+                self.seen.repeated += 1
+        body = await readBody(response)
+        self.seen.statuses[response.code] += 1
+        if response.code != 200:
+            self.seen.failures.append(f"{response.code} {body[:200]!r}: {path}")
+        elif self._bodies.setdefault(path, hash(body)) != hash(body):
+            self.seen.failures.append(f"another body: {path}")
+
+    async def hit(self, path: str) -> None:
+        """Request a small stored variant, and take its time."""
+        began = reactor.seconds()
+        await self.get(path)
+        self.seen.hits.append(reactor.seconds() - began)
+
+    async def download_slowly(self, path: str) -> None:
+        """Read a response at `SLOW_RATE`."""
+        client: Client = await send(self._port, self._sign(path))
+        read = 0
+        while client.closed is None:
+            if len(client.received) - read > SLOW_RATE // 4:
+                read = len(client.received)
+                client.pause()
+                await deferLater(reactor, 0.25)
+                client.resume()
+            await deferLater(reactor, 0.01)
+        response = await client.end()
+        self.seen.statuses[response.status] += 1
+        if not response.complete:
+            self.seen.failures.append(f"an incomplete body of {len(response.body)}: {path}")
+
+    async def _reported(self, request: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await request()
+        except Exception as error:
+            reasons: Iterable[Any] = getattr(error, "reasons", ())
+            text = ", ".join(repr(reason.value) for reason in reasons)
+            self.seen.failures.append(f"{error!r} {text}")
