@@ -90,9 +90,7 @@ EXCUSES = {
     "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
-    "node drained": Excuse(
-        frozenset({(500, "render_failed")}), may_break_off=True, may_be_missing=True
-    ),
+    "node drained": Excuse(may_break_off=True, may_be_missing=True),
     "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
 
