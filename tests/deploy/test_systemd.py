@@ -163,7 +163,7 @@ for unit; do :; done
 case "$*" in
 *is-active*) [ -e "$unit" ] ;;
 start*) [ ! -e broken ] && : > "$unit" ;;
-stop*) rm -f "$unit" ;;
+*stop*) rm -f "$unit" ;;
 esac
 """
 
@@ -198,14 +198,14 @@ class ReplacementTests(SynchronousTestCase):
                 f"start audioproxy@{new}",
                 f"--quiet enable audioproxy@{new}",
                 f"--quiet disable audioproxy@{old}",
-                f"stop audioproxy@{old}",
+                f"--quiet stop audioproxy@{old}",
             ]
             self.assertEqual((0, "", expected), self.replace(f"audioproxy@{old}"))
 
     def test_refused(self) -> None:
         """If the new instance does not start, the old one is left alone."""
         status, errors, calls = self.replace("audioproxy@blue", "broken")
-        self.assertEqual(["start audioproxy@green", "stop audioproxy@green"], calls)
+        self.assertEqual(["start audioproxy@green", "--quiet stop audioproxy@green"], calls)
         self.assertEqual(1, status)
         self.assertIn("audioproxy@green did not start, so audioproxy@blue runs on", errors)
 

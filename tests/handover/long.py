@@ -8,7 +8,7 @@ from twisted.internet.task import deferLater
 
 from tests.handover.case import NEW_KEY, NEW_SALT, ROTATION, SLOW_OPTION, HandoverCase
 from tests.handover.load import Seen
-from tests.support.service import fetch, reactor, until
+from tests.support.service import PROJECT, fetch, reactor, until
 
 #: Seconds of a slow render and of a slow download, which last longer than a replacement takes.
 SECONDS = int(os.environ.get("SECONDS") or 60)
@@ -59,7 +59,7 @@ class HandoverTests(HandoverCase):
         await self.refuse(AP_SALT="not hexadecimal")
         await self.replace(PYTHONPATH=self.other_version("99"))
         await self.until_version("99+")
-        await self.replace(PYTHONPATH="")
+        await self.replace(PYTHONPATH=str(PROJECT))
         for _ in range(3):
             await self.replace()
         await load.stop()
