@@ -20,7 +20,7 @@ root.putChild(b"audio", proxy.resource)  # /audio/{signature}/{options}/{source}
 
 
 def listen(_):
-    port = reactor.listenTCP(8080, Site(root))
+    port = reactor.listenTCP(8080, Site(root), interface="127.0.0.1")
     reactor.addSystemEventTrigger("before", "shutdown", port.stopListening)
     print(Signer(KEY, SALT, "http://127.0.0.1:8080/audio").url("local://tone.flac"), flush=True)
 
