@@ -133,9 +133,12 @@ class Engine:
             config.render_timeout,
             self.readiness.depth_changed,
             metrics.render_rejected,
+            low_capacity=max(1, config.max_concurrency - 1),
+            low_queue_size=max(1, config.queue_size // 2),
         )
         metrics.watch(self.slots)
-        probe_slots = Slots(clock, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
+        probes = config.max_probe_concurrency
+        probe_slots = Slots(clock, probes, 0, _PROBE_LONGEST_WAIT, low_capacity=max(1, probes // 2))
         self.prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
         ffmpeg = Ffmpeg(reporting)
         self.decoder = Decoder(ffmpeg, threads)

@@ -60,6 +60,8 @@ class Pool(Protocol):
     def queue_size(self) -> int: ...  # noqa: D102
     @property
     def depth(self) -> int: ...  # noqa: D102
+    @property
+    def low_depth(self) -> int: ...  # noqa: D102
 
 
 class Metrics:
@@ -135,6 +137,11 @@ class Metrics:
             ("render_slots_held", "Render slots in use.", lambda: pool.held),
             ("render_slots_capacity", "Render slots in total.", lambda: pool.capacity),
             ("render_queue_depth", "Renders that wait for a slot.", lambda: pool.depth),
+            (
+                "render_low_queue_depth",
+                "Low-lane renders that wait for a slot.",
+                lambda: pool.low_depth,
+            ),
             (
                 "render_queue_capacity",
                 "Maximum number of renders that wait for a slot.",

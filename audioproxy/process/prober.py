@@ -32,7 +32,7 @@ from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
-from audioproxy.process.slots import Slots
+from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import OpenSource
 
@@ -71,17 +71,18 @@ class Prober:
             _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
         )
 
-    async def probe(self, source: OpenSource) -> Probe:
+    async def probe(self, source: OpenSource, claim: Claim | None = None) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
         Requests for a source that is being probed share the result. If one of them is cancelled,
         the others still get it.
 
+        :param claim: to the slot of a new probe; by default, a normal one.
         :raises QueueFull: where no probe slot is free.
         :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
-        probe = await self._probe_once(source)
+        probe = await self._probe_once(source, claim)
         if probe.may_be_encrypted:
             probe = await self._refuse_encrypted(source, probe)
         if not probe.may_be_padded:
@@ -90,7 +91,7 @@ class Prober:
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
 
-    async def _probe_once(self, source: OpenSource) -> Probe:
+    async def _probe_once(self, source: OpenSource, claim: Claim | None) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
         if is_certain and (cached := self._cache.get(identity)) is not None:
@@ -98,7 +99,7 @@ class Prober:
         if is_certain and identity in self._expensive:
             raise ProbeTimeout
         return await self._running.join(
-            identity, lambda: self._probe_and_cache(source, is_certain=is_certain)
+            identity, lambda: self._probe_and_cache(source, claim, is_certain=is_certain)
         )
 
     async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
@@ -123,9 +124,11 @@ class Prober:
         """Forget the probe of a source that has changed while it was read."""
         self._cache.pop(identity, None)
 
-    async def _probe_and_cache(self, source: OpenSource, *, is_certain: bool) -> Probe:
+    async def _probe_and_cache(
+        self, source: OpenSource, claim: Claim | None, *, is_certain: bool
+    ) -> Probe:
         try:
-            probe = await self._probe(source)
+            probe = await self._probe(source, claim)
         except _Expensive:
             if is_certain:
                 self._expensive[source.identity] = True
@@ -151,8 +154,8 @@ class Prober:
         )
         return await child.wait()
 
-    async def _probe(self, source: OpenSource) -> Probe:
-        async with self._slots.hold():
+    async def _probe(self, source: OpenSource, claim: Claim | None) -> Probe:
+        async with self._slots.hold(claim):
             deadline = self._deadline()
 
             async def look(opened: Input) -> tuple[Input, Exit, bytes]:

@@ -1,4 +1,4 @@
-"""Slot pools: render slots with a queue, and probe slots without one."""
+"""Slot pools: render slots with a queue of two lanes, and probe slots without a queue."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.errors import QueueFull
 
 # Weight of the newest hold in the running mean of hold times.
 _NEWEST_WEIGHT = 0.3
 
 
-class Slots:
-    """A pool with a bounded number of slots and a bounded queue, served in order.
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A claim to a slot, and its lane.
 
-    :param depth_changed: called with the number of waiters whenever it changes.
-    :param rejected: called whenever a request for a slot is rejected.
+    :ivar is_low: whether other claims go first (D65); `Slots.lift` changes it.
+    """
+
+    is_low: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    granted: Deferred[None]
+    timeout: ProgressTimeout
+
+
+class Slots:
+    """A pool with a bounded number of slots, and a bounded queue for each of two lanes.
+
+    Each lane is served in order. A low claim gets a slot only if no normal claim waits (D65).
+
+    :param low_capacity: the number of slots that low claims may hold.
+    :param low_queue_size: the number of low claims that may wait, besides the others.
+    :param depth_changed: called with the number of normal waiters whenever it changes.
+    :param rejected: called whenever a normal claim is rejected.
     """
 
     def __init__(
@@ -32,6 +53,9 @@ class Slots:
         longest_wait: float,
         depth_changed: Callable[[int], object] = lambda depth: None,
         rejected: Callable[[], object] = lambda: None,
+        *,
+        low_capacity: int = 1,
+        low_queue_size: int = 0,
     ) -> None:
         self.capacity = capacity
         self.queue_size = queue_size
@@ -40,72 +64,129 @@ class Slots:
         self._longest_wait = longest_wait
         self._depth_changed = depth_changed
         self._rejected = rejected
-        self._queue: OrderedDict[Deferred[None], None] = OrderedDict()
+        self._low_capacity = low_capacity
+        self._low_queue_size = low_queue_size
+        self._queue: OrderedDict[Claim, _Waiter] = OrderedDict()
+        self._low_queue: OrderedDict[Claim, _Waiter] = OrderedDict()
+        self._low_holders: set[Claim] = set()
         self._mean_hold = 1.0
-        self._pending_releases = 0
+        self._is_serving = False
 
     @property
     def depth(self) -> int:
-        """The number of waiters."""
+        """The number of normal waiters."""
         return len(self._queue)
 
+    @property
+    def low_depth(self) -> int:
+        """The number of low waiters."""
+        return len(self._low_queue)
+
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def hold(self, claim: Claim | None = None) -> AsyncIterator[None]:
         """Hold a slot for the length of a block, after waiting for one if none is free.
 
         A waiter that is cancelled leaves the queue at once.
 
+        :param claim: used for one hold at a time; by default, a normal one.
         :raises QueueFull: if the queue is full, or the wait exceeds its limit.
         """
-        await self._acquire()
+        claim = claim or Claim()
+        await self._acquire(claim)
         since = self._clock.seconds()
         try:
             yield
         finally:
             held_for = self._clock.seconds() - since
             self._mean_hold += _NEWEST_WEIGHT * (held_for - self._mean_hold)
-            self._release()
+            self.held -= 1
+            self._low_holders.discard(claim)
+            self._serve()
 
-    def retry_after(self) -> int:
+    def lift(self, claim: Claim) -> None:
+        """Make a low claim a normal one, before, during or after its wait.
+
+        A waiter moves to the end of the normal queue, even if that is full: its render has begun
+        already. The limit of its wait starts again, as for a new request.
+        """
+        waiter = self._low_queue.pop(claim, None)
+        self._low_holders.discard(claim)
+        claim.is_low = False
+        if waiter is not None:
+            waiter.timeout.reset()
+            self._enqueue(claim, waiter)
+        self._serve()
+
+    def retry_after(self, *, is_low: bool = False) -> int:
         """Return an estimate of the whole seconds until a slot is free (D21)."""
-        estimate = math.ceil(self._mean_hold * (self.depth + 1) / self.capacity)
+        waiters, slots = self.depth, self.capacity
+        if is_low:
+            waiters, slots = waiters + self.low_depth, self._low_capacity
+        estimate = math.ceil(self._mean_hold * (waiters + 1) / slots)
         return max(1, min(estimate, math.floor(self._longest_wait)))
 
-    async def _acquire(self) -> None:
-        if self.held < self.capacity:
-            self.held += 1
+    async def _acquire(self, claim: Claim) -> None:
+        queue, size = self._queue, self.queue_size
+        if claim.is_low:
+            queue, size = self._low_queue, self._low_queue_size
+        if not queue and self._may_take(claim):
+            self._take(claim)
             return
-        if self.depth >= self.queue_size:
-            raise self._reject()
-        waiter: Deferred[None] = Deferred()
-        self._queue[waiter] = None
-        self._depth_changed(self.depth)
+        if len(queue) >= size:
+            raise self._reject(claim)
+        granted: Deferred[None] = Deferred()
+        timeout = ProgressTimeout(self._clock, self._longest_wait, granted.cancel)
+        self._enqueue(claim, _Waiter(granted, timeout))
         try:
-            await Deadline(self._clock, self._longest_wait).limit(waiter)
-        except (TimeoutError, CancelledError) as error:
-            del self._queue[waiter]
-            self._depth_changed(self.depth)
-            if isinstance(error, TimeoutError):
-                raise self._reject() from None
+            await granted
+        except CancelledError:
+            self._dequeue(claim)
+            if timeout.expired:
+                raise self._reject(claim) from None
             raise
+        finally:
+            timeout.cancel()
 
-    def _reject(self) -> QueueFull:
-        self._rejected()
-        return QueueFull(self.retry_after())
+    def _may_take(self, claim: Claim) -> bool:
+        """Return whether the first claim of its lane may take a slot now."""
+        if claim.is_low and (self._queue or len(self._low_holders) >= self._low_capacity):
+            return False
+        return self.held < self.capacity
 
-    def _release(self) -> None:
-        self._pending_releases += 1
-        if self._pending_releases > 1:
+    def _take(self, claim: Claim) -> None:
+        self.held += 1
+        if claim.is_low:
+            self._low_holders.add(claim)
+
+    def _enqueue(self, claim: Claim, waiter: _Waiter) -> None:
+        if claim.is_low:
+            self._low_queue[claim] = waiter
+        else:
+            self._queue[claim] = waiter
+            self._depth_changed(self.depth)
+
+    def _dequeue(self, claim: Claim) -> _Waiter:
+        if claim.is_low:
+            return self._low_queue.pop(claim)
+        waiter = self._queue.pop(claim)
+        self._depth_changed(self.depth)
+        return waiter
+
+    def _reject(self, claim: Claim) -> QueueFull:
+        if not claim.is_low:
+            self._rejected()
+        return QueueFull(self.retry_after(is_low=claim.is_low))
+
+    def _serve(self) -> None:
+        """Give the free slots to waiters."""
+        if self._is_serving:
             # This call is nested in the callback below: the holder that was just resumed has
             # released its slot at once. The loop in the outer call passes the slot on. Recursion
             # would exceed Python's limit for a long queue of such holders.
             return
-        while self._pending_releases:
-            if self._queue:
-                # The slot passes to the first waiter without becoming free in between.
-                waiter, _ = self._queue.popitem(last=False)
-                self._depth_changed(self.depth)
-                waiter.callback(None)
-            else:
-                self.held -= 1
-            self._pending_releases -= 1
+        self._is_serving = True
+        while (claim := next(iter(self._queue or self._low_queue), None)) and self._may_take(claim):
+            # The slot is taken before the waiter is resumed, so no later claim can take it.
+            self._take(claim)
+            self._dequeue(claim).granted.callback(None)
+        self._is_serving = False

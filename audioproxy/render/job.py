@@ -58,6 +58,7 @@ from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readabl
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
+from audioproxy.process.slots import Claim
 from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 # Irregular sources that a node remembers; each takes some 200 bytes.
@@ -166,19 +167,23 @@ class Preparer:
         return opened
 
     async def prepare(
-        self, request: VariantRequest, build_command: CommandBuilder = encoder_arguments
+        self,
+        request: VariantRequest,
+        build_command: CommandBuilder = encoder_arguments,
+        claim: Claim | None = None,
     ) -> ProbedSource:
         """Open and probe the source of a request.
 
         A refusal that follows from the probe alone is raised here, before the render takes a slot
         or measures the source.
 
+        :param claim: to a probe slot.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
         opened = await self.open(request.source)
         options = request.options
         try:
-            probe = await self.prober.probe(opened)
+            probe = await self.prober.probe(opened, claim)
             if opened.descriptors and opened.size and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 probe = probe.with_length(await read_length(opened.read, opened.size, probe))

@@ -53,22 +53,17 @@ class RenderRegistry:
         render = self._joinable.get(key)
         return None if render is None else Subscription(render, False, render.subscribe())
 
-    def join(self, request: VariantRequest) -> Subscription:
+    def join(self, request: VariantRequest, *, is_low: bool = False) -> Subscription:
         """Join the render of a request's key, or start it.
 
+        :param is_low: a render that only such requests have joined lets others go first (D65).
         :raises Stopping: where there is no render to join, and the service stops.
         """
-        subscription = self.find(request.key)
-        if subscription is not None:
-            return subscription
-        if self._draining.fired:
-            raise Stopping
-        render = Render(self._context, request, lambda: self._unregister(request.key, render))
-        self._joinable[request.key] = render
-        self._alive.add(render)
-        self._in_flight.begin()
-        subscription = Subscription(render, True, render.subscribe())
-        Deferred.fromCoroutine(self._run(request.key, render))
+        subscription = self.find(request.key) or self._create(request)
+        if not is_low:
+            subscription.render.lift()
+        if subscription.started:
+            Deferred.fromCoroutine(self._run(request.key, subscription.render))
         return subscription
 
     def open(self) -> None:
@@ -89,6 +84,15 @@ class RenderRegistry:
         for render in list(self._alive):
             render.stop()
         await self._in_flight.wait_until_idle(Deadline(self._context.clock, _CANCEL_TIMEOUT))
+
+    def _create(self, request: VariantRequest) -> Subscription:
+        if self._draining.fired:
+            raise Stopping
+        render = Render(self._context, request, lambda: self._unregister(request.key, render))
+        self._joinable[request.key] = render
+        self._alive.add(render)
+        self._in_flight.begin()
+        return Subscription(render, True, render.subscribe())
 
     async def _run(self, key: str, render: Render) -> None:
         try:

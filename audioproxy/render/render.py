@@ -29,7 +29,7 @@ from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.slots import Slots
+from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
@@ -106,6 +106,7 @@ class Render:
         self.state = State.PROBING
         self._context = context
         self._request = request
+        self._claim = Claim(is_low=True)
         self._unregister = unregister
         # A waveform is written at its end, so subscribers get it when the source is checked.
         self._is_waveform = request.options.f == "peaks"
@@ -132,6 +133,10 @@ class Render:
         """
         self._subscribers += 1
         return self._readable.wait()
+
+    def lift(self) -> None:
+        """Let the render wait with those of listeners from now on; at first, it is low (D65)."""
+        self._context.slots.lift(self._claim)
 
     def unsubscribe(self) -> None:
         """End one subscription; without subscribers, the render may be cancelled (D36).
@@ -186,10 +191,10 @@ class Render:
     async def _render(self) -> RenderOutput:
         """Open, probe, wait for a slot, encode, and check that the source is unchanged."""
         context, request = self._context, self._request
-        source = await context.preparer.prepare(request)
+        source = await context.preparer.prepare(request, claim=self._claim)
         try:
             self._enter(State.QUEUED)
-            async with context.slots.hold():
+            async with context.slots.hold(self._claim):
                 self._enter(State.ENCODING)
                 _log.debug("the render of {key} has a slot", key=request.key)
                 with (

@@ -22,6 +22,9 @@ from audioproxy.web.response_plan import ResponsePlan, Stored, plan_not_modified
 if TYPE_CHECKING:
     from audioproxy.observe.metrics import Metrics
 
+# The request header with which operators' tools let listeners go first (D65).
+_LANE = b"x-audio-proxy-lane"
+
 _log = Logger()
 
 
@@ -78,7 +81,8 @@ class VariantHandler:
         subscription = None
         stored = await self.store.lookup(request.key) if self.store is not None else None
         if stored is None and is_get:
-            subscription = self.renders.join(request)
+            lane = exchange.header(_LANE) or b""
+            subscription = self.renders.join(request, is_low=lane.lower() == b"low")
 
         if stored is not None:
             if is_get and not is_counted:

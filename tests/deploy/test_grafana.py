@@ -52,7 +52,7 @@ class ExpressionTests(SynchronousTestCase):
     """Series, label values, variables and alerts of the dashboard."""
 
     def test_every_metric(self) -> None:
-        """Each of the twelve metrics is on a panel (Metrics)."""
+        """Each of the metrics is on a panel (Metrics)."""
         read: set[str] = set()
         for panel in PANELS:
             for target in panel["targets"]:

@@ -143,7 +143,12 @@ class ServerTargetTests(SynchronousTestCase):
         def sticky(service: FuzzFixture) -> None:
             """A subscription never ends."""
             join = service.renders.join
-            service.renders.join = lambda *words: (join(*words), join(*words))[1]  # type: ignore
+
+            def join_twice(*words: Any, **more: Any) -> Any:
+                join(*words, **more)
+                return join(*words, **more)
+
+            service.renders.join = join_twice  # type: ignore
 
         def leaky(service: FuzzFixture) -> None:
             """A source stays open."""

@@ -1,4 +1,4 @@
-"""The twelve metrics: names, labels, and the outcome that each render is counted under."""
+"""The metrics: names, labels, and the outcome that each render is counted under."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ TABLE = {
     "audio_proxy_render_slots_held": ("gauge", ""),
     "audio_proxy_render_slots_capacity": ("gauge", ""),
     "audio_proxy_render_queue_depth": ("gauge", ""),
+    "audio_proxy_render_low_queue_depth": ("gauge", ""),
     "audio_proxy_render_queue_capacity": ("gauge", ""),
     "audio_proxy_render_queue_rejections_total": ("counter", ""),
     "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
@@ -99,6 +100,7 @@ class FakePool:
     held: int = 2
     queue_size: int = 7
     depth: int = 5
+    low_depth: int = 4
 
 
 def full() -> Metrics:
@@ -114,7 +116,7 @@ class ContractTests(SynchronousTestCase):
     """Exposition of exactly the contract's table (Metrics)."""
 
     def test_names_and_types(self) -> None:
-        """Exactly the twelve metrics are exposed, each with its type and a help sentence."""
+        """Exactly the metrics of the table are exposed, each with its type and a help sentence."""
         text = exposition(full().registry).decode()
         types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
         self.assertEqual(sorted((name, kind) for name, (kind, _) in TABLE.items()), sorted(types))
@@ -199,14 +201,18 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual([], [name for name in names if "audio_proxy" in name])
 
     def test_slots(self) -> None:
-        """The gauges of slots and queue show the state at the time of the scrape."""
+        """The gauges of slots and queue show the state at the time of the scrape.
+
+        The low lane has a gauge of its own (D65).
+        """
         metrics, pool = Metrics(), FakePool()
         metrics.watch(pool)
-        names = "slots_held slots_capacity queue_depth queue_capacity".split()
-        for held, depth in ((2, 5), (3, 0), (0, 0)):
-            pool.held, pool.depth = held, depth
+        names = "slots_held slots_capacity queue_depth low_queue_depth queue_capacity".split()
+        for held, depth, low_depth in ((2, 5, 0), (3, 0, 4), (0, 0, 0)):
+            pool.held, pool.depth, pool.low_depth = held, depth, low_depth
             series = read(exposition(metrics.registry))
-            self.assertEqual([held, 3, depth, 7], [series[f"render_{name}"] for name in names])
+            values = [series[f"render_{name}"] for name in names]
+            self.assertEqual([held, 3, depth, low_depth, 7], values)
 
 
 class RenderTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Slots: never too many, none lost, and a correct Retry-After."""
+"""Slots: never too many, none lost, listeners first, and a correct Retry-After."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import QueueFull
-from audioproxy.process.slots import Slots
+from audioproxy.process.slots import Claim, Slots
 from tests.support.strategies import DETERMINISTIC
 
 
 class Holder:
     """Coroutine that acquires a slot, and holds it until the test releases it."""
 
-    def __init__(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> None:
-        self.holds = False
+    def __init__(
+        self, slots: Slots, on_slot: Callable[[], object] = lambda: None, *, is_low: bool = False
+    ) -> None:
+        self.claim = Claim(is_low)
+        self.holds = self.had_slot = False
         self.outcome: object = None
         self._slots = slots
         self._on_slot = on_slot
@@ -29,17 +32,26 @@ class Holder:
         self._ended = Deferred.fromCoroutine(self._run())
         self._ended.addBoth(self._note)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is in the queue."""
+        return self.outcome is None and not self.had_slot
+
     def finish(self) -> None:
         """Release the slot."""
         self._work.callback(None)
+
+    def lift(self) -> None:
+        """Lift the claim."""
+        self._slots.lift(self.claim)
 
     def cancel(self) -> None:
         """Cancel the coroutine, whether it waits or holds a slot."""
         self._ended.cancel()
 
     async def _run(self) -> None:
-        async with self._slots.hold():
-            self.holds = True
+        async with self._slots.hold(self.claim):
+            self.holds = self.had_slot = True
             try:
                 self._on_slot()
                 await self._work
@@ -59,19 +71,30 @@ class SlotsTests(SynchronousTestCase):
         self.rejections = 0
         self.all_holders: list[Holder] = []
 
-    def make(self, capacity: int = 1, queue: int = 2, longest_wait: float = 300) -> Slots:
+    def make(
+        self, capacity: int = 1, queue: int = 2, longest_wait: float = 300, low_queue: int = 0
+    ) -> Slots:
         """Return new slots."""
         return Slots(
-            self.clock, capacity, queue, longest_wait, self.depths.append, self.count_rejection
+            self.clock,
+            capacity,
+            queue,
+            longest_wait,
+            self.depths.append,
+            self.count_rejection,
+            low_capacity=max(1, capacity - 1),
+            low_queue_size=low_queue,
         )
 
     def count_rejection(self) -> None:
         """Count the calls."""
         self.rejections += 1
 
-    def take_slot(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
+    def take_slot(
+        self, slots: Slots, on_slot: Callable[[], object] = lambda: None, *, is_low: bool = False
+    ) -> Holder:
         """Return a new holder, and keep a reference, so that it is not garbage-collected."""
-        self.all_holders.append(Holder(slots, on_slot))
+        self.all_holders.append(Holder(slots, on_slot, is_low=is_low))
         return self.all_holders[-1]
 
     def test_no_gap(self) -> None:
@@ -84,6 +107,24 @@ class SlotsTests(SynchronousTestCase):
         self.assertTrue(second.holds)
         self.assertFalse(late[0].holds)
         self.assertEqual((slots.held, slots.depth), (1, 1))
+
+    def test_no_gap_after_a_failure(self) -> None:
+        """A claim that arrives as a holder ends at once goes behind all that wait (D65)."""
+
+        async def claim_again(slots: Slots, late: list[Holder], *, is_low: bool) -> None:
+            async with slots.hold():
+                pass
+            late.append(self.take_slot(slots, is_low=is_low))
+
+        for waits_low, arrives_low in ((False, False), (True, True), (False, True)):
+            slots = self.make(queue=3, low_queue=3)
+            first = self.take_slot(slots)
+            late: list[Holder] = []
+            again = Deferred.fromCoroutine(claim_again(slots, late, is_low=arrives_low))
+            waiting = self.take_slot(slots, is_low=waits_low)
+            first.finish()
+            self.successResultOf(again)
+            self.assertEqual((True, False), (waiting.holds, late[0].holds))
 
     def test_no_queue(self) -> None:
         """A pool without a queue refuses at once, with Retry-After 1 (Errors, 429; D21)."""
@@ -170,48 +211,185 @@ class SlotsTests(SynchronousTestCase):
         self.assertIsInstance(seconds, int)
         self.assertTrue(1 <= seconds <= longest_wait, seconds)
 
+    def test_low_waits_for_all_others(self) -> None:
+        """A low claim is served after every normal one, even one that arrives later (D65)."""
+        slots = self.make(low_queue=2)
+        served: list[str] = []
+        first = self.take_slot(slots)
+        for name in ("low", "low too"):
+            self.take_slot(slots, partial(served.append, name), is_low=True)
+        for name in ("normal", "normal too"):
+            self.take_slot(slots, partial(served.append, name))
+        self.assertEqual((slots.depth, slots.low_depth, self.depths), (2, 2, [1, 2]))
+        first.finish()
+        while holding := [each for each in self.all_holders if each.holds]:
+            holding[0].finish()
+        self.assertEqual(["normal", "normal too", "low", "low too"], served)
+
+    def test_low_leaves_a_slot(self) -> None:
+        """Low claims leave other slots free while more of them wait (D65)."""
+        for capacity, expected in ((1, 1), (2, 1), (3, 2), (8, 7)):
+            slots = self.make(capacity, low_queue=9)
+            low = [self.take_slot(slots, is_low=True) for _ in range(capacity + 1)]
+            self.assertEqual(expected, sum(each.holds for each in low))
+            self.assertEqual(capacity > 1, self.take_slot(slots).holds)
+
+    def test_low_queue_is_full(self) -> None:
+        """A low claim that finds its lane full is refused, and counted nowhere (D65).
+
+        Its Retry-After allows for all claims that go first, and for the slots of its lane (D21).
+        """
+        slots = self.make(3, low_queue=3, queue=1)
+        for _ in range(5):
+            self.take_slot(slots, is_low=True)
+        for _ in range(2):
+            self.take_slot(slots)
+        refused = self.take_slot(slots, is_low=True)
+        assert isinstance(refused.outcome, QueueFull)
+        # Five waiters and this request need two slots for a second each.
+        self.assertEqual((3, 0), (refused.outcome.retry_after, self.rejections))
+        self.assertEqual((1, 3), (slots.depth, slots.low_depth))
+
+    def test_low_wait_is_limited(self) -> None:
+        """A low claim waits for AP_RENDER_TIMEOUT at most, and then leaves (D65)."""
+        slots = self.make(longest_wait=10, low_queue=1)
+        self.take_slot(slots)
+        low = self.take_slot(slots, is_low=True)
+        self.clock.advance(10)
+        self.assertIsInstance(low.outcome, QueueFull)
+        self.assertEqual((0, 0, []), (slots.low_depth, self.rejections, self.depths))
+
+    def test_lifted_while_waiting(self) -> None:
+        """A lifted claim goes last in the normal queue, even if full, with a whole wait (D65)."""
+        slots = self.make(queue=1, longest_wait=10, low_queue=2)
+        first = self.take_slot(slots)
+        low, lifted = (self.take_slot(slots, is_low=True) for _ in range(2))
+        self.clock.advance(9)
+        normal = self.take_slot(slots)
+        lifted.lift()
+        self.assertEqual((2, 1, [1, 2]), (slots.depth, slots.low_depth, self.depths))
+        self.clock.advance(9)
+        self.assertIsInstance(low.outcome, QueueFull)
+        first.finish()
+        self.assertEqual((True, False), (normal.holds, lifted.holds))
+        normal.finish()
+        self.assertTrue(lifted.holds)
+
+    def test_lifted_into_a_slot(self) -> None:
+        """A lifted claim takes the slot that low claims leave free (D65)."""
+        slots = self.make(capacity=2, low_queue=1)
+        self.take_slot(slots, is_low=True)
+        waiting = self.take_slot(slots, is_low=True)
+        self.assertFalse(waiting.holds)
+        waiting.lift()
+        self.assertTrue(waiting.holds)
+
+    def test_lifted_while_holding(self) -> None:
+        """A lifted holder counts as low no more, so the next low claim may start (D65)."""
+        slots = self.make(capacity=2, low_queue=1)
+        holder = self.take_slot(slots, is_low=True)
+        waiting = self.take_slot(slots, is_low=True)
+        holder.lift()
+        self.assertTrue(waiting.holds)
+
+    def test_lifted_too_late(self) -> None:
+        """Lifting a claim that is normal, refused or over changes nothing (D65)."""
+        slots = self.make(queue=1, low_queue=0)
+        first = self.take_slot(slots)
+        waiting, refused = self.take_slot(slots), self.take_slot(slots, is_low=True)
+        for each in (first, waiting, refused):
+            each.lift()
+            self.assertEqual((1, 1, 0), (slots.held, slots.depth, slots.low_depth))
+        first.finish()
+        first.lift()
+        self.assertEqual((1, 0, [1, 0]), (slots.held, slots.depth, self.depths))
+
+    def test_lifted_before(self) -> None:
+        """A claim that is lifted before it needs a slot is normal from the start (D65)."""
+        slots = self.make()
+        self.take_slot(slots)
+        claim = Claim(is_low=True)
+        slots.lift(claim)
+        self.assertFalse(claim.is_low)
+
     @DETERMINISTIC
     @given(
         capacity=st.integers(1, 3),
         queue=st.integers(0, 3),
+        low_queue=st.integers(0, 3),
         steps=st.lists(
-            st.tuples(st.sampled_from(("request", "finish", "cancel", "wait")), st.integers(0, 9)),
+            st.tuples(
+                st.sampled_from(("request", "low request", "lift", "finish", "cancel", "wait")),
+                st.integers(0, 9),
+            ),
             max_size=40,
         ),
     )
     def test_every_waiter_ends(
-        self, capacity: int, queue: int, steps: list[tuple[str, int]]
+        self, capacity: int, queue: int, low_queue: int, steps: list[tuple[str, int]]
     ) -> None:
-        """In any order, all requests end in turn, within AP_MAX_CONCURRENCY (Limits; D36)."""
+        """In any order, all requests end in turn, within AP_MAX_CONCURRENCY (Limits; D36).
+
+        No low claim goes before a normal one that waits (D65).
+        """
         self.setUp()
-        slots = self.make(capacity, queue, longest_wait=10)
+        slots = self.make(capacity, queue, longest_wait=10, low_queue=low_queue)
         all_holders = self.all_holders
-        served: list[int] = []
+        lifted = 0
+        # The holders of each lane, in the order in which they have to be served.
+        lanes: dict[bool, list[Holder]] = {False: [], True: []}
+        overtaken: list[Holder] = []
+
+        def check_order(index: int, is_low: bool) -> None:
+            # A holder that starts at once is not among all holders yet, and all others are before.
+            one = all_holders[index] if index < len(all_holders) else None
+            is_low = is_low if one is None else one.claim.is_low
+            before = lanes[is_low][: lanes[is_low].index(one) if one else None]
+            overtaken.extend(each for each in before + lanes[False] * is_low if each.waits)
+
         for step, number in steps:
             present = [each for each in all_holders if each.outcome is None]
-            if step == "request":
-                self.take_slot(slots, partial(served.append, len(all_holders)))
+            if step.endswith("request"):
+                is_low = step.startswith("low")
+                check = partial(check_order, len(all_holders), is_low)
+                lanes[is_low].append(self.take_slot(slots, check, is_low=is_low))
             elif step == "wait":
                 self.clock.advance(number)
             elif present:
                 one = present[number % len(present)]
-                if step == "cancel" or not one.holds:
+                if step == "lift":
+                    if one.waits and one.claim.is_low:
+                        lanes[True].remove(one)
+                        lanes[False].append(one)
+                        lifted += 1
+                    one.lift()
+                elif step == "cancel" or not one.holds:
                     one.cancel()
                 else:
                     one.finish()
+            self.assertEqual([], overtaken)
             holding = sum(each.holds for each in all_holders)
-            waiting = sum(each.outcome is None and not each.holds for each in all_holders)
-            self.assertEqual((slots.held, slots.depth), (holding, waiting))
+            low_holding = sum(each.holds and each.claim.is_low for each in all_holders)
+            waiting, low_waiting = (sum(each.waits for each in lanes[low]) for low in (False, True))
+            self.assertEqual(
+                (slots.held, slots.depth, slots.low_depth), (holding, waiting, low_waiting)
+            )
             self.assertLessEqual(holding, capacity)
-            self.assertLessEqual(waiting, queue)
-            self.assertTrue(holding == capacity or not waiting)
+            self.assertLessEqual(low_holding, max(1, capacity - 1))
+            self.assertLessEqual(waiting, queue + lifted)
+            self.assertLessEqual(low_waiting, low_queue)
+            # No waiter stays behind that may have a slot.
+            is_full = holding == capacity
+            self.assertTrue(is_full or not waiting)
+            self.assertTrue(is_full or low_holding == max(1, capacity - 1) or not low_waiting)
             # Every change of the queue's depth is reported, and nothing else.
             self.assertEqual([0, *self.depths][-1], waiting)
             self.assertTrue(all(abs(one - two) == 1 for one, two in pairwise([0, *self.depths])))
-            refused = sum(isinstance(each.outcome, QueueFull) for each in all_holders)
-            self.assertEqual(refused, self.rejections)
+            refused = [each for each in all_holders if isinstance(each.outcome, QueueFull)]
+            self.assertEqual(sum(not each.claim.is_low for each in refused), self.rejections)
         while present := [each for each in all_holders if each.holds]:
             present[0].finish()
+        self.assertEqual([], overtaken)
         self.assertNotIn(None, [each.outcome for each in all_holders])
-        self.assertEqual(sorted(served), served)
-        self.assertEqual((slots.held, slots.depth, self.clock.getDelayedCalls()), (0, 0, []))
+        self.assertEqual((slots.held, slots.depth, slots.low_depth), (0, 0, 0))
+        self.assertEqual([], self.clock.getDelayedCalls())

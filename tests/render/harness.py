@@ -82,9 +82,11 @@ class RenderHarness(FakeEngine):
         options: str = "",
         path: bytes = b"a.wav",
         window: int | None = None,
+        *,
+        is_low: bool = False,
     ) -> Client:
         """Start a client and return it."""
-        client = Client(self.renders.join(self.request(options, path)), window)
+        client = Client(self.renders.join(self.request(options, path), is_low=is_low), window)
         self.clients.append(client)
         return client
 
@@ -102,10 +104,15 @@ class RenderHarness(FakeEngine):
         child.exit_and_end()
 
     def start_probed(
-        self, options: str = "", path: bytes = b"a.wav", duration: str | None = "10"
+        self,
+        options: str = "",
+        path: bytes = b"a.wav",
+        duration: str | None = "10",
+        *,
+        is_low: bool = False,
     ) -> Client:
         """Start a client, and make the probe of its source report decodable audio."""
-        client = self.start_client(options, path)
+        client = self.start_client(options, path, is_low=is_low)
         self.answer_probe(duration)
         return client
 
@@ -162,6 +169,7 @@ class RenderHarness(FakeEngine):
         return (
             self.slots.held,
             self.slots.depth,
+            self.slots.low_depth,
             self.probe_slots.held,
             self.sources.held,
             self.spawner.alive,
@@ -170,4 +178,4 @@ class RenderHarness(FakeEngine):
         )
 
 
-NOTHING_UNRELEASED = (0, 0, 0, 0, [], 0, [])
+NOTHING_UNRELEASED = (0, 0, 0, 0, 0, [], 0, [])

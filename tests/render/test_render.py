@@ -313,6 +313,80 @@ class JoiningTests(RenderCase):
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
+class LaneTests(RenderCase):
+    """Renders of low requests (D65)."""
+
+    def finish_encoder(self) -> None:
+        """Let the encoder that was started last finish."""
+        self.harness.encoder().exit_and_end(stdout=b"abc")
+
+    def start_two(self) -> tuple[Client, Client]:
+        """Start two low renders on a node with two slots: one has a slot, the other waits."""
+        self.make(capacity=2)
+        clients = tuple(self.harness.start_probed(f, is_low=True) for f in ("cb:1", "cb:2"))
+        self.assertEqual((1, 1), (self.harness.slots.held, self.harness.slots.low_depth))
+        return clients[0], clients[1]
+
+    def test_waits_for_listeners(self) -> None:
+        """A low render waits for a render that arrives later, and does not count as queued."""
+        _, running = self.harness.render()
+        low = self.harness.start_probed("cb:1", is_low=True)
+        self.assertEqual((0, 1), (self.harness.slots.depth, self.harness.slots.low_depth))
+        listener = self.harness.start_probed("cb:2")
+        running.exit_and_end(stdout=b"abc")
+        self.finish_encoder()
+        self.assertEqual(("whole", None), (listener.outcome, low.outcome))
+        self.finish_encoder()
+        self.assertEqual("whole", low.outcome)
+
+    def test_joined_while_it_waits(self) -> None:
+        """A listener who joins a waiting low render gets the free slot for it."""
+        _, low = self.start_two()
+        listener = self.harness.start_client("cb:2")
+        self.finish_encoder()
+        self.assertFalse(listener.started)
+        self.assertEqual(("whole", "whole"), (listener.outcome, low.outcome))
+
+    def test_joined_by_low(self) -> None:
+        """A low request that joins changes neither a low render nor that of a listener."""
+        self.start_two()
+        self.harness.start_client("cb:2", is_low=True)
+        self.assertEqual(1, self.harness.slots.low_depth)
+        self.harness.start_probed("cb:3")
+        self.harness.start_probed("cb:4")
+        self.harness.start_client("cb:4", is_low=True)
+        self.assertEqual((1, 1), (self.harness.slots.depth, self.harness.slots.low_depth))
+
+    def test_joined_during_the_probe(self) -> None:
+        """A listener who joins a low render during its probe makes it a normal render."""
+        self.make(capacity=2)
+        self.harness.start_probed("cb:1", is_low=True)
+        self.harness.start_client("cb:2", is_low=True)
+        self.harness.start_client("cb:2")
+        self.harness.answer_probe()
+        self.assertEqual(2, self.harness.slots.held)
+
+    def test_joined_with_a_slot(self) -> None:
+        """A low render that a listener joins leaves its slot to the next low render."""
+        self.start_two()
+        self.harness.start_client("cb:1")
+        self.assertEqual((2, 0), (self.harness.slots.held, self.harness.slots.low_depth))
+
+    def test_probes(self) -> None:
+        """Low renders leave probe slots free for listeners."""
+        self.make(probes=2)
+        self.harness.start_client(is_low=True)
+        refused = self.harness.start_client(path=b"b.wav", is_low=True)
+        self.assertIsInstance(refused.outcome, QueueFull)
+        self.assertIsNone(self.harness.start_client(path=b"b.wav").outcome)
+
+    def test_leaves_the_queue(self) -> None:
+        """A low render whose clients leave frees its place at once (D36)."""
+        _, low = self.start_two()
+        low.disconnect()
+        self.assertEqual(0, self.harness.slots.low_depth)
+
+
 class RefusalTests(RenderCase):
     """Renders that are refused or fail."""
 

@@ -38,6 +38,7 @@ COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {"Range": b"bytes=1-3", "If-Range": TAG},
     {"Range": b"bytes=1-3", "If-Range": b'"other"'},
     {"If-Range": TAG},
+    {"X-Audio-Proxy-Lane": b"low"},
     {"Connection": b"Keep-Alive", "Accept": b"*/*", "User-Agent": b"a (b; c) d/1.0"},
 )
 

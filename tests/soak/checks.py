@@ -107,7 +107,8 @@ def check_scratch(store: Path) -> Check:
 def check_counters(journal: Journal, node: Node, metrics: Metrics, logged: list[Entry]) -> Check:
     """Check that the counters of node A agree with the requests and with the log."""
     check = Check("counters")
-    for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
+    idle = "renders_running render_slots_held render_queue_depth render_low_queue_depth"
+    for gauge in idle.split():
         if metrics.sum(gauge):
             check.problems.append(f"{gauge} is {metrics.sum(gauge):g} on an idle node")
     _add_requests(check, journal, node, metrics, logged)

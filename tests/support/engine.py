@@ -51,8 +51,16 @@ class FakeEngine:
         self.store = FakeStore(self.calls)
         self.fallback_scratch_space = FakeStore()
         self.readiness = Readiness(2)
-        self.slots = Slots(self.clock, capacity, queue, timeout, self.readiness.depth_changed)
-        self.probe_slots = Slots(self.clock, probes, 0, 1)
+        self.slots = Slots(
+            self.clock,
+            capacity,
+            queue,
+            timeout,
+            self.readiness.depth_changed,
+            low_capacity=max(1, capacity - 1),
+            low_queue_size=max(1, queue // 2),
+        )
+        self.probe_slots = Slots(self.clock, probes, 0, 1, low_capacity=max(1, probes // 2))
         launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
         ffmpeg, in_thread = Ffmpeg(launcher), self.threads.in_thread

@@ -44,10 +44,12 @@ class FakeRender:
 
     :ivar subscribers: the number of subscriptions; ``left`` is the number of those that ended.
     :ivar waiting: the subscribers that wait for the first bytes.
+    :ivar is_low: all of its requests were low.
     """
 
     def __init__(self, request: VariantRequest) -> None:
         self.request = request
+        self.is_low = True
         self.subscribers = self.left = 0
         self.waiting: list[Deferred[RenderOutput]] = []
         self.output = FakeOutput()
@@ -98,7 +100,7 @@ class FakeRenders:
         self.refusal: Refusal | None = None
         self._calls = calls
 
-    def join(self, request: VariantRequest) -> Subscription:
+    def join(self, request: VariantRequest, *, is_low: bool = False) -> Subscription:
         """Join the render of the requested variant, or start one."""
         self._calls.append(("join", request.key))
         started = request.key not in self.running
@@ -106,6 +108,7 @@ class FakeRenders:
             self.running[request.key] = FakeRender(request)
             self.started.append(self.running[request.key])
         render: Any = self.running[request.key]
+        render.is_low &= is_low
         subscription = Subscription(render, started, render.subscribe())
         if self.refusal is not None:
             render.end(self.refusal)

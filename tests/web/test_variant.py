@@ -312,6 +312,32 @@ class MissTests(VariantCase):
             self.assertEqual((state, TAG), (response["x-audio-proxy"], response["etag"]))
         self.assertEqual((2, 2), (render.subscribers, render.left))
 
+    def test_lane(self) -> None:
+        """``X-Audio-Proxy-Lane: low`` lowers a render until another request joins it (D65).
+
+        The response and the log line are the same; any other value is ignored.
+        """
+        responses, records = [], []
+        for value, is_low in (
+            *((value, True) for value in (b"low", b"LOW", b" low ")),
+            *((value, False) for value in (b"", b"high", b"lower", b"low, low", [b"low", b"high"])),
+        ):
+            self.harness = ResourceHarness()
+            log = Log(self)
+            connection = self.send(PATH, x_audio_proxy_lane=value, x_request_id=b"a")
+            render = self.harness.render(PATH)
+            self.assertEqual(is_low, render.is_low, value)
+            self.send(PATH, x_audio_proxy_lane=b"low").leave()
+            self.assertEqual(is_low, render.is_low, value)
+            render.write_output(DATA)
+            render.end()
+            responses.append(connection.response.headers_without_date)
+            records.append(next(each for each in log.requests if each.request_id == "a"))
+            self.send(PATH)
+            self.assertFalse(render.is_low)
+        self.assertEqual([responses[0]] * len(responses), responses)
+        self.assertEqual([records[0]] * len(records), records)
+
     def test_http_1_0(self) -> None:
         """A response to HTTP/1.0 is not chunked, and ends with the connection."""
         connection = self.send(PATH, version=b"HTTP/1.0")
