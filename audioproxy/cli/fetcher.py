@@ -1,4 +1,4 @@
-"""Fetches a URL completely, as a player does, and classifies the response."""
+"""Fetches URLs completely, as a player does, and classifies the responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from http.client import responses
-from itertools import count
 from urllib.parse import urlsplit
 
 from twisted.internet.interfaces import IConsumer
@@ -31,6 +30,9 @@ _RETRY_DELAY, _MAX_RETRY_DELAY = 2.0, 60.0
 # Maximum size of an error document, in bytes.
 _DOCUMENT = 64 * 1024
 
+# Renders of other clients go first (D65).
+_HEADERS = {"x-audio-proxy-lane": "low"}
+
 _RETRY_AFTER_SECONDS = re.compile(r"[0-9]+")
 _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?", re.IGNORECASE)
 
@@ -39,39 +41,64 @@ class FetchFailed(Exception):
     """A URL that could not be fetched; the text gives the reason."""
 
 
-async def fetch(
-    client: HttpClient, url: str, timeout: float, tries: int, on_bytes: Callable[[int], object]
-) -> str:
-    """Fetch a URL and return the result, such as `RENDERED`.
+class Fetcher:
+    """Fetches URLs from one service."""
 
-    :param timeout: seconds without a byte after which the fetch fails.
-    :param tries: number of requests while the service is busy (429).
-    :param on_bytes: called with the size of each piece of the body.
-    :raises FetchFailed: for an error response, a truncated body, or no response.
-    """
-    request_url = _normalize(url)
-    limits = {429: tries, **_GATEWAY_TRIES}
-    try:
-        for tried in count(1):
-            response = await client.request("GET", request_url, {}, timeout=timeout)
-            if tried >= limits.get(response.status, 1):
-                break
+    def __init__(
+        self, client: HttpClient, timeout: float, tries: int, on_bytes: Callable[[int], object]
+    ) -> None:
+        """Create a fetcher.
+
+        :param timeout: seconds without a byte after which a fetch fails.
+        :param tries: number of requests for a URL while the service is busy (429) and no other URL
+            makes progress: the URLs themselves may keep the service busy.
+        :param on_bytes: called with the size of each piece of a body.
+        """
+        self._client = client
+        self._timeout = timeout
+        self._tries = tries
+        self._on_bytes = on_bytes
+        self._received = 0
+
+    async def fetch(self, url: str) -> str:
+        """Fetch a URL and return the result, such as `RENDERED`.
+
+        :raises FetchFailed: for an error response, a truncated body, or no response.
+        """
+        try:
+            response = await self._request(_normalize(url))
+        except TransportError as error:
+            raise FetchFailed(f"the request failed ({error})") from error
+        state = response.header("x-audio-proxy") or ""
+        if response.status == 302 and state == "HIT":
             response.discard()
-            await deferLater(client.clock, _retry_delay(response))
-    except TransportError as error:
-        raise FetchFailed(f"the request failed ({error})") from error
-    state = response.header("x-audio-proxy") or ""
-    if response.status == 302 and state == "HIT":
-        response.discard()
-        return STORED
-    if response.status != 200:
-        raise FetchFailed(await _describe_error(response))
-    counter = _ByteCounter(on_bytes)
-    try:
-        await response.stream(None, timeout).send(counter)
-    except TransportError as error:
-        raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
-    return _RESULTS.get(state, NOT_A_VARIANT)
+            return STORED
+        if response.status != 200:
+            raise FetchFailed(await _describe_error(response))
+        counter = _ByteCounter(self._count_bytes)
+        try:
+            await response.stream(None, self._timeout).send(counter)
+        except TransportError as error:
+            raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
+        return _RESULTS.get(state, NOT_A_VARIANT)
+
+    async def _request(self, url: str) -> Response:
+        """Request a URL until the service is no longer busy, or the tries are used up."""
+        limits = {429: self._tries, **_GATEWAY_TRIES}
+        tried, received = 0, self._received
+        while True:
+            response = await self._client.request("GET", url, _HEADERS, timeout=self._timeout)
+            if response.status == 429 and received != self._received:
+                tried, received = 0, self._received
+            tried += 1
+            if tried >= limits.get(response.status, 1):
+                return response
+            response.discard()
+            await deferLater(self._client.clock, _retry_delay(response))
+
+    def _count_bytes(self, size: int) -> None:
+        self._received += size
+        self._on_bytes(size)
 
 
 @implementer(IConsumer)

@@ -8,7 +8,6 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from cachetools import FIFOCache
@@ -21,8 +20,8 @@ from audioproxy.cli.fetcher import (
     NOT_A_VARIANT,
     RENDERED,
     STORED,
+    Fetcher,
     FetchFailed,
-    fetch,
     redact_url,
 )
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
@@ -34,8 +33,9 @@ from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
 DESCRIPTION = """\
 Fetch URLs, so that the service renders and stores their variants before clients request them.
 Each response is read to its end and discarded. A redirect to the store is not followed: it means
-that the variant is stored. While the service is busy, a URL is fetched again after the time that
-the service asks for.
+that the variant is stored. Each request has the header X-Audio-Proxy-Lane: low, so the service
+renders for its other clients first. While the service is busy, a URL is fetched again after the
+time that the service asks for.
 
 examples:
   audioproxy warm https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=_integer_to(1_000),
         default=5,
         metavar="N",
-        help="requests for a URL while the service is busy (5)",
+        help="requests for a URL while the service is busy and no other URL makes progress (5)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -161,11 +161,10 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             client = clients.client()
         except UnusableBundle as error:
             raise UsageError(f"SSL_CERT_FILE: {error}") from None
-        limits = {"timeout": arguments.timeout, "tries": arguments.tries}
-        fetch_one = partial(fetch, client, **limits, on_bytes=progress.add_bytes)
+        fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:
-            await fetch_all(urls, fetch_one, progress, arguments.concurrency)
+            await fetch_all(urls, fetcher.fetch, progress, arguments.concurrency)
         finally:
             await client.close()
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli import warm as warm_module
-from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, FetchFailed, fetch, redact_url
+from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import USER_AGENT
 from tests.cli.command import command
@@ -25,16 +25,20 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 class FetchTests(ClientCase):
-    """The function `fetch`."""
+    """`Fetcher`."""
 
     def setUp(self) -> None:
         super().setUp()
         self.byte_counts: list[int] = []
 
+    def new_fetcher(self, tries: int = 3) -> Fetcher:
+        """Return a fetcher that counts bytes."""
+        return Fetcher(self.client, 600, tries, self.byte_counts.append)
+
     def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
         """Start to fetch a URL, with these responses."""
         self.network.scripts += responses
-        return self.begin(fetch(self.client, url, 600, tries, self.byte_counts.append))
+        return self.begin(self.new_fetcher(tries).fetch(url))
 
     def failure_reason(self, fetching: Deferred[str]) -> str:
         """Return the reason of a failed fetch."""
@@ -66,7 +70,7 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_request_target(self) -> None:
-        """`warm` sends a URL without its fragment, a User-Agent and no cookies."""
+        """`warm` sends a URL without its fragment, a User-Agent, its lane (D65) and no cookies."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
@@ -77,7 +81,11 @@ class FetchTests(ClientCase):
             self.successResultOf(self.fetch(reply(200, headers={"Set-Cookie": "a=b"}), url=url))
             request = self.network.requests[-1]
             self.assertEqual(("GET", target), (request.method, request.target))
-            headers = {"host": "audio.test", "user-agent": USER_AGENT}
+            headers = {
+                "host": "audio.test",
+                "user-agent": USER_AGENT,
+                "x-audio-proxy-lane": "low",
+            }
             self.assertEqual(headers, request.headers)
 
     def test_no_url(self) -> None:
@@ -126,6 +134,25 @@ class FetchTests(ClientCase):
                     self.assertEqual(STORED, self.successResultOf(fetching))
                 else:
                     self.assertEqual(f"{status} a: b", self.failure_reason(fetching))
+
+    def test_busy_with_our_own(self) -> None:
+        """A URL does not fail while the service is busy with other URLs of the same run (D65)."""
+        fetcher = self.new_fetcher(tries=2)
+        self.network.scripts += [(reply(200, b"hel", MISS, 9),)]
+        other = self.begin(fetcher.fetch(URL))
+        busy = reply(429, b'{"error": "a", "message": "b"}', {"Retry-After": "1"})
+        self.network.scripts += [busy] * 6
+        fetching = self.begin(fetcher.fetch(URL))
+        for _ in range(4):
+            self.network.peers[0].send(b"l")
+            self.network.advance(1)
+            self.assertNoResult(fetching)
+        self.network.advance(1)
+        self.assertEqual("429 a: b", self.failure_reason(fetching))
+        self.assertNoResult(other)
+        self.network.peers[0].send(b"oo")
+        self.network.run()
+        self.assertEqual(RENDERED, self.successResultOf(other))
 
     def test_truncated_body(self) -> None:
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from audioproxy.cli import warm as warm_module
-from audioproxy.cli.fetcher import fetch
+from audioproxy.cli.fetcher import Fetcher
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import ClientsByBundle
 from tests.support.authority import Authority
@@ -38,9 +37,9 @@ class ServiceTests(ServiceCase):
         self.patch(warm_module, "print_errors", self.printed.append)
         progress = WarmProgress(tqdm(disable=True), reactor.seconds)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
-        fetch_one = partial(fetch, client, timeout=PATIENCE, tries=3, on_bytes=progress.add_bytes)
+        fetcher = Fetcher(client, PATIENCE, 3, progress.add_bytes)
         try:
-            await fetch_all(read_urls(urls, None, None), fetch_one, progress, 2)  # type: ignore[arg-type]
+            await fetch_all(read_urls(urls, None, None), fetcher.fetch, progress, 2)  # type: ignore[arg-type]
         finally:
             await client.close()
         return progress
