@@ -29,8 +29,7 @@ from tests.support.programmes import (
     varied_programmes,
 )
 
-#: Sample rates of varied programmes: the lowest and the highest, and one of each kind between.
-RATES = (8000, 22050, 44100, 48000, 96000)
+PROGRAMMES = 10
 
 
 def measured(signals: Iterable[Signal]) -> Iterator[tuple[Signal, Loudness]]:
@@ -65,7 +64,7 @@ class LoudnessTests(SynchronousTestCase):
 
     def test_independent_meter(self) -> None:
         """Loudness is within 0.1 LU of pyloudnorm, and peaks within 0.1 dB of an ideal filter."""
-        sounds = [sound for sound in varied_programmes(10) if sound.rate in RATES]
+        sounds = list(varied_programmes(PROGRAMMES))
         for sound, measurement in zip(
             sounds,
             measure_loudness_each((write_wav(sound, "32f"), None) for sound in sounds),

@@ -287,7 +287,7 @@ class ChannelTests(SynchronousTestCase):
         Sibilants gain at least 2.5 dB less than vowels, although the compressor lowers vowels.
         """
         changes = []
-        for rate in (22050, 44100, 48000, 192000):
+        for rate in (22050, 32000, 44100, 48000, 88200, 96000, 192000):
             length = 3 * rate // 2
             sounds = [
                 chord(rate, length, hertz, 0.015)
