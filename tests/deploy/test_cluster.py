@@ -280,10 +280,11 @@ class NodeLossTests(ClusterCase):
     async def test_complete_responses(self) -> None:
         """Clients lose no response, except those that a node is sending when it is killed.
 
-        A node that is not ready, or that is stopping, completes its requests and gets no new ones.
-        Of a killed node, these clients still get complete responses: those that had not connected
-        yet, and those whose request was not read yet, waited in the queue, or was being rendered
-        without output. This holds behind nginx too.
+        A node that is not ready completes its requests and gets no new ones. A node that is
+        stopping completes those with a slot, and others are repeated. Of a killed node, these
+        clients still get complete responses: those that had not connected yet, and those whose
+        request was not read yet, waited in the queue, or was being rendered without output. This
+        holds behind nginx too.
         """
         await self.start_nodes("steady", "drained", "killed")
         self.patch(os, "environ", {**os.environ, "PATH": self.write_encoder("other", ECHO)[1]})
@@ -411,7 +412,10 @@ class NodeLossTests(ClusterCase):
             await self.assert_nodes([*self.stored[name], next(self.fresh[name])])
 
     async def stop(self, node: Node) -> None:
-        """Stop a node with SIGTERM while renders are queued, and wait for its exit."""
+        """Stop a node with SIGTERM during a render, while another one is queued, until its exit.
+
+        The node closes the client of the queued one, which HAProxy sends to another node (D39).
+        """
         held = await self.block_renders("steady")
         node.process.signal(signal.SIGTERM)
         await self.assert_nodes(self.stored["steady"], "steady", "drained")
@@ -419,7 +423,9 @@ class NodeLossTests(ClusterCase):
         await self.assert_nodes([*self.stored["steady"], next(self.fresh["steady"])], "drained")
         await node.open_gate()
         for client in held:
-            await self.assert_served(client, b"steady")
+            await self.assert_served(client, b"steady", b"drained")
+        served = [(await client.end())[NODE] for client in held]
+        self.assertEqual([b"drained", b"steady"], sorted(served))
         self.assertEqual(0, await node.process.end())
 
     async def assert_served(self, client: Client, *nodes: bytes | None) -> None:
