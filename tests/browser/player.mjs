@@ -21,8 +21,18 @@ async function open(context, { url, consoleMessages, foreignRequests }, state = 
 }
 
 const text = (page, id) => page.locator(`#${id}`).textContent();
-const passes = (page, time) =>
-  page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time, { polling: 50 });
+const passes = async (page, time) => {
+  try {
+    await page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time, { polling: 50 });
+  } catch (error) {
+    const seen = await page.evaluate(() => {
+      const { currentTime, duration, ended, error, loop, networkState, paused, readyState, seeking } = audio;
+      const state = { currentTime, duration, ended, error: error?.message, loop, networkState, paused, readyState, seeking };
+      return JSON.stringify({ ...state, text: document.querySelector("#stage, main").innerText.slice(0, 300) });
+    });
+    throw new Error(`${error.message} waiting for ${time} s in ${seen}`);
+  }
+};
 
 // Wait until the form's current state is signed, with these canonical options.
 const signed = (page, options) =>
