@@ -21,9 +21,18 @@ from audioproxy.cli.checks.machine import (
     check_open_files,
     check_ports,
     check_programs,
+    check_settings_file,
     check_temporary_files,
 )
-from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result, summarize
+from audioproxy.cli.checks.results import (
+    CheckResult,
+    Verdict,
+    bad,
+    good,
+    note,
+    setting_result,
+    summarize,
+)
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
@@ -37,11 +46,13 @@ temporary files, and the ports. In the variant store, an object or a file is wri
 through a presigned URL and removed again. Each check prints a line, with the problem and what would
 be right. No secret is printed, and nothing is changed.
 
-Run it as the user of the service, since file permissions and limits depend on the user.
+Run it as the user of the service, since file permissions and limits depend on the user. Root is
+noted as a risk: ffmpeg reads untrusted files. With --env-file it is not, since often only root can
+read the file; then it is noted if other users can read that file.
 
 examples:
   audioproxy doctor
-  sudo -u audioproxy audioproxy doctor --env-file /etc/audioproxy.env
+  sudo audioproxy doctor --env-file /etc/audioproxy/audioproxy.env
   audioproxy doctor --json | jq '.checks[] | select(.verdict == "bad")'
 
 marks and verdicts:
@@ -70,6 +81,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             print(result.line, flush=True)
 
     run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
+    report_access(arguments.env_file, os.geteuid(), report)
     failed = any(result.verdict is Verdict.BAD for result in results)
     if arguments.json:
         checks = [
@@ -80,6 +92,17 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     else:
         print(f"\n{summarize(results)}")
     return FAILURE if failed else SUCCESS
+
+
+def report_access(env_file: str | None, uid: int, report: Callable[[CheckResult], None]) -> None:
+    """Report who can read the settings, or, without a file of settings, that the user is root.
+
+    Only root can read the file of a systemd unit, whose service runs as another user.
+    """
+    if env_file is not None:
+        report(check_settings_file(env_file, os.stat(env_file), uid))
+    elif uid == 0:
+        report(note("user", "root: ffmpeg reads untrusted files; run the service as another user"))
 
 
 async def check_all(

@@ -7,6 +7,7 @@ import resource
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from stat import S_IFREG
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +19,14 @@ from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
     check_open_files,
+    check_settings_file,
     check_temporary_files,
     filesystem_of,
 )
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_folder
+from audioproxy.cli.doctor import report_access
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from tests.cli.command import SECRETS
@@ -115,6 +118,34 @@ class MachineTests(SynchronousTestCase):
         ):
             self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
             self.assert_result(check_open_files(config), verdict, words)
+
+    def test_settings_file(self) -> None:
+        """A settings file that other users may read or change is a note with what fixes it."""
+        for mode, owner, fix in (
+            (0o600, 0, ""),
+            (0o400, 1000, ""),
+            (0o644, 0, "owner 0, mode 0644): chmod 600 '/etc/a b'"),
+            (0o640, 1000, "owner 1000, mode 0640): chmod 600 '/etc/a b'"),
+            (0o602, 0, "owner 0, mode 0602): chmod 600 '/etc/a b'"),
+            (0o666, 7, "owner 7, mode 0666): chown root '/etc/a b' && chmod 600 '/etc/a b'"),
+        ):
+            status = os.stat_result((S_IFREG | mode, 0, 0, 1, owner, 0, 0, 0, 0, 0))
+            found = check_settings_file("/etc/a b", status, 1000)
+            self.assertEqual((NOTE if fix else GOOD, "settings file"), (found.verdict, found.check))
+            self.assertTrue(found.text.endswith(fix), found.text)
+
+    def test_root(self) -> None:
+        """Root gets a note, unless the settings are in a file, which often only root can read."""
+        file = self.folder / "settings"
+        file.touch(0o600)
+        for env_file, uid, expected in (
+            (None, 0, [(NOTE, "user")]),
+            (None, 1000, []),
+            (str(file), os.getuid(), [(GOOD, "settings file")]),
+        ):
+            results: list[CheckResult] = []
+            report_access(env_file, uid, results.append)
+            self.assertEqual(expected, [(found.verdict, found.check) for found in results])
 
     def test_local_sources(self) -> None:
         """An empty AP_LOCAL_ROOT gets a note."""

@@ -190,16 +190,24 @@ class ProgramTests(ServiceCase):
         """Run the command to its end."""
         return run_command("doctor", *words, environment=self.environment(**variables))
 
+    def write_settings(self, text: str, mode: int) -> str:
+        """Write a file of settings and return its path."""
+        file = Path(self.mktemp()).resolve()
+        file.write_text(text)
+        file.chmod(mode)
+        return str(file)
+
     def test_good(self) -> None:
         """Without problems `doctor` marks each of its checks with ok, and exits with 0."""
         self.add("a.wav", b"RIFF")
-        ended = self.run_doctor()
+        file = self.write_settings(f"AP_LOCAL_ROOT={self.root}\n", 0o600)
+        ended = self.run_doctor("--env-file", file)
         *lines, blank, last = ended.out.splitlines()
         self.assertEqual((0, "", "", "All is well."), (ended.status, ended.err, blank, last))
         self.assertEqual({"ok  "}, {line[:4] for line in lines})
         self.assertEqual(
             "audioproxy settings open_files ffmpeg setpriv prlimit local_sources variant_store"
-            " temporary_files AP_PORT AP_METRICS_PORT",
+            " temporary_files AP_PORT AP_METRICS_PORT settings_file",
             " ".join(line[4:22].strip().replace(" ", "_") for line in lines),
         )
         self.assertEqual([], os.listdir(self.store))
@@ -207,21 +215,24 @@ class ProgramTests(ServiceCase):
 
     def test_bad(self) -> None:
         """With --json `doctor` prints one document without secrets; on problems it exits with 1."""
-        file = Path(self.mktemp())
         secret = "a-secret-that-nobody-may-see"
-        file.write_text(
+        file = self.write_settings(
             f"AP_KEY=0011\nAP_VARIANT_STORE=s3://bucket\nAP_SERVE_MODE=redirect\nAWS_REGION=x\n"
             f"AP_S3_ENDPOINT=http://127.0.0.1:9\nTMPDIR={self.root}\n"
-            f"AWS_ACCESS_KEY_ID=x\nAWS_SECRET_ACCESS_KEY={secret}\n"
+            f"AWS_ACCESS_KEY_ID=x\nAWS_SECRET_ACCESS_KEY={secret}\n",
+            0o644,
         )
-        ended = self.run_doctor("--json", "--env-file", str(file))
+        ended = self.run_doctor("--json", "--env-file", file)
         self.assertEqual((1, ""), (ended.status, ended.err))
         document = json.loads(ended.out)
         verdicts = {check["check"]: check["verdict"] for check in document["checks"]}
         self.assertIs(False, document["ok"])
         self.assertEqual(
-            ["bad", "note", "bad", "good"],
-            [verdicts[what] for what in ("AP_KEY", "AP_SERVE_MODE", "variant store", "ffmpeg")],
+            ["bad", "note", "bad", "good", "note"],
+            [
+                verdicts[what]
+                for what in "AP_KEY|AP_SERVE_MODE|variant store|ffmpeg|settings file".split("|")
+            ],
         )
         self.assertIn(str(self.root), ended.out)
         self.assertNotIn(secret, ended.out)

@@ -1,4 +1,4 @@
-"""Checks of the machine: programs, directories, certificates, open files and ports."""
+"""Checks of the machine: programs, permissions, directories, certificates, open files and ports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import os
 import re
 import resource
 import shutil
+import stat
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
@@ -72,6 +74,25 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
             "not found, so a source can make ffmpeg take all memory; the prlimit of util-linux is"
             " required: apt-get install util-linux",
         )
+
+
+def check_settings_file(path: str, status: os.stat_result, uid: int) -> CheckResult:
+    """Check that the file of settings, which has the key, is the operator's alone.
+
+    :param uid: the user of this process. The owner of the file may also be root.
+    """
+    remedies = []
+    if status.st_uid not in (0, uid):
+        remedies.append(f"chown root {quote(path)}")
+    if status.st_mode & 0o077:
+        remedies.append(f"chmod 600 {quote(path)}")
+    if not remedies:
+        return good("settings file", f"{path} is for its owner only")
+    found = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}"
+    return note(
+        "settings file",
+        f"other users may read or change the key in {path} ({found}): {' && '.join(remedies)}",
+    )
 
 
 async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
