@@ -132,7 +132,7 @@ fuzz: dev ## feed random input to every parser; SECONDS=120
 ffmpeg: ## build an audio-only ffmpeg, which starts fast, in build/ffmpeg/bin
 	@tools/ffmpeg/build build/ffmpeg
 
-container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=own includes the audio-only ffmpeg
+container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=debian includes Debian's ffmpeg
 	$(or $(ENGINE),$(error no program to build images: install buildah, podman or docker)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
 	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .

@@ -15,7 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
 from audioproxy.config import VARIABLES, Config
-from tests.support.service import PROJECT, ServiceCase
+from tests.support.service import (
+    PROJECT,
+    TWISTD,
+    WITHOUT_FFMPEG_CHECK,
+    ServiceCase,
+    fetch,
+    short_flac,
+    signed,
+)
 
 FOLDER = PROJECT / "deploy/container"
 CONSTRAINTS = (FOLDER / "constraints.txt").read_text()
@@ -41,6 +49,12 @@ def stages() -> list[list[tuple[str, str]]]:
         if found:
             found[-1].append((name, value))
     return found
+
+
+def stage(name: str) -> str:
+    """Return the commands of a stage that has a name."""
+    (found,) = (rows for rows in stages() if rows[0][1].endswith(f" AS {name}"))
+    return " ".join(value for instruction, value in found if instruction == "RUN")
 
 
 def final(name: str) -> list[str]:
@@ -74,21 +88,23 @@ class ImageTests(SynchronousTestCase):
         for name in names:
             self.assertTrue((PROJECT / name).exists(), name)
 
-    def test_one_python(self) -> None:
-        """The virtual environment is copied between stages of one base image, to the same path."""
-        (built,), (ran,) = (
-            [value for name, value in stage if name == "FROM"] for stage in stages()
-        )
-        self.assertEqual(built, f"{ran} AS build")
-        made = re.findall(r"python3 -m venv (\S+)", " ".join(value for _, value in stages()[0]))
+    def test_one_base(self) -> None:
+        """The programs are copied between stages of one base image.
+
+        The virtual environment is copied to the path where it was made.
+        """
+        froms = [value for rows in stages() for name, value in rows if name == "FROM"]
+        base = froms[-1]
+        self.assertEqual([f"{base} AS ffmpeg", f"{base} AS build", base], froms)
+        made = re.findall(r"python3 -m venv (\S+)", stage("build"))
         self.assertIn(["--from=build", *made, *made], [copy.split() for copy in final("COPY")])
         self.assertTrue(environment()["PATH"].startswith(f"{made[0]}/bin:"))
 
     def test_no_build_tools(self) -> None:
         """The last stage installs no build tools, and the virtual environment has no pip."""
         installed = " ".join(final("RUN"))
-        self.assertNotRegex(installed, r"\bpip\b|venv|\bgcc\b|-dev\b")
-        self.assertRegex(stages()[0][-1][1], r"pip uninstall --yes --quiet setuptools pip$")
+        self.assertNotRegex(installed, r"\bpip\b|venv|binutils|\bgcc\b|-dev\b")
+        self.assertIn("pip uninstall --yes --quiet setuptools pip ", stage("build"))
 
     def test_base(self) -> None:
         """The base image is the Debian that the README and `make ci-root` name first."""
@@ -96,21 +112,28 @@ class ImageTests(SynchronousTestCase):
         self.assertIn(f"\nSUITE ?= {base}\n", (PROJECT / "Makefile").read_text())
         first = re.search(r"Debian (\d+)", (PROJECT / "README.md").read_text())
         assert first is not None
-        self.assertTrue(defaults()["FFMPEG"].partition("+deb")[2].startswith(f"{first[1]}u"))
+        self.assertTrue(
+            defaults()["FFMPEG_VERSION"].partition("+deb")[2].startswith(f"{first[1]}u")
+        )
 
     def test_ffmpeg_is_pinned(self) -> None:
-        """Images that are built at different times have the same version of ffmpeg (D44)."""
-        self.assertRegex(defaults()["FFMPEG"], r"^\d+:[\d.]+-\d[\w.+~]*$")
-        self.assertIn('"ffmpeg=${FFMPEG}"', " ".join(final("RUN")))
+        """Images that are built at different times have the same version of ffmpeg (D44).
+
+        That holds for both builds of ffmpeg.
+        """
+        self.assertRegex(defaults()["FFMPEG_VERSION"], r"^\d+:[\d.]+-\d[\w.+~]*$")
+        self.assertIn('"ffmpeg=${FFMPEG_VERSION}"', " ".join(final("RUN")))
+        self.assertIn('tools/ffmpeg/build /opt/ffmpeg "${FFMPEG_VERSION}"', stage("ffmpeg"))
 
     def test_our_own_ffmpeg(self) -> None:
-        """An image built with FFMPEG=own runs the project's own ffmpeg.
+        """The image has the project's own ffmpeg, and nothing of Debian's, unless it is asked for.
 
         It is in /usr/local/bin, which precedes /usr/bin in PATH.
         """
-        (build,) = (value for name, value in stages()[0] if "tools/ffmpeg/build" in value)
-        self.assertIn('[ "${FFMPEG}" != own ] || tools/ffmpeg/build /opt/ffmpeg', build)
-        self.assertIn("--from=build /opt/ffmpeg/bin /usr/local/bin", final("COPY"))
+        self.assertEqual("own", defaults()["FFMPEG"])
+        self.assertIn('[ "${FFMPEG}" != own ] || tools/ffmpeg/build ', stage("ffmpeg"))
+        self.assertIn('[ "${FFMPEG}" = own ] || set -- "ffmpeg=', " ".join(final("RUN")))
+        self.assertIn("--from=ffmpeg /opt/ffmpeg/bin /usr/local/bin", final("COPY"))
         folders = environment()["PATH"].split(":")
         self.assertLess(folders.index("/usr/local/bin"), folders.index("/usr/bin"))
 
@@ -164,6 +187,34 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual(
             f"{Config(allow_insecure=True).port} {Config(allow_insecure=True).metrics_port}", ports
         )
+
+
+#: Makes the import of packages fail, and imports all modules of the service.
+WITHOUT_PACKAGES = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys({removed}))
+import audioproxy
+for module in pkgutil.walk_packages(audioproxy.__path__, "audioproxy."):
+    importlib.import_module(module.name)
+"""
+
+
+class RemovedTests(ServiceCase):
+    """What is removed from the virtual environment."""
+
+    async def test_unused(self) -> None:
+        """The service and its commands import no package that the image lacks."""
+        found = re.search(r" rm -r (.+?) &&", stage("build"))
+        assert found is not None
+        removed = [name.replace("/", ".") for name in found[1].split() if name != "botocore/data"]
+        self.assertIn("numpy.random", removed)
+        self.add("short.flac", short_flac())
+        program = WITHOUT_PACKAGES.format(removed=removed) + WITHOUT_FFMPEG_CHECK + TWISTD
+        words = ("-c", program, "--nodaemon", "--pidfile=", "audioproxy")
+        port = await self.spawn(sys.executable, *words, **self.environment()).port()
+        for options in ("f:mp3/norm:ebu", "f:peaks"):
+            response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
+            self.assertEqual(200, response.status, response.body)
 
 
 class HealthCheckTests(ServiceCase):

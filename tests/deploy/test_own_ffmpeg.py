@@ -260,6 +260,23 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual((2, ""), (ended.returncode, ended.stdout))
         self.assertIn("cannot be downloaded", ended.stderr)
 
+    def test_required_version(self) -> None:
+        """If the archive has another version than the required one, the build fails and names it.
+
+        So an image has the version that its container file states (D44).
+        """
+        version = (
+            output_of(own_program("ffmpeg"), "-version").split()[2].partition("+audioproxy")[0]
+        )
+        ended = subprocess.run(
+            [PROJECT / "tools/ffmpeg/build", OWN.parent, "7:7.0-1"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
+        self.assertRegex(ended.stderr, rf"has ffmpeg \d:{re.escape(version)}, and 7:7.0-1 is req")
+
     def test_version(self) -> None:
         """The version is Debian's with a suffix for the build, so nodes can be compared (D44)."""
         ours, complete = (
