@@ -42,6 +42,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy test-ceph \
     test-ffmpeg matrix soak handover guards bench quality wrk fuzz container screenshots clean
+    test-ffmpeg matrix soak guards bench quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -136,6 +137,10 @@ container: ## build the image audioproxy:VERSION with buildah, podman or docker;
 	$(or $(ENGINE),$(error no program to build images: install buildah, podman or docker)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
 	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
+
+outdated: dev node ## list the pinned packages, images and programs that are older than a year
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=26'
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/outdated.py .
 
 screenshots: dev system-ffmpeg browser ## take the screenshots of the player for the README
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'Inter.*')" ] || tools/system-package fonts-inter
