@@ -55,6 +55,22 @@ def pip(*words: object) -> None:
         raise AssertionError(ended.stdout + ended.stderr)
 
 
+def build_wheel(source: Path, version: str) -> Path:
+    """Copy the project, set its version, and build its wheel."""
+    source.mkdir()
+    for name in CONTENTS:
+        path = PROJECT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source)
+    package = source / "audioproxy/__init__.py"
+    package.write_text(package.read_text().replace(f'"{__version__}"', f'"{version}"'))
+    pip("wheel", "--no-deps", "--wheel-dir", source / "wheels", source)
+    (wheel,) = (source / "wheels").iterdir()
+    return wheel
+
+
 def requirements(of: Distribution, extra: str = "") -> dict[tuple[str, str], Distribution]:
     """Return what a distribution with an extra requires directly and indirectly.
 
@@ -123,16 +139,7 @@ class InstallTests(SynchronousTestCase):
 
         A command that lacks a package names it and how to install it, with status 2.
         """
-        source, wheels = Path(self.mktemp()), Path(self.mktemp())
-        source.mkdir()
-        for name in CONTENTS:
-            path = PROJECT / name
-            if path.is_dir():
-                shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(path, source)
-        pip("wheel", "--no-deps", "--wheel-dir", wheels, source)
-        (wheel,) = wheels.iterdir()
+        wheel = build_wheel(Path(self.mktemp()), __version__)
         self.check_signer(Environment(self.mktemp(), wheel))
         self.check_service(Environment(self.mktemp(), wheel, dependencies=True))
 

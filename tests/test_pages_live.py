@@ -34,7 +34,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
 
 #: Command that runs until Ctrl-C, and what it prints when it accepts requests.
-SERVICE = re.compile(r"\bmake run|/twistd |/embed\.py")
+SERVICE = re.compile(r"\bmake run|/twistd --nodaemon|/embed\.py")
 STARTED = r"(?m)listening on |^http://"
 
 #: Bash programs in place of programs that change the system or run for minutes. They require that
@@ -52,7 +52,11 @@ SUBSTITUTES = {
     "haproxy": '[ -s "${!#}" ]',
     # Only root can give a folder to another user.
     "install": 'PATH=${PATH#*:} exec install "${@/#10001/$UID}"',
-    "kubectl": '[ -e "${!#}" ]',
+    "kubectl": """case $* in
+        "apply "*) [ -e "${!#}" ] ;;
+        "--namespace audioproxy "*" deployment/audioproxy"*) ;;
+        *) exit 1 ;;
+    esac""",
     "make": """PATH=${PATH#*:}
     [ "$*" != run ] || exec make --old-file=install run
     make --dry-run "$@" > /dev/null""",
@@ -64,6 +68,10 @@ SUBSTITUTES = {
     for unit; do
         [[ $unit != audioproxy@* ]] || unit=audioproxy@.service
         [[ $unit != audioproxy[.@-]* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
+    mkdir -p "$3/bin"
+    ln -sf "$HOME/checkout/.venv/bin/"{audioproxy,twistd} "$HOME/bin/pip" "$3/bin/" """,
+    "systemctl": """for unit; do
+        [[ $unit != audioproxy.* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
     done""",
 }
 
