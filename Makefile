@@ -41,8 +41,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy test-ceph \
-    test-ffmpeg matrix soak handover guards bench quality wrk fuzz container screenshots clean
-    test-ffmpeg matrix soak guards bench quality wrk fuzz container outdated screenshots clean
+    test-ffmpeg matrix soak handover guards bench quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12

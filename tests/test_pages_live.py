@@ -62,16 +62,12 @@ SUBSTITUTES = {
     make --dry-run "$@" > /dev/null""",
     "pip": '[ -e "${!#}/setup.cfg" ]',
     "python3": """[ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
-    mkdir -p "$3/bin" && cd "$HOME/checkout/.venv/bin" || exit
-    ln -s "$PWD/audioproxy" "$PWD/twistd" "$HOME/bin/pip" "$3/bin/" """,
+    mkdir -p "$3/bin"
+    ln -sf "$HOME/checkout/.venv/bin/"{audioproxy,twistd} "$HOME/bin/pip" "$3/bin/" """,
     "systemctl": """[[ $* != *is-active* ]] || exit 3
     for unit; do
         [[ $unit != audioproxy@* ]] || unit=audioproxy@.service
         [[ $unit != audioproxy[.@-]* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
-    mkdir -p "$3/bin"
-    ln -sf "$HOME/checkout/.venv/bin/"{audioproxy,twistd} "$HOME/bin/pip" "$3/bin/" """,
-    "systemctl": """for unit; do
-        [[ $unit != audioproxy.* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
     done""",
 }
 
