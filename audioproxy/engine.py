@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import Deferred
+
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
@@ -220,8 +222,9 @@ class Engine:
     async def drain(self, deadline: Deadline) -> None:
         """Let renders that have a slot end and be stored, until a deadline; start no others."""
         self._is_open = False
+        draining = Deferred.fromCoroutine(self.renders.drain(deadline))
         await self._monitor.stop()
-        await self.renders.drain(deadline)
+        await draining
 
     async def close(self, deadline: Deadline | None = None) -> None:
         """Remove temporary files, and close all outbound connections.

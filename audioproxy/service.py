@@ -159,7 +159,7 @@ class AudioProxy(Service):
 
     @property
     def _place(self) -> str:
-        """Where the main listener is, as messages name it."""
+        """The address of the main listener, for messages."""
         path, bind = self._config.socket_path, self._config.bind
         if self._listening_socket is None and bind is not None:
             return path or f"{bind} port {self.port}"
@@ -198,12 +198,13 @@ class AudioProxy(Service):
                 await scrapes.close()
         await self.engine.drain(deadline)
         await self.resource.active.wait_until_idle(deadline)
+        if self._listeners is not None:
+            # The engine serves requests that arrive on the last connections.
+            await self._listeners[0].wait_until_closed(deadline)
         await self.engine.close(deadline)
         if self._listeners is not None:
-            main, scrapes = self._listeners
-            await main.wait_until_closed(deadline)
             # Metrics stay available until the last render has ended.
-            await scrapes.close()
+            await self._listeners[1].close()
 
 
 def make_resource(config: Config, reactor: Any) -> AudioProxy:

@@ -95,9 +95,10 @@ class Options(UsageOptions):
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
         with _plain_exit(_WRONG_SETTINGS):
-            self.config, self.warnings = load(os.environ)
             self.listening, self.metrics_socket = find_sockets(environ, os.getpid())
-        if self.listening is not None and self.config.bind is not None:
+            ignored = {"AP_BIND": ""} if self.listening is not None else {}
+            self.config, self.warnings = load({**os.environ, **ignored})
+        if ignored and os.environ.get("AP_BIND"):
             wanted = "set ListenStream= in the socket unit instead"
             fault = "ignored, since systemd passes the listening socket"
             self.warnings += (Problem("AP_BIND", fault, wanted),)
@@ -197,7 +198,7 @@ class _TwistdService(AudioProxy):
 
     def _hangup_received(self, number: int, _frame: object) -> None:
         # By default, SIGHUP ends a process, and systemd takes that for an orderly end.
-        text = "SIGHUP has no effect: settings are read at the start alone"
+        text = "SIGHUP has no effect: settings are read only at startup"
         self._reactor.callFromThread(_log.warn, text)
 
     def _stop_for(self, name: str) -> None:

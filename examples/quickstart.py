@@ -48,6 +48,8 @@ def main() -> int:
     HOME.make_samples()
     settings = HOME.settings()
     others = {k: v for k, v in os.environ.items() if not k.startswith("AP_") or k in KEPT}
+    if others.get("AP_BIND", "").startswith("unix:"):
+        sys.exit("quickstart: AP_BIND: an address is required, since a Unix socket has no URLs")
     hidden = HIDDEN.get(others.get("AP_LOG_LEVEL", ""), ())
     if hidden:
         others["AP_LOG_LEVEL"] = "info"
@@ -81,7 +83,9 @@ def main() -> int:
 
 def invitation(ports: dict[str, int], settings: dict[str, str]) -> str:
     """Return the text with the URLs to try, each with a title."""
-    origin = f"http://127.0.0.1:{ports['main']}"
+    bind = os.environ.get("AP_BIND") or "127.0.0.1"
+    host = "127.0.0.1" if bind in ("0.0.0.0", "::") else f"[{bind}]" if ":" in bind else bind
+    origin = f"http://{host}:{ports['main']}"
     signer = Signer.from_hex(settings["AP_KEY"], settings["AP_SALT"], origin)
     lines = ["", "Try these URLs, in a browser or with curl --output FILE URL:", ""]
     for title, options, sample in TRY:

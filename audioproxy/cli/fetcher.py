@@ -16,15 +16,17 @@ from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.url_input import parse_url, percent_encode_typed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.errors import ConnectionBroken, TransportError
 
 #: The possible results of a fetch.
 RENDERED, STORED, NOT_A_VARIANT, FAILED = "rendered", "stored already", "not a variant", "failed"
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# Maximum number of requests for a URL, if the response reports a broken or slow backend.
-_GATEWAY_TRIES = dict.fromkeys((502, 503, 504), 3)
+# Maximum number of requests for a URL without a response, or with one that reports a broken or slow
+# backend.
+_MOST_GATEWAY_TRIES = 3
+_GATEWAY_TRIES = dict.fromkeys((502, 503, 504), _MOST_GATEWAY_TRIES)
 # Seconds before the next request: without a Retry-After header, and the maximum with one.
 _RETRY_DELAY, _MAX_RETRY_DELAY = 2.0, 60.0
 # Maximum size of an error document, in bytes.
@@ -87,7 +89,15 @@ class Fetcher:
         limits = {429: self._tries, **_GATEWAY_TRIES}
         tried, received = 0, self._received
         while True:
-            response = await self._client.request("GET", url, _HEADERS, timeout=self._timeout)
+            try:
+                response = await self._client.request("GET", url, _HEADERS, timeout=self._timeout)
+            except ConnectionBroken:
+                # A service that stops closes the connections of requests that wait.
+                tried += 1
+                if tried >= _MOST_GATEWAY_TRIES:
+                    raise
+                await deferLater(self._client.clock, _RETRY_DELAY)
+                continue
             if response.status == 429 and received != self._received:
                 tried, received = 0, self._received
             tried += 1

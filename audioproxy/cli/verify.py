@@ -67,12 +67,12 @@ def verify_path(keys: SigningKeys, path: SignedPath) -> tuple[int, str]:
     except InvalidSignature as refusal:
         diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
         return FAILURE, f"wrong signature{diagnosis}"
-    status, verdict = _judge(path)
+    status, verdict = _check_request(path)
     # Such a URL becomes wrong when the pair is removed from the settings.
     return status, f"{verdict} (signed with pair {pair} of AP_PREVIOUS_KEY)" if pair else verdict
 
 
-def _judge(path: SignedPath) -> tuple[int, str]:
+def _check_request(path: SignedPath) -> tuple[int, str]:
     """Return the exit status for a URL whose signature is good, and the verdict as text."""
     try:
         request = parse_request(path.signed, time.time())

@@ -259,9 +259,9 @@ class Config:
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches the service's own listener."""
-        if self.bind is None or self.socket_path is not None:
-            return self.socket_path is not None
-        return ipaddress.ip_address(self.bind).is_loopback
+        if self.bind is None:
+            return False
+        return self.socket_path is not None or ipaddress.ip_address(self.bind).is_loopback
 
     @property
     def has_outbound_requests(self) -> bool:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectingCancelledError
+from twisted.internet.error import ConnectingCancelledError, ConnectionClosed
 
 from audioproxy.media.diagnostics import without_secrets
 
 
 class TransportError(Exception):
     """There is no response, or it is incomplete. The text gives the reason."""
+
+
+class ConnectionBroken(TransportError):
+    """The server closed the connection before it had sent the whole response."""
 
 
 class UntrustedCertificate(TransportError):
@@ -44,7 +48,8 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     last = causes[-1]
     # Bytes that are not HTTP may repeat the query of the request (D47).
     text = without_secrets(str(last))
-    return TransportError(f"{type(last).__name__}: {text}" if text else type(last).__name__)
+    kind = ConnectionBroken if isinstance(last, ConnectionClosed) else TransportError
+    return kind(f"{type(last).__name__}: {text}" if text else type(last).__name__)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -58,6 +58,7 @@ class ProxyChannel(HookedChannel):
 
     phase: Phase
     phase_since: float
+    is_new: bool
     stalled_since: float | None
     site: ProxySite
     transport: Any
@@ -72,6 +73,7 @@ class ProxyChannel(HookedChannel):
         self._reading_headers = False
         self._next_turn: IDelayedCall | None = None
         self._half_closed: IDelayedCall | None = None
+        self.is_new = True
         self.stalled_since = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
@@ -114,6 +116,7 @@ class ProxyChannel(HookedChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """Process received bytes."""
+        self.is_new = False
         if self.phase is Phase.IDLE:
             if self._respond_on_fast_path(data):
                 return

@@ -44,6 +44,9 @@ class Phase(Enum):
 # The phases in which a connection waits for its client.
 _WAITING = (Phase.IDLE, Phase.READING, Phase.REFUSED)
 
+#: Seconds for which a stop waits for the request of a new connection.
+NEW_CONNECTION_GRACE = 1.0
+
 #: Seconds for which a connection must have been idle or stalled before a new one can evict it.
 EVICTABLE_AFTER = 1.0
 
@@ -65,6 +68,7 @@ class Connection(Protocol):
 
     :ivar phase: its current phase.
     :ivar phase_since: when the phase began or last made progress, in seconds of the clock.
+    :ivar is_new: nothing was received yet.
     :ivar stalled_since: when the client stopped receiving, so that its response was paused; None
         where no response is paused.
     :ivar all_sent: the system has accepted everything that was written.
@@ -76,6 +80,7 @@ class Connection(Protocol):
 
     phase: Phase
     phase_since: float
+    is_new: bool
     stalled_since: float | None
 
     @property
@@ -127,6 +132,7 @@ class Connections:
         self._evictions_logged: float | None = None
         self._no_room_logged: float | None = None
         self._next_check: IDelayedCall | None = None
+        self._grace: IDelayedCall | None = None
         self._on_room: Callable[[], object] | None = None
         self._next_room_check: IDelayedCall | None = None
 
@@ -208,15 +214,22 @@ class Connections:
         if not self._in_flight.count and self._next_check is not None:
             self._next_check.cancel()
             self._next_check = None
+            if self._grace is not None and self._grace.active():
+                self._grace.cancel()
             self._log_evictions()
         if self._most is not None and len(self._open) < self._most:
             self._notify_of_room()
 
     def close_idle(self) -> None:
-        """Close the connections that wait for a request, except those that have received one."""
+        """Close the connections that wait for a request.
+
+        The request of a new client may be on its way, so new connections stay open a little longer.
+        """
         for connection in list(self._waiting):
-            if not connection.has_unread:
+            if not connection.is_new and not connection.has_unread:
                 connection.loseConnection()
+        if self._waiting:
+            self._grace = self._clock.callLater(NEW_CONNECTION_GRACE, self._close_waiting)
 
     async def wait_until_closed(self, deadline: Deadline) -> None:
         """Wait until every connection is closed, or until a deadline.
@@ -248,6 +261,11 @@ class Connections:
             elif connection in self._sending:
                 # Its client receives, so others are examined first from now on.
                 self._sending[connection] = self._sending.pop(connection)
+
+    def _close_waiting(self) -> None:
+        for connection in list(self._waiting):
+            if not connection.has_unread:
+                connection.loseConnection()
 
     def _notify_of_room(self) -> None:
         call = self._on_room

@@ -154,6 +154,25 @@ class FetchTests(ClientCase):
         self.network.run()
         self.assertEqual(RENDERED, self.successResultOf(other))
 
+    def test_closed(self) -> None:
+        """`warm` retries a connection that closes without a response, as in a stop, twice (D39)."""
+        for failures in (2, 3):
+            # On a connection that was used before, the client itself repeats a request at once.
+            good = [reply(200, headers=HIT | {"Connection": "close"})] * (failures < 3)
+            closed = [lambda peer, request: peer.close()] * failures
+            before = len(self.network.requests)
+            fetching = self.fetch(*closed, *good)
+            for retried in (1, 2):
+                self.network.advance(1.9)
+                self.assertEqual(retried, len(self.network.requests) - before)
+                self.network.advance(0.1)
+            self.assertEqual(3, len(self.network.requests) - before)
+            if good:
+                self.assertEqual(STORED, self.successResultOf(fetching))
+            else:
+                reason = self.failure_reason(fetching)
+                self.assertRegex(reason, r"^the request failed \(.+\)$")
+
     def test_truncated_body(self) -> None:
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
         head = reply_without_length(200, headers=MISS | CHUNKED)

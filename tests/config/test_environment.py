@@ -393,7 +393,7 @@ class SigningTests(ConfigCase):
         """Insecure mode needs no key, and always causes a warning (D31)."""
         (warning,) = self.warnings(AP_ALLOW_INSECURE="1")
         self.assertTrue(warning.startswith("AP_ALLOW_INSECURE: on"), warning)
-        self.assertIn("anyone who reaches the service can write URLs; turn it off, or set", warning)
+        self.assertIn("anyone who reaches the service can write URLs; turn it off, or let", warning)
         (local,) = self.warnings(AP_ALLOW_INSECURE="1", AP_BIND="127.0.0.1")
         self.assertTrue(local.startswith("AP_ALLOW_INSECURE: on"), local)
         self.assertNotIn("anyone", local)

@@ -52,7 +52,12 @@ class UnitTests(SynchronousTestCase):
         command = "ExecStart=/opt/audioproxy/bin/twistd --nodaemon --pidfile= audioproxy"
         text = shipped("systemd/audioproxy.service", {command: "ExecStart=/bin/sh"})
         (self.folder / "audioproxy.service").write_text(text)
-        (self.folder / "audioproxy.socket").write_text(shipped("systemd/audioproxy.socket", {}))
+        for name in (
+            "audioproxy.socket",
+            "audioproxy-metrics.socket",
+            "audioproxy-sockets.service",
+        ):
+            shutil.copy(FOLDER / name, self.folder)
 
     def analyze(self, *words: str) -> tuple[int, str]:
         """Return the exit status of systemd-analyze, and its output."""
@@ -74,14 +79,13 @@ class UnitTests(SynchronousTestCase):
         drop_in.parent.mkdir()
         shutil.copy(FOLDER / "handover.conf", drop_in)
         os.rename(self.folder / "audioproxy.service", self.folder / "audioproxy@.service")
-        names = ("audioproxy-clients.socket", "audioproxy-metrics.socket")
-        for name in (*names, "audioproxy-sockets.service"):
-            shutil.copy(FOLDER / name, self.folder)
+        names = ("audioproxy.socket", "audioproxy-metrics.socket")
         units = ("./audioproxy@blue.service", "./audioproxy@green.service", *names)
         self.assertEqual((0, ""), self.analyze("verify", "--man=no", *units))
-        self.assertEqual([" ".join(names)], unit("handover.conf")["Sockets"])
+        units_of_sockets = *unit("audioproxy.service")["Sockets"], *unit("handover.conf")["Sockets"]
+        self.assertEqual(names, units_of_sockets)
         for name in names:
-            # A client never starts an instance that was stopped.
+            # A client starts no service that was stopped, or that refuses its settings.
             self.assertEqual(["audioproxy-sockets.service"], unit(name)["Service"])
         self.assertEqual([tap._METRICS_NAME], unit(names[1])["FileDescriptorName"])
         config = load({"AP_KEY": "0" * 64, "AP_SALT": "00", **environment(self.drop_in())})[0]
@@ -207,7 +211,10 @@ class ReplacementTests(SynchronousTestCase):
         status, errors, calls = self.replace("audioproxy@blue", "broken")
         self.assertEqual(["start audioproxy@green", "--quiet stop audioproxy@green"], calls)
         self.assertEqual(1, status)
-        self.assertIn("audioproxy@green did not start, so audioproxy@blue runs on", errors)
+        self.assertRegex(errors, "audioproxy@green did not start: .*\naudioproxy@blue runs on")
+        status, errors, _ = self.replace("broken")
+        self.assertEqual(1, status)
+        self.assertNotIn("runs on", errors)
 
     def test_both(self) -> None:
         """If both instances run, neither is touched."""

@@ -119,8 +119,3 @@ class HandoverCase(RemoteCase, ActivationCase):
     async def version(self) -> Any:
         """Return the version that answers."""
         return (await fetch(self.port, b"/health")).document["version"]
-
-    async def until_version(self, *prefixes: str) -> None:
-        """Require that an instance of this version answers."""
-        version = await self.version()
-        self.assertTrue(version.startswith(prefixes), version)

@@ -1,7 +1,7 @@
 """Clients of a service at a steady rate, and what they saw.
 
-A client repeats a request once if its connection was closed before any byte of the response, as
-HAProxy's ``retry-on`` does. A refused connection is not repeated.
+A request that may need a render slot is repeated once if its connection was closed before any byte
+of the response, as HAProxy's ``retry-on`` does. No other request is, and no refused connection.
 """
 
 from __future__ import annotations
@@ -86,15 +86,18 @@ class Load:
             await running
         await self._pool.closeCachedConnections()
 
-    async def get(self, path: str) -> None:
-        """Request a path, and compare its body with earlier ones of the same path."""
+    async def get(self, path: str, *, repeats: bool = False) -> None:
+        """Request a path, and compare its body with earlier ones of the same path.
+
+        :param repeats: whether the request may need a render slot.
+        """
         for attempt in (1, 2):
             url = b"http://127.0.0.1:%d%s" % (self._port, self._sign(path))
             try:
                 response: Any = await self._agent.request(b"GET", url)
                 break
             except (ResponseNeverReceived, ConnectionDone, ConnectionLost):
-                if attempt == 2:
+                if attempt == 2 or not repeats:
                     raise
                 self.seen.repeated += 1
         body = await readBody(response)

@@ -22,7 +22,7 @@ class HandoverTests(HandoverCase):
     timeout = 3600
 
     async def test_handover(self) -> None:
-        """No client notices ten replacements, with changed keys, credentials, settings and code.
+        """Clients see no failure in ten replacements, with changed keys, credentials and code.
 
         No body is aborted, no connection refused, and there is no 401 and no 5xx. The 99th
         percentile of small hits is at most 50 ms above that without replacements. A service that
@@ -40,10 +40,12 @@ class HandoverTests(HandoverCase):
             return path(f"{options}/cb:{next(self.numbers)}", source)
 
         load.every(0.011, lambda: load.hit(stored))
-        load.every(0.5, lambda: load.get(unique("f:flac")))
+        load.every(0.5, lambda: load.get(unique("f:flac"), repeats=True))
         load.every(0.3, lambda: load.get(f"/info/plain/s3://{self.sources}/short.flac"))
-        load.every(10, lambda: load.get(unique(f"f:mp3/{SLOW_OPTION}", "long.flac")))
-        load.every(15, lambda: load.download_slowly(large))
+        slow = f"f:mp3/{SLOW_OPTION}"
+        # Some of each are under way at any time, and fewer than there are slots.
+        load.every(SECONDS / 4, lambda: load.get(unique(slow, "long.flac"), repeats=True))
+        load.every(SECONDS / 3, lambda: load.download_slowly(large))
         await deferLater(reactor, SECONDS)
         usual, load.seen = load.seen, Seen()
 
@@ -58,7 +60,7 @@ class HandoverTests(HandoverCase):
         )
         await self.refuse(AP_SALT="not hexadecimal")
         await self.replace(PYTHONPATH=self.other_version("99"))
-        await self.until_version("99+")
+        self.assertTrue((await self.version()).startswith("99+"))
         await self.replace(PYTHONPATH=str(PROJECT))
         for _ in range(3):
             await self.replace()

@@ -9,18 +9,20 @@ from twisted.internet.defer import Deferred
 
 from tests.handover.case import NEW_KEY, NEW_SALT, ROTATION, HandoverCase
 from tests.support.programs import HELD_FFMPEG
-from tests.support.service import children, fetch, is_stopped, send, until, until_hit
+from tests.support.service import children, fetch, is_stopped, send, until, until_hit, until_scraped
 
 
 class HandoverTests(HandoverCase):
     """Two replacements of one service; `tests.handover.long` has ten."""
 
     async def test_two_replacements(self) -> None:
-        """No client notices that the service is replaced while its key is changed.
+        """Clients see no failure while the service is replaced and its key is changed.
 
-        A render of the old instance ends, however long it takes. Wrong settings change nothing.
+        A render of the old instance ends, however long it takes. A request that waits there for a
+        slot is closed, and the new instance responds. Wrong settings change nothing.
         """
         self.add_sources(1)
+        self.variables["AP_MAX_CONCURRENCY"] = "1"
         self.instance = await self.start()
         load, stored = self.load, self.path("f:mp3")
         await fetch(self.port, self.sign(stored))
@@ -34,11 +36,19 @@ class HandoverTests(HandoverCase):
         (encoder,) = await until(
             lambda: [child for child in children(old.pid) if is_stopped(child)], "the encoder"
         )
+        waiting = Deferred.fromCoroutine(load.get(self.path("f:flac"), repeats=True))
+        await until_scraped(
+            self.metrics_port, lambda it: it["audio_proxy_render_queue_depth"], "the queue"
+        )
         await self.refuse(AP_SALT="not hexadecimal")
-        replacing = Deferred.fromCoroutine(self.replace(**ROTATION["new is current"]))
+        self.assertEqual(0, load.seen.repeated)
+        path = os.environ["PATH"]
+        replacing = Deferred.fromCoroutine(self.replace(PATH=path, **ROTATION["new is current"]))
         await old.printed(rf"Port {self.port} Closed", "the port to close")
         before = sum(load.seen.statuses.values())
         await until(lambda: sum(load.seen.statuses.values()) > before + 20, "responses")
+        await waiting
+        self.assertEqual(1, load.seen.repeated)
         self.assertEqual((None, None), (old.code, client.closed))
         os.kill(encoder, signal.SIGCONT)
         response = await client.end()

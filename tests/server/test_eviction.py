@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.server.connections import Connections, Phase
+from audioproxy.server.connections import NEW_CONNECTION_GRACE, Connections, Phase
 
 
 @dataclass(eq=False)
@@ -20,6 +20,7 @@ class FakeConnection:
     connections: Connections
     phase: Phase = Phase.IDLE
     phase_since: float = 0.0
+    is_new: bool = False
     stalled_since: float | None = None
     all_sent: bool = True
     has_unread: bool = False
@@ -130,12 +131,21 @@ class EvictionTests(SynchronousTestCase):
             self.assertEqual(["aborted"], opened[evicted].ended)
 
     def test_close_idle(self) -> None:
-        """A stop closes idle connections, but not one whose request has already arrived (D39)."""
-        states = ({}, {"has_unread": True}, {"phase": Phase.RESPONDING}, {"phase": Phase.READING})
-        opened = self.fill(*states)
+        """A stop closes idle connections, but not one whose request may have arrived (D39).
+
+        A new connection without a request is closed a second later.
+        """
+        states = ({}, {"has_unread": True}, {"phase": Phase.RESPONDING}, {"is_new": True})
+        opened = self.fill(*states, {"phase": Phase.READING})
         self.connections.close_idle()
-        expected = [["closed"], [], [], ["closed"]]
+        expected = [["closed"], [], [], [], ["closed"]]
         self.assertEqual(expected, [each.ended for each in opened])
+        self.clock.advance(NEW_CONNECTION_GRACE)
+        expected[3] = ["closed"]
+        self.assertEqual(expected, [each.ended for each in opened])
+        for each in opened:
+            self.connections.closed(each)
+        self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_closed_soon(self) -> None:
         """A connection that is closed in the next turn of the reactor is not evicted."""

@@ -30,7 +30,7 @@ class ActivationCase(ServiceCase):
         passed = {"LISTEN_FDS": "1"}
         descriptors = {0: "w", 1: "r", 2: "r", 3: clients.fileno()}
         if metrics is not None:
-            passed = {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "audioproxy-clients.socket:metrics"}
+            passed = {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "audioproxy.socket:metrics"}
             descriptors[4] = metrics.fileno()
         environ = self.environment(**{**passed, **variables})
         return self.spawn(*command, descriptors=descriptors, **environ)

@@ -240,7 +240,7 @@ def _check_socket(path: str) -> CheckResult:
     folder = os.path.dirname(path)
     try:
         if is_live(path):
-            return good("AP_BIND", f"{path} is taken by a program, which is running")
+            return note("AP_BIND", f"a program listens on {path}; only one can")
     except OSError as error:
         return bad("AP_BIND", f"{path} cannot be used ({error.strerror}); another path is required")
     if not os.access(folder, os.W_OK | os.X_OK):
