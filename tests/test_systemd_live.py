@@ -48,7 +48,7 @@ class SocketTests(ActivationCase):
         self.assertEqual(200, (await fetch(port, b"/health")).status)
 
     async def test_handover(self) -> None:
-        """Two services accept from the same sockets; clients see no failure when the first one ends.
+        """Two services accept from the same sockets; clients see no failure when the first ends.
 
         A service that refuses its settings leaves the running one alone. The metrics come from the
         service that has taken over.
