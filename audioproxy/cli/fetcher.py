@@ -16,7 +16,7 @@ from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.url_input import parse_url, percent_encode_typed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import ConnectionBroken, TransportError
+from audioproxy.http_client.errors import TransportError
 
 #: The possible results of a fetch.
 RENDERED, STORED, NOT_A_VARIANT, FAILED = "rendered", "stored already", "not a variant", "failed"
@@ -91,10 +91,10 @@ class Fetcher:
         while True:
             try:
                 response = await self._client.request("GET", url, _HEADERS, timeout=self._timeout)
-            except ConnectionBroken:
+            except TransportError as error:
                 # A service that stops closes the connections of requests that wait.
                 tried += 1
-                if tried >= _MOST_GATEWAY_TRIES:
+                if not error.is_closed or tried >= _MOST_GATEWAY_TRIES:
                     raise
                 await deferLater(self._client.clock, _RETRY_DELAY)
                 continue

@@ -13,11 +13,14 @@ from audioproxy.media.diagnostics import without_secrets
 
 
 class TransportError(Exception):
-    """There is no response, or it is incomplete. The text gives the reason."""
+    """There is no response, or it is incomplete. The text gives the reason.
 
+    :ivar is_closed: the connection was closed before the response was complete.
+    """
 
-class ConnectionBroken(TransportError):
-    """The server closed the connection before it had sent the whole response."""
+    def __init__(self, text: str, *, is_closed: bool = False) -> None:
+        super().__init__(text)
+        self.is_closed = is_closed
 
 
 class UntrustedCertificate(TransportError):
@@ -48,8 +51,10 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     last = causes[-1]
     # Bytes that are not HTTP may repeat the query of the request (D47).
     text = without_secrets(str(last))
-    kind = ConnectionBroken if isinstance(last, ConnectionClosed) else TransportError
-    return kind(f"{type(last).__name__}: {text}" if text else type(last).__name__)
+    return TransportError(
+        f"{type(last).__name__}: {text}" if text else type(last).__name__,
+        is_closed=isinstance(last, ConnectionClosed),
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

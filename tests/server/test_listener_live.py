@@ -16,6 +16,7 @@ from twisted.internet.tcp import Port
 from twisted.trial.unittest import TestCase
 
 from audioproxy.server.channel import ProxySite
+from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
@@ -196,6 +197,8 @@ class ListenerTests(TestCase):
             await self.listener.close()
             with self.assertRaises(ConnectError):
                 await send(port, b"/health")
+            # A new client has a second to send its request.
+            self.harness.connection_clock.advance(NEW_CONNECTION_GRACE)
             await until(lambda: len(self.harness.site.connections) == 1, "one connection to close")
             self.assertEqual(b"", idle.recv(1))
         self.assertIsNone(answering.closed)

@@ -250,17 +250,23 @@ class ShutdownTests(ConnectionCase):
     """Shutdown of the site: connections are closed, and responses complete."""
 
     def test_waiting(self) -> None:
-        """At shutdown, connections without a whole request close; refused ones in five seconds."""
+        """At shutdown, connections without a whole request close; refused ones in five seconds.
+
+        A new client has a second to send its request.
+        """
         idle, kept, reading, refused = (self.connect() for _ in range(4))
         kept.send_raw(HEALTH)
         reading.send_raw(HEALTH[:-2])
         refused.send_raw(BAD_LINES["SSH"])
         self.harness.site.finish()
-        for connection in (idle, kept, reading):
+        self.assertFalse(idle.closed)
+        for connection in (kept, reading):
             self.assertEqual((True, False), (connection.closed, connection.aborted))
+        self.elapse(1)
+        self.assertEqual((True, False), (idle.closed, idle.aborted))
         self.assertEqual(b"", reading.received)
         self.assertEqual(2, len(self.log.requests))
-        self.assert_ends(refused, 5, abort=True)
+        self.assert_ends(refused, 4, abort=True)
 
     def test_being_answered(self) -> None:
         """At shutdown, responses in progress complete; later pipelined requests are dropped."""
