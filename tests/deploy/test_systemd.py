@@ -55,7 +55,7 @@ class UnitTests(SynchronousTestCase):
         for name in (
             "audioproxy.socket",
             "audioproxy-metrics.socket",
-            "audioproxy-sockets.service",
+            "audioproxy-idle@.service",
         ):
             shutil.copy(FOLDER / name, self.folder)
 
@@ -86,7 +86,8 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual(names, units_of_sockets)
         for name in names:
             # A client starts no service that was stopped, or that refuses its settings.
-            self.assertEqual(["audioproxy-sockets.service"], unit(name)["Service"])
+            idle = f"audioproxy-idle@{Path(name).stem}.service"
+            self.assertEqual([idle], unit(name)["Service"])
         self.assertEqual([tap._METRICS_NAME], unit(names[1])["FileDescriptorName"])
         config = load({"AP_KEY": "0" * 64, "AP_SALT": "00", **environment(self.drop_in())})[0]
         self.assertGreaterEqual(config.drain_timeout, config.render_timeout)
