@@ -95,10 +95,10 @@ async function playFormat(open, seconds, format) {
   await page.locator("#waveform").click({ position: { x: 0.7 * width, y: height / 2 } });
   await page.waitForFunction(() => audio.seekable.length && audio.seekable.end(0) > 0);
   await page.locator("#state[data-state=HIT]").waitFor();
-  // On a busy machine, playback may reach the end between two looks of this script.
+  // On a busy machine, playback may have reached the end before the click, or between two looks of this script.
   await page.evaluate(() => {
     audio.loop = true;
-    return audio.ended && audio.play();
+    return audio.paused && audio.play();
   });
   await passes(page, 0.7 * seconds);
   await page.waitForFunction(() => loudness() > 0.02);
