@@ -90,7 +90,9 @@ async function playFormat(open, seconds, format) {
   };
   await page.locator("#waveform.seekable").waitFor();
   // On a busy machine, playback goes on before this script can ask for the position.
-  await page.evaluate(() => audio.addEventListener("seeked", () => (window.soughtTime = audio.currentTime)));
+  await page.evaluate(() =>
+    audio.addEventListener("seeked", () => (window.soughtTime = audio.currentTime), { once: true }),
+  );
   const { width, height } = await page.locator("#waveform").boundingBox();
   await page.locator("#waveform").click({ position: { x: 0.7 * width, y: height / 2 } });
   await page.waitForFunction(() => audio.seekable.length && audio.seekable.end(0) > 0);
