@@ -21,7 +21,7 @@ from tests.examples.test_player import HOSTILE
 from tests.support.audio import Sound, write_wav
 from tests.support.authority import Authority
 from tests.support.origins import open_origin
-from tests.support.service import PROJECT, Process, fetch, until_hit
+from tests.support.service import PATIENCE, PROJECT, Process, fetch, until_hit
 
 RATE = 44_100
 SECONDS = 6
@@ -57,7 +57,9 @@ class PlayerCase(NodeCase):
     def start_player(self, **variables: str) -> Process:
         """Start the player."""
         command = (sys.executable, "-m", "examples.player", str(self.store))
-        environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **variables}
+        # On a busy machine probes take long.
+        limits = {"AP_PROBE_TIMEOUT": f"{PATIENCE:g}"}
+        environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **limits, **variables}
         return self.spawn(*command, path=str(PROJECT), **environ)
 
     async def visit_player(self) -> list[Any]:
