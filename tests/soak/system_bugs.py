@@ -31,9 +31,11 @@ constant, replace_, wrap = BUGS.constant, BUGS.replace, BUGS.wrap
 
 
 @wrap(Slots, "__init__", "slots")
-def add_slot(original: Callable[..., None], self: Slots, clock: Any, n: int, *more: Any) -> None:
+def add_slot(
+    original: Callable[..., None], self: Slots, clock: Any, n: int, *more: Any, **limits: Any
+) -> None:
     """One more render runs than there are slots."""
-    original(self, clock, n + 1, *more)
+    original(self, clock, n + 1, *more, **limits)
 
 
 # A slot of each pool that is never released.
@@ -42,9 +44,9 @@ lost: dict[Slots, Any] = {}
 
 @wrap(Slots, "hold", "counters")
 @asynccontextmanager
-async def lose_slot(original: Callable[..., Any], self: Slots) -> AsyncIterator[None]:
+async def lose_slot(original: Callable[..., Any], self: Slots, *claim: Any) -> AsyncIterator[None]:
     """A slot held for long is never released."""
-    holding = original(self)
+    holding = original(self, *claim)
     await holding.__aenter__()
     since = time.monotonic()
     try:
