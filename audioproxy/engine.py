@@ -220,7 +220,7 @@ class Engine:
             opened.close()
 
     async def drain(self, deadline: Deadline) -> None:
-        """Let renders that have a slot end and be stored, until a deadline; start no others."""
+        """Wait until the renders with a slot are stored, until a deadline; start no others."""
         self._is_open = False
         draining = Deferred.fromCoroutine(self.renders.drain(deadline))
         await self._monitor.stop()

@@ -135,7 +135,7 @@ class Render:
         return self._readable.wait()
 
     def lift(self) -> None:
-        """Let the render wait with those of listeners from now on; at first, it is low (D65)."""
+        """Move the render from the low lane, where each begins, to the normal one (D65)."""
         self._context.slots.lift(self._claim)
 
     def unsubscribe(self) -> None:

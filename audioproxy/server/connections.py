@@ -225,9 +225,7 @@ class Connections:
 
         The request of a new client may be on its way, so new connections stay open a little longer.
         """
-        for connection in list(self._waiting):
-            if not connection.is_new and not connection.has_unread:
-                connection.loseConnection()
+        self._close_waiting(keep_new=True)
         if self._waiting:
             self._grace = self._clock.callLater(NEW_CONNECTION_GRACE, self._close_waiting)
 
@@ -262,9 +260,9 @@ class Connections:
                 # Its client receives, so others are examined first from now on.
                 self._sending[connection] = self._sending.pop(connection)
 
-    def _close_waiting(self) -> None:
+    def _close_waiting(self, *, keep_new: bool = False) -> None:
         for connection in list(self._waiting):
-            if not connection.has_unread:
+            if not connection.has_unread and not (keep_new and connection.is_new):
                 connection.loseConnection()
 
     def _notify_of_room(self) -> None:

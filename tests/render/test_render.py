@@ -317,7 +317,7 @@ class LaneTests(RenderCase):
     """Renders of low requests (D65)."""
 
     def finish_encoder(self) -> None:
-        """Let the encoder that was started last finish."""
+        """End the encoder that was started last."""
         self.harness.encoder().exit_and_end(stdout=b"abc")
 
     def start_two(self) -> tuple[Client, Client]:
