@@ -22,6 +22,7 @@ from audioproxy.process import programs as programs_module
 from audioproxy.process.readiness import Readiness
 from audioproxy.service import BootError
 from tests.support.audio import render_all
+from tests.support.folders import short_folder
 from tests.support.http import KEY, SALT
 from tests.support.programs import write_ffmpeg_without_soxr
 from tests.support.service import (
@@ -112,7 +113,8 @@ class RefusedStartTests(TapCase):
 
     async def test_bind_refused(self) -> None:
         """An address or a Unix socket that cannot be used is one error line with AP_BIND (D59)."""
-        file = self.add("file", b"")
+        file = short_folder(self) / "file"
+        file.touch()
         for bind, words in (
             ("192.0.2.1", r"192\.0\.2\.1 port 0 \(.*; set AP_BIND to an address of this machine"),
             (f"unix:{file}", r".*/file \(.*; set AP_BIND to a path in a writable directory, of no"),
@@ -183,7 +185,7 @@ class BindTests(TapCase):
     async def test_unix(self) -> None:
         """A Unix socket serves streams and files; a killed service's socket is replaced (D59)."""
         self.add("short.flac", short_flac())
-        path = self.store.parent / "socket"
+        path = short_folder(self) / "socket"
         for killed in (True, False):
             process = self.twistd(AP_BIND=f"unix:{path}")
             await process.printed(f"listening on {path}", "the service to listen")

@@ -27,6 +27,7 @@ from audioproxy.service import BootError
 from tests.cli.command import RunResult, run_command
 from tests.support.authority import Authority
 from tests.support.checks import run_checks, single_result
+from tests.support.folders import short_folder
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
 from tests.support.service import PATIENCE, ServiceCase
@@ -148,8 +149,9 @@ class CheckTests(ServiceCase):
 
     async def test_socket(self) -> None:
         """A Unix socket can be created, or has a listener, or is refused with the reason (D59)."""
-        free, taken = self.root / "free", self.root / "taken"
-        file = self.add("file", b"")
+        folder = short_folder(self)
+        free, taken, file = (folder / name for name in ("free", "taken", "file"))
+        file.touch()
         with socket(AF_UNIX) as listening:
             listening.bind(str(taken))
             listening.listen()
@@ -157,7 +159,7 @@ class CheckTests(ServiceCase):
                 (free, GOOD, "free is free"),
                 (taken, NOTE, "a program listens on .*taken"),
                 (file, BAD, r"file cannot be used \(a file that is not a socket is there\)"),
-                (self.root / "none" / "x", BAD, "none is missing or not writable"),
+                (folder / "none" / "x", BAD, "none is missing or not writable"),
             ):
                 results = await self.run_checks(AP_BIND=f"unix:{path}")
                 self.assert_result(results, "AP_BIND", verdict, words)

@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 from contextlib import ExitStack
-from pathlib import Path
 from unittest import skipUnless
 
 from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
@@ -19,6 +18,7 @@ from audioproxy.server.channel import ProxySite
 from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
 from tests.server.test_channel import MISS
+from tests.support.folders import short_folder
 from tests.support.http import ResourceHarness
 from tests.support.service import PATIENCE, TEST_PATIENCE, Client, fetch, reactor, send, until
 
@@ -76,9 +76,8 @@ class ListenerTests(TestCase):
 
     async def test_unix(self) -> None:
         """A Unix socket serves its user and group; one that nobody listens on is replaced."""
-        folder = Path(self.mktemp())
-        folder.mkdir()
-        path = str(folder.absolute() / "socket")
+        folder = short_folder(self)
+        path = str(folder / "socket")
         data = bytes(200_000)
         self.harness.store_variant(STORED, data)
         with socket.socket(socket.AF_UNIX) as stale:
@@ -100,7 +99,7 @@ class ListenerTests(TestCase):
 
     async def test_unix_refused(self) -> None:
         """A path that is no socket is never removed, and a folder that is missing is an error."""
-        file = Path(self.mktemp()).absolute()
+        file = short_folder(self) / "file"
         file.write_text("kept")
         for path, code in ((file, errno.EEXIST), (file.with_name("none") / "x", errno.ENOENT)):
             error = self.assertRaises(OSError, self.listener.open_unix, str(path))
@@ -109,7 +108,7 @@ class ListenerTests(TestCase):
 
     async def test_unix_busy(self) -> None:
         """A socket whose queue is full has a listener all the same."""
-        path = str(Path(self.mktemp()).absolute())
+        path = str(short_folder(self) / "socket")
         with socket.socket(socket.AF_UNIX) as busy, ExitStack() as clients:
             busy.bind(path)
             busy.listen(0)
@@ -124,8 +123,8 @@ class ListenerTests(TestCase):
 
     async def test_unix_path_gone(self) -> None:
         """A listener whose path was removed, or replaced, closes without touching it."""
+        path = short_folder(self) / "socket"
         for replacement in (None, "theirs"):
-            path = Path(self.mktemp()).absolute()
             listener = Listener(reactor, self.harness.site)
             listener.open_unix(str(path))
             path.unlink()

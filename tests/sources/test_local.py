@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
+from tests.support.folders import short_folder
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
@@ -49,9 +48,7 @@ class LocalCase(SynchronousTestCase):
     """A root with ``a.mp3`` and ``in/b.mp3``, and secret files beside the root."""
 
     def setUp(self) -> None:
-        # Not in trial's folder: another user may have no access to its parents.
-        self.place = Path(tempfile.mkdtemp()).resolve()
-        self.addCleanup(shutil.rmtree, self.place)
+        self.place = short_folder(self)
         self.place.chmod(0o755)
         self.root = self.place / "root"
         (self.root / "in" / "deep").mkdir(parents=True)
