@@ -7,6 +7,7 @@ unnecessary or changes it. `audioproxy.http_client._twisted` has those of the cl
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -209,7 +210,10 @@ def monotonic_clock(reactor: Any) -> IReactorTime:
 def own_process_group() -> Iterator[None]:
     """Make the reactor start processes as leaders of process groups of their own.
 
-    Twisted 26.10: ``spawnProcess`` has no such parameter. Without a group, Ctrl-C would end the
+    SIGHUP does not reach them: it does not end this process, and ``systemctl kill -s HUP`` sends it
+    to every process of a unit.
+
+    Twisted 26.10: ``spawnProcess`` has no such parameters. Without a group, Ctrl-C would end the
     children that a drain waits for. The program ``setsid`` would do the same, and nearly double the
     time of a spawn: 1.5 ms instead of 0.8. Unnecessary when ``spawnProcess`` accepts a group.
     Where the reactor forks instead of calling ``posix_spawnp``, the child stays in the group of
@@ -217,7 +221,7 @@ def own_process_group() -> Iterator[None]:
     """
     module: Any = os
     spawn = module.posix_spawnp
-    module.posix_spawnp = partial(spawn, setpgroup=0)
+    module.posix_spawnp = partial(spawn, setpgroup=0, setsigmask=(signal.SIGHUP,))
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import socket
 from tests.support.activation import ActivationCase
 from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
+    Process,
     children,
     fetch,
     is_stopped,
@@ -25,6 +26,13 @@ PATH = signed("/f:opus/plain/local://short.flac")
 
 class SocketTests(ActivationCase):
     """Socket activation: the listening socket that systemd holds open"""
+
+    async def held_encoder(self, node: Process) -> int:
+        """Return the process ID of a node's encoder, once it waits for SIGCONT."""
+        (encoder,) = await until(
+            lambda: [child for child in children(node.pid) if is_stopped(child)], "the encoder"
+        )
+        return encoder
 
     async def test_restart(self) -> None:
         """Clients that connect before a start or during a restart are served."""
@@ -60,9 +68,7 @@ class SocketTests(ActivationCase):
         self.assertEqual(port, await blue.port())
         await blue.printed(f"metrics on port {metrics_port}", "the metrics")
         held = await send(port, PATH)
-        (encoder,) = await until(
-            lambda: [child for child in children(blue.pid) if is_stopped(child)], "the encoder"
-        )
+        encoder = await self.held_encoder(blue)
         refused = self.start_with_socket(clients, metrics, AP_KEY="short")
         self.assertEqual(78, await refused.end())
         self.assertEqual(200, (await fetch(port, b"/health")).status)
@@ -86,13 +92,19 @@ class SocketTests(ActivationCase):
         self.assertEqual(0, await green.end())
 
     async def test_hangup(self) -> None:
-        """SIGHUP is logged, and has no other effect (D39)."""
-        node = self.start_with_socket(self.open())
+        """SIGHUP to all processes of the unit is logged, and has no other effect (D39)."""
+        self.add("short.flac", short_flac())
+        node = self.start_with_socket(self.open(), PATH=self.shadow_ffmpeg(HELD_FFMPEG))
         port = await node.port()
+        held = await send(port, PATH)
+        encoder = await self.held_encoder(node)
         for _ in range(2):
+            os.kill(encoder, signal.SIGHUP)
             node.signal(signal.SIGHUP)
             await node.printed(r"\[warning\] SIGHUP has no effect: .*\n", "the line")
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        os.kill(encoder, signal.SIGCONT)
+        response = await held.end()
+        self.assertEqual((200, True), (response.status, response.complete))
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         self.assertEqual("", node.stderr)
