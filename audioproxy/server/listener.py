@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from os.path import samestat
 from typing import Any
 
@@ -72,15 +74,17 @@ class Listener:
 
         :raises OSError: where the path is in use, or cannot be created.
         """
-        if is_live(path):
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        try:
-            port = self._reactor.listenUNIX(path, self._site, _BACKLOG, _SOCKET_MODE)
-        except CannotListenError as error:
-            raise error.socketError from error
-        self._path, self._created = path, os.lstat(path)
+        # Of two services that start at a time, neither may remove the other's new socket.
+        with _locked(os.path.dirname(path)):
+            if is_live(path):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            try:
+                port = self._reactor.listenUNIX(path, self._site, _BACKLOG, _SOCKET_MODE)
+            except CannotListenError as error:
+                raise error.socketError from error
+            self._path, self._created = path, os.lstat(path)
         self._accept_from(port)
 
     async def close(self) -> None:
@@ -149,6 +153,20 @@ def open_socket(bind: str, port: int) -> socket.socket:
     both = bind in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
     return socket.create_server((bind, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Wait until no other process holds the lock of a folder, and hold it.
+
+    :raises OSError: where the folder is missing or not readable.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_live(path: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import stat
 from contextlib import ExitStack
+from pathlib import Path
 from unittest import skipUnless
 
 from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
@@ -14,6 +16,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
 from twisted.trial.unittest import TestCase
 
+from audioproxy.server import listener as listener_module
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
@@ -32,6 +35,18 @@ def has_ipv6() -> bool:
             return True
     except OSError:
         return False
+
+
+def is_lockable(folder: Path) -> bool:
+    """Return whether nobody holds the lock of a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 class ListenerTests(TestCase):
@@ -105,6 +120,22 @@ class ListenerTests(TestCase):
             error = self.assertRaises(OSError, self.listener.open_unix, str(path))
             self.assertEqual(code, error.errno)
         self.assertEqual("kept", file.read_text())
+
+    async def test_unix_at_once(self) -> None:
+        """While a service looks for a listener and binds the path, another one has to wait.
+
+        Otherwise the later of the two could remove the socket of the first.
+        """
+        folder = short_folder(self)
+        locked = []
+
+        def look(path: str) -> bool:
+            locked.append(not is_lockable(folder))
+            return is_live(path)
+
+        self.patch(listener_module, "is_live", look)
+        self.listener.open_unix(str(folder / "socket"))
+        self.assertEqual(([True], True), (locked, is_lockable(folder)))
 
     async def test_unix_busy(self) -> None:
         """A socket whose queue is full has a listener all the same."""
