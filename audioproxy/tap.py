@@ -96,12 +96,15 @@ class Options(UsageOptions):
         self.notify = find_notifier(environ)
         with _plain_exit(_WRONG_SETTINGS):
             self.listening, self.metrics_socket = find_sockets(environ, os.getpid())
-            ignored = {"AP_BIND": ""} if self.listening is not None else {}
-            self.config, self.warnings = load({**os.environ, **ignored})
-        if ignored and os.environ.get("AP_BIND"):
-            wanted = "set ListenStream= in the socket unit instead"
-            fault = "ignored, since systemd passes the listening socket"
-            self.warnings += (Problem("AP_BIND", fault, wanted),)
+            ignored = ["AP_BIND"] if self.listening is not None else []
+            if self.metrics_socket is not None:
+                ignored += "AP_METRICS_BIND", "AP_METRICS_PORT"
+            self.config, self.warnings = load({**os.environ, **dict.fromkeys(ignored, "")})
+        wanted = "set ListenStream= in the socket unit instead"
+        fault = "ignored, since systemd passes the listening socket"
+        self.warnings += tuple(
+            Problem(name, fault, wanted) for name in ignored if os.environ.get(name)
+        )
 
 
 class _TwistdService(AudioProxy):

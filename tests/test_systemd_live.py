@@ -72,8 +72,12 @@ class SocketTests(ActivationCase):
         refused = self.start_with_socket(clients, metrics, AP_KEY="short")
         self.assertEqual(78, await refused.end())
         self.assertEqual(200, (await fetch(port, b"/health")).status)
-        green = self.start_with_socket(clients, metrics, AP_LOG_LEVEL="debug")
+        # The socket for the metrics takes the place of these two.
+        ignored = {"AP_METRICS_BIND": "192.0.2.1", "AP_METRICS_PORT": "none"}
+        green = self.start_with_socket(clients, metrics, AP_LOG_LEVEL="debug", **ignored)
         await green.port()
+        for name in ignored:
+            self.assertIn(f"{name}: ignored, since systemd passes", green.stdout)
         blue.signal(signal.SIGTERM)
         await blue.printed(rf"Port {metrics_port} Closed", "the ports to close")
         other = signed("/f:wav/plain/local://short.flac")

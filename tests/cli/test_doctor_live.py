@@ -159,7 +159,7 @@ class CheckTests(ServiceCase):
                 (free, GOOD, "free is free"),
                 (taken, NOTE, "a program listens on .*taken"),
                 (file, BAD, r"file cannot be used \(a file that is not a socket is there\)"),
-                (folder / "none" / "x", BAD, "none is missing or not writable"),
+                (folder / "none" / "x", BAD, "none is missing, or not readable and"),
             ):
                 results = await self.run_checks(AP_BIND=f"unix:{path}")
                 self.assert_result(results, "AP_BIND", verdict, words)

@@ -243,8 +243,9 @@ def _check_socket(path: str) -> CheckResult:
             return note("AP_BIND", f"a program listens on {path}; only one can")
     except OSError as error:
         return bad("AP_BIND", f"{path} cannot be used ({error.strerror}); another path is required")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return bad("AP_BIND", f"{folder} is missing or not writable; a writable folder is required")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        fault = f"{folder} is missing, or not readable and writable"
+        return bad("AP_BIND", f"{fault}; such a folder is required")
     return good("AP_BIND", f"{path} is free")
 
 
