@@ -57,9 +57,10 @@ SUBSTITUTES = {
         "--namespace audioproxy "*" deployment/audioproxy"*) ;;
         *) exit 1 ;;
     esac""",
-    "make": """PATH=${PATH#*:}
-    [ "$*" != run ] || exec make --old-file=install run
-    make --dry-run "$@" > /dev/null""",
+    # A dry run of `container` looks for docker on the PATH, where it finds the one above.
+    "make": """make=$(PATH=${PATH#*:} type -P make)
+    [ "$*" != run ] || PATH=${PATH#*:} exec $make --old-file=install run
+    $make --dry-run "$@" > /dev/null""",
     "pip": '[ -e "${!#}/setup.cfg" ]',
     "python3": """[ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
     mkdir -p "$3/bin"
