@@ -65,7 +65,10 @@ SUBSTITUTES = {
     "python3": """[ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
     mkdir -p "$3/bin"
     ln -sf "$HOME/checkout/.venv/bin/"{audioproxy,twistd} "$HOME/bin/pip" "$3/bin/" """,
-    "systemctl": """[[ $* != *is-active* ]] || exit 3
+    "systemctl": """if [[ $* == *is-active* ]]; then
+        [[ $* == *--quiet* ]] || echo inactive
+        exit 3
+    fi
     for unit; do
         [[ $unit != audioproxy@* ]] || unit=audioproxy@.service
         [[ $unit != audioproxy[.@-]* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit

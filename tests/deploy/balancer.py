@@ -256,10 +256,12 @@ class Nginx(Balancer):
     """nginx, which detects a failed node only when a request to the node fails.
 
     :cvar connections: limit of open connections, including listening sockets and nginx's own pipe.
+    :cvar limits: of a node that fails.
     """
 
     program = "nginx"
     connections: ClassVar[int] = 512
+    limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
     checking = ("-t", "-c")
     running = ("-c",)
 
@@ -274,9 +276,7 @@ class Nginx(Balancer):
         return "ssl;\nhttp2 on;" if version >= [1, 25, 1] else "ssl http2;"
 
     def _configuration(self) -> str:
-        servers = [
-            f"server 127.0.0.1:{port} max_fails=1 fail_timeout=2s;" for port in self._nodes.values()
-        ]
+        servers = [f"server 127.0.0.1:{port} {self.limits};" for port in self._nodes.values()]
         names = [f'"~:{port}$" {name};' for name, port in self._nodes.items()]
         listen = f"listen 127.0.0.1:{self.port}"
         changes = {

@@ -6,11 +6,13 @@ import socket
 import subprocess
 from pathlib import Path
 
+from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
 from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
 from tests.support.authority import Authority, Certificate
-from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, fetch, signed
+from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, fetch, reactor, signed
+from tests.support.wire import reply
 
 NODES = {"one": 80, "two": 81}
 
@@ -19,6 +21,25 @@ class NginxOutOfConnections(Nginx):
     """An nginx that can accept one client, and then has no connection left for a node."""
 
     connections = 3
+
+
+class NginxWithOneNode(Nginx):
+    """An nginx whose nodes are one node, written twice."""
+
+    limits = "max_fails=0"
+
+
+class ClosingNode(Protocol):
+    """A node that closes the first request for each path without a response, as at a stop (D39)."""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Close the connection, or respond."""
+        path = data.split()[1]
+        if path not in self.factory.closed:  # type: ignore[union-attr]
+            self.factory.closed.add(path)  # type: ignore[union-attr]
+            self.transport.loseConnection()  # type: ignore[union-attr]
+        else:
+            self.transport.write(reply(200, b"audio"))  # type: ignore[union-attr]
 
 
 class BalancerTests(TestCase):
@@ -86,6 +107,18 @@ class BalancerTests(TestCase):
                 files = [each for each in self.folder.rglob("*") if each.is_file()]
                 for output in [nginx.stderr, *(file.read_text() for file in files)]:
                     self.assertNotIn(signature, output)
+
+    async def test_nginx_with_one_node(self) -> None:
+        """A node that is written twice gets each request again that it has closed, and stays up."""
+        factory = Factory.forProtocol(ClosingNode)
+        factory.closed = set()  # type: ignore[attr-defined]
+        node = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(node.stopListening)
+        port = node.getHost().port
+        nginx = await balance(self, NginxWithOneNode, self.folder, {"one": port, "again": port})
+        for number in range(4):
+            self.assertEqual(200, (await fetch(nginx.port, b"/%d" % number)).status)
+        self.assertEqual(4, len(factory.closed))  # type: ignore[attr-defined]
 
     def test_shipped(self) -> None:
         """`shipped` replaces lines of a file, and fails if the file lacks one of them."""

@@ -158,16 +158,17 @@ class UnitTests(SynchronousTestCase):
         )
 
 
-#: A systemctl that runs no unit. The files in its folder are the active units, and `broken` makes
-#: every start fail.
+#: A systemctl that runs no unit. The files in its folder are units with their states, and `broken`
+#: makes every start fail.
 SYSTEMCTL = """\
 #!/bin/sh
 cd "$(dirname "$0")"
 echo "$*" >> calls
 for unit; do :; done
 case "$*" in
-*is-active*) [ -e "$unit" ] ;;
-start*) [ ! -e broken ] && : > "$unit" ;;
+"--quiet is-active "*) grep -qs '^active' "$unit" ;;
+is-active*) cat "$unit" 2>/dev/null || echo inactive ;;
+start*) [ ! -e broken ] && echo active > "$unit" ;;
 *stop*) rm -f "$unit" ;;
 esac
 """
@@ -176,15 +177,21 @@ esac
 class ReplacementTests(SynchronousTestCase):
     """The program that replaces one instance by the other"""
 
-    def replace(self, *active: str) -> tuple[int, str, list[str]]:
-        """Run the program; return its exit status, its errors, and what it had systemd do."""
+    def replace(self, *active: str, **states: str) -> tuple[int, str, list[str]]:
+        """Run the program; return its exit status, its errors, and what it had systemd do.
+
+        :param active: units that are active.
+        :param states: other states of instances.
+        """
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         program = folder / "systemctl"
         program.write_text(SYSTEMCTL)
         program.chmod(0o755)
         for name in active:
-            (folder / name).touch()
+            (folder / name).write_text("active\n")
+        for name, state in states.items():
+            (folder / f"audioproxy@{name}").write_text(f"{state}\n")
         ended = subprocess.run(
             [FOLDER / "audioproxy-replace"],
             env={"PATH": f"{folder}:{os.environ['PATH']}"},
@@ -212,7 +219,8 @@ class ReplacementTests(SynchronousTestCase):
         status, errors, calls = self.replace("audioproxy@blue", "broken")
         self.assertEqual(["start audioproxy@green", "--quiet stop audioproxy@green"], calls)
         self.assertEqual(1, status)
-        self.assertRegex(errors, "audioproxy@green did not start: .*\naudioproxy@blue runs on")
+        words = r"audioproxy@green did not start: .*\naudioproxy@blue runs on\. Its next start will"
+        self.assertRegex(errors, words)
         status, errors, _ = self.replace("broken")
         self.assertEqual(1, status)
         self.assertNotIn("runs on", errors)
@@ -222,6 +230,14 @@ class ReplacementTests(SynchronousTestCase):
         status, errors, calls = self.replace("audioproxy@blue", "audioproxy@green")
         self.assertEqual((1, []), (status, calls))
         self.assertIn("both run", errors)
+
+    def test_under_way(self) -> None:
+        """An instance that still starts or ends is left alone; one that has failed starts again."""
+        for state in ("activating", "deactivating"):
+            status, errors, calls = self.replace("audioproxy@blue", green=state)
+            self.assertEqual((1, []), (status, calls))
+            self.assertIn("audioproxy@green still starts or ends", errors)
+        self.assertEqual(0, self.replace("audioproxy@blue", green="failed")[0])
 
 
 class SettingsTests(SynchronousTestCase):
