@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from pathlib import Path
 from tests.support.service import (
     PROJECT,
     TWISTD,
+    Process,
     ServiceCase,
     fetch,
     short_flac,
@@ -84,14 +86,30 @@ class UpgradeTests(ServiceCase):
         file.touch(0o600)
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
-    async def run_block(self, block: str, path: Path) -> str:
-        """Run a block of the page, and return the version that runs then."""
+    async def run_block(self, block: str, path: Path) -> Process:
+        """Run a block of the page as if it was pasted: each line, also after one that fails."""
         text = SYSTEM_ROOT.sub(f"{self.home}/", block.replace(":4000", f":{self.port}"))
         environ = {"HOME": str(self.home), "PATH": f"{self.home}/bin:{self.environment()['PATH']}"}
-        process = self.spawn("/bin/bash", "-e", "-c", text, path=str(path), **environ)
-        self.assertEqual(0, await process.end(), process.stdout + process.stderr)
+        process = self.spawn("/bin/bash", "-c", text, path=str(path), **environ)
+        await process.end()
+        return process
+
+    async def version_after(self, block: str, path: Path) -> str:
+        """Run a block of the page, and return the version that runs then."""
+        process = await self.run_block(block, path)
+        self.assertEqual(0, process.code, process.stdout + process.stderr)
         version: str = json.loads(process.stdout.splitlines()[-1])["version"]
         return version
+
+    async def assert_refused(self, version: str, reason: str) -> None:
+        """Assert that an upgrade fails, and that 1.0 runs on and is the version to be started."""
+        process = await self.run_block(UPGRADE, self.home / version)
+        self.assertNotEqual(0, process.code)
+        self.assertIn(reason, process.stdout + process.stderr)
+        self.assertEqual("1.0", json.loads((await fetch(self.port, b"/health")).body)["version"])
+        for link, target in (("", "1.0"), ("-previous", "0.9")):
+            folder = os.readlink(self.home / f"opt/audioproxy{link}")
+            self.assertEqual(f"audioproxy-{target}", os.path.basename(folder))
 
     def stop(self) -> None:
         """Stop the service that the last block started."""
@@ -101,17 +119,25 @@ class UpgradeTests(ServiceCase):
     async def test_host(self) -> None:
         """The commands of docs/upgrading.md replace a version that runs, and return to it.
 
-        The settings stay, and variants stay hits.
+        The settings stay, and variants stay hits. A version that is installed already, or that
+        refuses the settings, replaces nothing.
         """
         self.add("short.flac", short_flac())
         self.addCleanup(self.stop)
         for version in ("1.0", "2.0"):
             build_wheel(self.home / version, version)
             (self.home / version / "deploy").symlink_to(PROJECT / "deploy")
-        self.assertEqual("1.0", await self.run_block(UPGRADE, self.home / "1.0"))
+        self.assertEqual("1.0", await self.version_after(UPGRADE, self.home / "1.0"))
         self.assertEqual(200, (await fetch(self.port, PATH)).status)
         await until_hit(self.port, PATH)
-        self.assertEqual("2.0", await self.run_block(UPGRADE, self.home / "2.0"))
+        await self.assert_refused("1.0", "File exists")
+        settings = self.home / "etc/audioproxy/audioproxy.env"
+        right = settings.read_text()
+        settings.write_text(right + "AP_QUEUE_SIZE=many\n")
+        await self.assert_refused("2.0", "AP_QUEUE_SIZE")
+        settings.write_text(right)
+        shutil.rmtree(self.home / "opt/audioproxy-2.0")
+        self.assertEqual("2.0", await self.version_after(UPGRADE, self.home / "2.0"))
         self.assertEqual(b"HIT", (await fetch(self.port, PATH))["x-audio-proxy"])
-        self.assertEqual("1.0", await self.run_block(ROLLBACK, self.home))
+        self.assertEqual("1.0", await self.version_after(ROLLBACK, self.home))
         self.assertEqual(b"HIT", (await fetch(self.port, PATH))["x-audio-proxy"])
