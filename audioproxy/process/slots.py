@@ -69,6 +69,8 @@ class Slots:
         self._queue: OrderedDict[Claim, _Waiter] = OrderedDict()
         self._low_queue: OrderedDict[Claim, _Waiter] = OrderedDict()
         self._low_holders: set[Claim] = set()
+        # Low waiters that are to be normal ones, in order.
+        self._lifted: OrderedDict[Claim, None] = OrderedDict()
         self._mean_hold = 1.0
         self._is_serving = False
 
@@ -106,15 +108,14 @@ class Slots:
     def lift(self, claim: Claim) -> None:
         """Make a low claim a normal one, before, during or after its wait.
 
-        A waiter moves to the end of the normal queue, even if that is full: its render has begun
-        already. The limit of its wait starts again, as for a new request.
+        A waiter moves to the end of the normal queue as soon as that has a place. There, the limit
+        of its wait starts again, as for a new request.
         """
-        waiter = self._low_queue.pop(claim, None)
-        self._low_holders.discard(claim)
-        claim.is_low = False
-        if waiter is not None:
-            waiter.timeout.reset()
-            self._enqueue(claim, waiter)
+        if claim in self._low_queue:
+            self._lifted[claim] = None
+        else:
+            self._low_holders.discard(claim)
+            claim.is_low = False
         self._serve()
 
     def retry_after(self, *, is_low: bool = False) -> int:
@@ -167,10 +168,25 @@ class Slots:
 
     def _dequeue(self, claim: Claim) -> _Waiter:
         if claim.is_low:
+            if claim in self._lifted:
+                del self._lifted[claim]
+                self._low_holders.discard(claim)
+                claim.is_low = False
             return self._low_queue.pop(claim)
         waiter = self._queue.pop(claim)
         self._depth_changed(self.depth)
+        self._move_lifted()
         return waiter
+
+    def _move_lifted(self) -> None:
+        """Move lifted waiters to the normal queue, while that has places or slots are free."""
+        places = max(self.queue_size, self.capacity - self.held)
+        while self._lifted and len(self._queue) < places:
+            claim, _ = self._lifted.popitem(last=False)
+            waiter = self._low_queue.pop(claim)
+            claim.is_low = False
+            waiter.timeout.reset()
+            self._enqueue(claim, waiter)
 
     def _reject(self, claim: Claim) -> QueueFull:
         if not claim.is_low:
@@ -185,6 +201,7 @@ class Slots:
             # would exceed Python's limit for a long queue of such holders.
             return
         self._is_serving = True
+        self._move_lifted()
         while (claim := next(iter(self._queue or self._low_queue), None)) and self._may_take(claim):
             # The slot is taken before the waiter is resumed, so no later claim can take it.
             self._take(claim)

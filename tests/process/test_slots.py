@@ -260,8 +260,8 @@ class SlotsTests(SynchronousTestCase):
         self.assertEqual((0, 0, []), (slots.low_depth, self.rejections, self.depths))
 
     def test_lifted_while_waiting(self) -> None:
-        """A lifted claim goes last in the normal queue, even if full, with a whole wait (D65)."""
-        slots = self.make(queue=1, longest_wait=10, low_queue=2)
+        """A lifted claim goes last in the normal queue, with a whole wait (D65)."""
+        slots = self.make(queue=2, longest_wait=10, low_queue=2)
         first = self.take_slot(slots)
         low, lifted = (self.take_slot(slots, is_low=True) for _ in range(2))
         self.clock.advance(9)
@@ -274,6 +274,34 @@ class SlotsTests(SynchronousTestCase):
         self.assertEqual((True, False), (normal.holds, lifted.holds))
         normal.finish()
         self.assertTrue(lifted.holds)
+
+    def test_lifted_while_full(self) -> None:
+        """A lifted claim is in the normal queue as soon as that has a place, before others (D65).
+
+        So the queue has AP_QUEUE_SIZE places, whatever lanes requests name (Limits).
+        """
+        slots = self.make(queue=1, low_queue=2)
+        first, normal = self.take_slot(slots), self.take_slot(slots)
+        gone, lifted = (self.take_slot(slots, is_low=True) for _ in range(2))
+        for each in (gone, lifted):
+            each.lift()
+        gone.cancel()
+        self.assertEqual((1, 1), (slots.depth, slots.low_depth))
+        self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
+        normal.cancel()
+        self.assertEqual((1, 0), (slots.depth, slots.low_depth))
+        self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
+        first.finish()
+        self.assertTrue(lifted.holds)
+        # Without a queue, it stays where it is, and is a normal one from its start.
+        slots = self.make(capacity=2, queue=0, low_queue=2)
+        both = [self.take_slot(slots), self.take_slot(slots)]
+        lifted, low = (self.take_slot(slots, is_low=True) for _ in range(2))
+        lifted.lift()
+        self.assertEqual((0, 2), (slots.depth, slots.low_depth))
+        for each in both:
+            each.finish()
+        self.assertEqual((True, True), (lifted.holds, low.holds))
 
     def test_lifted_into_a_slot(self) -> None:
         """A lifted claim takes the slot that low claims leave free (D65)."""
@@ -335,12 +363,18 @@ class SlotsTests(SynchronousTestCase):
         self.setUp()
         slots = self.make(capacity, queue, longest_wait=10, low_queue=low_queue)
         all_holders = self.all_holders
-        lifted = 0
+        lifted: list[Holder] = []
         # The holders of each lane, in the order in which they have to be served.
         lanes: dict[bool, list[Holder]] = {False: [], True: []}
         overtaken: list[Holder] = []
 
+        def move_lifted() -> None:
+            while lifted and not lifted[0].claim.is_low:
+                lanes[True].remove(lifted[0])
+                lanes[False].append(lifted.pop(0))
+
         def check_order(index: int, is_low: bool) -> None:
+            move_lifted()
             # A holder that starts at once is not among all holders yet, and all others are before.
             one = all_holders[index] if index < len(all_holders) else None
             is_low = is_low if one is None else one.claim.is_low
@@ -358,15 +392,15 @@ class SlotsTests(SynchronousTestCase):
             elif present:
                 one = present[number % len(present)]
                 if step == "lift":
-                    if one.waits and one.claim.is_low:
-                        lanes[True].remove(one)
-                        lanes[False].append(one)
-                        lifted += 1
+                    if one.waits and one.claim.is_low and one not in lifted:
+                        lifted.append(one)
                     one.lift()
                 elif step == "cancel" or not one.holds:
                     one.cancel()
                 else:
                     one.finish()
+            lifted = [each for each in lifted if each.waits or not each.claim.is_low]
+            move_lifted()
             self.assertEqual([], overtaken)
             holding = sum(each.holds for each in all_holders)
             low_holding = sum(each.holds and each.claim.is_low for each in all_holders)
@@ -376,7 +410,7 @@ class SlotsTests(SynchronousTestCase):
             )
             self.assertLessEqual(holding, capacity)
             self.assertLessEqual(low_holding, max(1, capacity - 1))
-            self.assertLessEqual(waiting, queue + lifted)
+            self.assertLessEqual(waiting, queue)
             self.assertLessEqual(low_waiting, low_queue)
             # No waiter stays behind that may have a slot.
             is_full = holding == capacity
