@@ -103,9 +103,9 @@ def limit_accepts(port: Any, count_room: Callable[[], int]) -> None:
 def keep_path(port: Any) -> None:
     """Make the port of a Unix socket leave its path alone when it closes.
 
-    Twisted 26.10: such a port removes its path, even if another process has replaced the socket. If
-    the path is gone, this fails, and ``stopListening`` never ends. Unnecessary when
-    ``Port.connectionLost`` compares the path with its socket.
+    Twisted 26.10: such a port removes its path, even if another process has replaced the socket,
+    and ``stopListening`` fails or never ends if the path cannot be removed. Unnecessary when
+    ``Port.connectionLost`` compares the path with its socket, and ignores such an error.
     """
     # A name that begins with a zero is not in the file system.
     port._bindPath = b"\0"

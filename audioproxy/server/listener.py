@@ -15,6 +15,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.logger import Logger
 
 from audioproxy._twisted import keep_path, limit_accepts
 from audioproxy.concurrency.deadlines import Deadline
@@ -36,6 +37,8 @@ _PER_CLIENT = 2
 _FEWEST_CLIENTS = 16
 # The assumed limit where the system sets none.
 _UNLIMITED = 16_384
+
+_log = Logger()
 
 
 class Listener:
@@ -74,7 +77,6 @@ class Listener:
 
         :raises OSError: where the path is in use, or cannot be created.
         """
-        # Of two services that start at a time, neither may remove the other's new socket.
         with _locked(os.path.dirname(path)):
             if is_live(path):
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -104,16 +106,21 @@ class Listener:
         if listening is None:
             return None
         self._site.connections.forget_notification()
-        if self._created is not None and not self._owns_path(self._created):
+        if self._created is not None:
             keep_path(listening)
+            self._remove_path(self._created)
         stopping: Deferred[None] | None = listening.stopListening()
         return stopping
 
-    def _owns_path(self, created: os.stat_result) -> bool:
-        """Return whether the path of the Unix socket still names it."""
-        with suppress(FileNotFoundError):
-            return samestat(created, os.lstat(self._path))
-        return False
+    def _remove_path(self, created: os.stat_result) -> None:
+        """Remove the path of the Unix socket if it still names the socket."""
+        try:
+            if samestat(created, os.lstat(self._path)):
+                os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warn("{path} stays: {reason}", path=self._path, reason=error.strerror)
 
     def _accept_from(self, port: Any) -> None:
         self._listening = port
@@ -157,13 +164,15 @@ def open_socket(bind: str, port: int) -> socket.socket:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Wait until no other process holds the lock of a folder, and hold it.
+    """Hold the lock of a folder.
 
-    :raises OSError: where the folder is missing or not readable.
+    Otherwise, of two services that start at a time, one could remove the other's new socket.
+
+    :raises OSError: where another process holds it, or the folder is missing or not readable.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

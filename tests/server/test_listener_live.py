@@ -14,6 +14,7 @@ from unittest import skipUnless
 from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from audioproxy.server import listener as listener_module
@@ -22,7 +23,7 @@ from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
 from tests.server.test_channel import MISS
 from tests.support.folders import short_folder
-from tests.support.http import ResourceHarness
+from tests.support.http import Log, ResourceHarness
 from tests.support.service import PATIENCE, TEST_PATIENCE, Client, fetch, reactor, send, until
 
 STORED = b"/f:wav/plain/local://a.wav"
@@ -122,10 +123,7 @@ class ListenerTests(TestCase):
         self.assertEqual("kept", file.read_text())
 
     async def test_unix_at_once(self) -> None:
-        """While a service looks for a listener and binds the path, another one has to wait.
-
-        Otherwise the later of the two could remove the socket of the first.
-        """
+        """While a service looks for a listener and binds the path, another one is refused."""
         folder = short_folder(self)
         locked = []
 
@@ -136,6 +134,27 @@ class ListenerTests(TestCase):
         self.patch(listener_module, "is_live", look)
         self.listener.open_unix(str(folder / "socket"))
         self.assertEqual(([True], True), (locked, is_lockable(folder)))
+        descriptor = os.open(folder, os.O_RDONLY)
+        self.addCleanup(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        other = Listener(reactor, self.harness.site)
+        with self.assertRaises(BlockingIOError):
+            other.open_unix(str(folder / "other"))
+
+    async def test_unix_not_removable(self) -> None:
+        """A path that cannot be removed stays, with a warning, and the port closes all the same."""
+        path = short_folder(self) / "socket"
+        self.listener.open_unix(str(path))
+
+        def refuse(path: str) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        self.patch(os, "unlink", refuse)
+        log = Log(self)
+        await self.listener.close()
+        self.assertFalse(is_live(str(path)))
+        texts = [formatEvent(event) for event in log.events]
+        self.assertIn(f"{path} stays: Operation not permitted", texts)
 
     async def test_unix_busy(self) -> None:
         """A socket whose queue is full has a listener all the same."""
