@@ -44,7 +44,7 @@ class Phase(Enum):
 # The phases in which a connection waits for its client.
 _WAITING = (Phase.IDLE, Phase.READING, Phase.REFUSED)
 
-#: Seconds for which a stop waits for the request of a new connection.
+#: Seconds for which a stop waits for a request, from a new connection or for the rest of it.
 NEW_CONNECTION_GRACE = 1.0
 
 #: Seconds for which a connection must have been idle or stalled before a new one can evict it.
@@ -223,9 +223,10 @@ class Connections:
     def close_idle(self) -> None:
         """Close the connections that wait for a request.
 
-        The request of a new client may be on its way, so new connections stay open a little longer.
+        A request may be on its way: new connections, and those that have sent a part of one, stay
+        open a little longer.
         """
-        self._close_waiting(keep_new=True)
+        self._close_waiting(keep_requests=True)
         if self._waiting:
             self._grace = self._clock.callLater(NEW_CONNECTION_GRACE, self._close_waiting)
 
@@ -260,9 +261,10 @@ class Connections:
                 # Its client receives, so others are examined first from now on.
                 self._sending[connection] = self._sending.pop(connection)
 
-    def _close_waiting(self, *, keep_new: bool = False) -> None:
+    def _close_waiting(self, *, keep_requests: bool = False) -> None:
         for connection in list(self._waiting):
-            if not connection.has_unread and not (keep_new and connection.is_new):
+            expected = connection.is_new or connection.phase is Phase.READING
+            if not connection.has_unread and not (keep_requests and expected):
                 connection.loseConnection()
 
     def _notify_of_room(self) -> None:
