@@ -23,10 +23,10 @@ RENDERED, STORED, NOT_A_VARIANT, FAILED = "rendered", "stored already", "not a v
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# Maximum number of requests for a URL without a response, or with one that reports a broken or slow
-# backend.
+# Statuses that report a broken or slow backend.
+_GATEWAY = (502, 503, 504)
+# Maximum number of requests in a row for a URL without a response, or with one of these statuses.
 _MOST_GATEWAY_TRIES = 3
-_GATEWAY_TRIES = dict.fromkeys((502, 503, 504), _MOST_GATEWAY_TRIES)
 # Seconds before the next request: without a Retry-After header, and the maximum with one.
 _RETRY_DELAY, _MAX_RETRY_DELAY = 2.0, 60.0
 # Maximum size of an error document, in bytes.
@@ -86,22 +86,28 @@ class Fetcher:
 
     async def _request(self, url: str) -> Response:
         """Request a URL until the service is no longer busy, or the tries are used up."""
-        limits = {429: self._tries, **_GATEWAY_TRIES}
-        tried, received = 0, self._received
+        busy = failed = 0
+        received = self._received
         while True:
             try:
                 response = await self._client.request("GET", url, _HEADERS, timeout=self._timeout)
             except TransportError as error:
                 # A service that stops closes the connections of requests that wait.
-                tried += 1
-                if not error.is_closed or tried >= _MOST_GATEWAY_TRIES:
+                failed += 1
+                if not error.is_closed or failed >= _MOST_GATEWAY_TRIES:
                     raise
                 await deferLater(self._client.clock, _RETRY_DELAY)
                 continue
-            if response.status == 429 and received != self._received:
-                tried, received = 0, self._received
-            tried += 1
-            if tried >= limits.get(response.status, 1):
+            if response.status == 429:
+                failed = 0
+                if received != self._received:
+                    busy, received = 0, self._received
+                busy += 1
+                is_last = busy >= self._tries
+            else:
+                failed += 1
+                is_last = response.status not in _GATEWAY or failed >= _MOST_GATEWAY_TRIES
+            if is_last:
                 return response
             response.discard()
             await deferLater(self._client.clock, _retry_delay(response))
