@@ -1,12 +1,12 @@
 """Clients of a service at a steady rate, and what they saw.
 
-A request that may need a render slot is repeated once if its connection was closed before any byte
-of the response, as HAProxy's ``retry-on`` does. No other request is, and no refused connection.
+A request is repeated once, on a new connection, if its connection was closed before any byte of the
+response, as HAProxy's ``retry-on`` does. A refused connection is never repeated.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,19 +27,28 @@ class Seen:
     """What clients have seen.
 
     :ivar statuses: the number of responses with each status.
-    :ivar repeated: requests that were closed without a response, and repeated.
+    :ivar repeated: requests that may need a slot, and were closed without a response and repeated.
+    :ivar reconnected: the same for all others: a persistent connection was closed while they were
+        on their way.
     :ivar failures: everything that no client may see.
-    :ivar hits: seconds of each small hit.
+    :ivar hits: when each small hit began, and how long it took, in seconds.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     repeated: int = 0
+    reconnected: int = 0
     failures: list[str] = field(default_factory=list)
-    hits: list[float] = field(default_factory=list)
+    hits: list[tuple[float, float]] = field(default_factory=list)
 
-    def percentile(self, share: float) -> float:
-        """Return the seconds that a share of the small hits did not exceed."""
-        return sorted(self.hits)[int(share * (len(self.hits) - 1))]
+    def percentiles(self, share: float, window: float) -> list[float]:
+        """Return the seconds that a share of the small hits did not exceed, in each window of time.
+
+        :param window: its length in seconds.
+        """
+        times: defaultdict[int, list[float]] = defaultdict(list)
+        for began, taken in self.hits:
+            times[int(began // window)].append(taken)
+        return [sorted(each)[int(share * (len(each) - 1))] for each in times.values()]
 
 
 class Load:
@@ -56,10 +65,11 @@ class Load:
         self.seen = Seen()
         self._port = port
         self._sign = sign
-        # A persistent connection may be closed while it is idle: Agent repeats such a request.
         self._pool = HTTPConnectionPool(reactor, persistent=True)
         self._pool.maxPersistentPerHost = 8
-        self._agent = Agent(reactor, self._pool)
+        # It would repeat more than closed requests, and unseen.
+        self._pool.retryAutomatically = False
+        self._agents = Agent(reactor, pool=self._pool), Agent(reactor)
         self._bodies: dict[str, int] = {}
         self._running: set[Deferred[None]] = set()
         self._loops: list[LoopingCall] = []
@@ -86,20 +96,23 @@ class Load:
             await running
         await self._pool.closeCachedConnections()
 
-    async def get(self, path: str, *, repeats: bool = False) -> None:
+    async def get(self, path: str, *, renders: bool = False) -> None:
         """Request a path, and compare its body with earlier ones of the same path.
 
-        :param repeats: whether the request may need a render slot.
+        :param renders: whether the request may need a render slot.
         """
-        for attempt in (1, 2):
+        for agent in self._agents:
             url = b"http://127.0.0.1:%d%s" % (self._port, self._sign(path))
             try:
-                response: Any = await self._agent.request(b"GET", url)
+                response: Any = await agent.request(b"GET", url)
                 break
             except (ResponseNeverReceived, ConnectionDone, ConnectionLost):
-                if attempt == 2 or not repeats:
+                if agent is self._agents[-1]:
                     raise
-                self.seen.repeated += 1
+                if renders:
+                    self.seen.repeated += 1
+                else:
+                    self.seen.reconnected += 1
         body = await readBody(response)
         self.seen.statuses[response.code] += 1
         if response.code != 200:
@@ -111,7 +124,7 @@ class Load:
         """Request a small stored variant, and take its time."""
         began = reactor.seconds()
         await self.get(path)
-        self.seen.hits.append(reactor.seconds() - began)
+        self.seen.hits.append((began, reactor.seconds() - began))
 
     async def download_slowly(self, path: str) -> None:
         """Read a response at `SLOW_RATE`."""

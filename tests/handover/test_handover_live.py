@@ -36,7 +36,7 @@ class HandoverTests(HandoverCase):
         (encoder,) = await until(
             lambda: [child for child in children(old.pid) if is_stopped(child)], "the encoder"
         )
-        waiting = Deferred.fromCoroutine(load.get(self.path("f:flac"), repeats=True))
+        waiting = Deferred.fromCoroutine(load.get(self.path("f:flac"), renders=True))
         await until_scraped(
             self.metrics_port, lambda it: it["audio_proxy_render_queue_depth"], "the queue"
         )
