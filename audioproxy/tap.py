@@ -96,10 +96,11 @@ class Options(UsageOptions):
         self.notify = find_notifier(environ)
         with _plain_exit(_WRONG_SETTINGS):
             self.listening, self.metrics_socket = find_sockets(environ, os.getpid())
-            ignored = ["AP_BIND"] if self.listening is not None else []
+            # The values of unused settings, which contradict no other one.
+            ignored = {} if self.listening is None else {"AP_BIND": "", "AP_PORT": "0"}
             if self.metrics_socket is not None:
-                ignored += "AP_METRICS_BIND", "AP_METRICS_PORT"
-            self.config, self.warnings = load({**os.environ, **dict.fromkeys(ignored, "")})
+                ignored |= {"AP_METRICS_BIND": "", "AP_METRICS_PORT": "0"}
+            self.config, self.warnings = load({**os.environ, **ignored})
         wanted = "set ListenStream= in the socket unit instead"
         fault = "ignored, since systemd passes the listening socket"
         self.warnings += tuple(

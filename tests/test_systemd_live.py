@@ -40,11 +40,15 @@ class SocketTests(ActivationCase):
         tcp_socket = self.open()
         port = tcp_socket.getsockname()[1]
         early = await send(port, PATH)
-        # AP_PORT names a port that is already taken, but a service with a socket ignores AP_PORT,
-        # and AP_BIND, which it says (D59).
-        node = self.start_with_socket(tcp_socket, AP_PORT=str(port), AP_BIND="192.0.2.1")
+        # AP_PORT names the port of the metrics, but a service with a socket ignores AP_PORT, and
+        # AP_BIND, and says so (D59).
+        metrics_port = str(self.reserve_port())
+        ignored = {"AP_PORT": metrics_port, "AP_BIND": "192.0.2.1"}
+        node = self.start_with_socket(tcp_socket, AP_METRICS_PORT=metrics_port, **ignored)
         self.assertEqual(port, await node.port())
-        self.assertIn("AP_BIND: ignored, since systemd passes the listening socket", node.stdout)
+        for name in ignored:
+            fault = f"{name}: ignored, since systemd passes the listening socket"
+            self.assertIn(fault, node.stdout)
         response = await early.end()
         self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
         node.signal(signal.SIGTERM)
