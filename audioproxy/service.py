@@ -222,6 +222,11 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
     return AudioProxy(config, reactor)
 
 
+# For an address that this machine does not have, one of IPv6 where there is none, one of IPv4 that
+# is written as one of IPv6, and one with the name of an interface that does not exist.
+_NO_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.ENODEV)
+
+
 @contextmanager
 def _naming_variable(
     port_variable: str, place: str, bind_variable: str, free: str = "a free port"
@@ -233,7 +238,7 @@ def _naming_variable(
     try:
         yield
     except OSError as error:
-        no_address = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+        no_address = error.errno in _NO_ADDRESS
         variable = bind_variable if no_address else port_variable
         fault = f"cannot listen on {place} ({os.strerror(error.errno or 0)})"
         wanted = "an address of this machine" if no_address else free

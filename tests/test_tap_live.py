@@ -116,7 +116,10 @@ class RefusedStartTests(TapCase):
         file = short_folder(self) / "file"
         file.touch()
         for bind, words in (
-            ("192.0.2.1", r"192\.0\.2\.1 port 0 \(.*; set AP_BIND to an address of this machine"),
+            *(
+                (bind, rf"{re.escape(bind)} port 0 \(.*; set AP_BIND to an address of this machine")
+                for bind in ("192.0.2.1", "::ffff:127.0.0.1", "fe80::1%none")
+            ),
             (f"unix:{file}", r".*/file \(.*; set AP_BIND to a path in a writable directory, of no"),
         ):
             process = self.twistd(AP_BIND=bind)

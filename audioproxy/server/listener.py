@@ -159,7 +159,14 @@ def open_socket(bind: str, port: int) -> socket.socket:
     """
     both = bind in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
-    return socket.create_server((bind, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    host, _, zone = bind.partition("%")
+    address: tuple[str, int] | tuple[str, int, int, int] = (host, port)
+    if zone:
+        try:
+            address = (host, port, 0, socket.if_nametoindex(zone))
+        except OSError as error:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
+    return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 @contextmanager
