@@ -47,7 +47,9 @@ def main() -> int:
     """Create missing files, start the service and wait until it ends."""
     HOME.make_samples()
     settings = HOME.settings()
-    others = {k: v for k, v in os.environ.items() if not k.startswith("AP_") or k in KEPT}
+    # An empty value counts as unset.
+    environ = {k: v for k, v in os.environ.items() if v}
+    others = {k: v for k, v in environ.items() if not k.startswith("AP_") or k in KEPT}
     if others.get("AP_BIND", "").startswith("unix:"):
         sys.exit("quickstart: AP_BIND: an address is required, since a Unix socket has no URLs")
     hidden = HIDDEN.get(others.get("AP_LOG_LEVEL", ""), ())

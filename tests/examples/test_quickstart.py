@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -36,9 +38,10 @@ class QuickstartTests(SynchronousTestCase):
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
         The printed signing command works too, and the Python program of the README. AP_LOG_LEVEL
-        does not suppress the printed text.
+        does not suppress the printed text. Only this machine reaches the service, even if AP_BIND
+        is set but empty.
         """
-        environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
+        environment = {**os.environ, "AP_PORT": "0", "AP_BIND": "", "AP_LOG_LEVEL": "warning"}
         home = Path(self.mktemp(), ".run")
         running = subprocess.Popen(
             [sys.executable, QUICKSTART, home],
@@ -60,6 +63,8 @@ class QuickstartTests(SynchronousTestCase):
             lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
             urls = re.findall(r"^    (http://\S+)$", "".join(lines), re.MULTILINE)
             self.assertEqual(7, len(urls))
+            with self.assertRaises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", urlsplit(urls[0]).port or 0))
             self.assertNotIn("[info]", "".join(lines))
             words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
             assert words is not None
