@@ -198,7 +198,7 @@ def _warnings(config: Config) -> Iterator[Problem]:
             wanted = "turn it off where untrusted clients can reach the service"
         else:
             fault += ", and anyone who reaches the service can write URLs"
-            wanted = "turn it off, or let the service listen on 127.0.0.1 alone (AP_BIND)"
+            wanted = "turn it off, or let the service listen on 127.0.0.1 alone"
         yield Problem("AP_ALLOW_INSECURE", fault, wanted)
         if config.key is None:
             wanted = "no signature is accepted, only the word insecure"
