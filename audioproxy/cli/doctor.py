@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,16 +35,21 @@ from audioproxy.cli.checks.results import (
 )
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
-from audioproxy.cli.exit_status import FAILURE, SUCCESS
+from audioproxy.cli.env_file import read_keys
+from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
+from audioproxy.cli.fetcher import redact_url
 from audioproxy.cli.reactor import run
+from audioproxy.cli.url_input import parse_url, read_lines
+from audioproxy.cli.verify import verify_path
 from audioproxy.engine import BootError, Engine
 
 DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
 encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
 temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
-through a presigned URL and removed again. Each check prints a line, with the problem and what would
-be right. No secret is printed, and nothing is changed.
+through a presigned URL and removed again. Given URLs are verified with these settings. Each check
+prints a line, with the problem and what would be right. No secret is printed, and nothing is
+changed.
 
 Run it as the user of the service, since file permissions and limits depend on the user. Root is
 noted as a risk: ffmpeg reads untrusted files. With --env-file it is not, since often only root can
@@ -53,6 +58,7 @@ read the file; then it is noted if other users can read that file.
 examples:
   audioproxy doctor
   sudo audioproxy doctor --env-file /etc/audioproxy/audioproxy.env
+  audioproxy doctor https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
   audioproxy doctor --json | jq '.checks[] | select(.verdict == "bad")'
 
 marks and verdicts:
@@ -69,6 +75,12 @@ exit status:
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "urls",
+        nargs="*",
+        metavar="URL",
+        help="a URL that the service should accept; - reads one URL per line from stdin",
+    )
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
@@ -82,6 +94,8 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
     run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
     report_access(arguments.env_file, os.geteuid(), report)
+    for result in check_urls(read_lines(arguments.urls), environment):
+        report(result)
     failed = any(result.verdict is Verdict.BAD for result in results)
     if arguments.json:
         checks = [
@@ -103,6 +117,18 @@ def report_access(env_file: str | None, uid: int, report: Callable[[CheckResult]
         report(check_settings_file(env_file, os.stat(env_file), uid))
     elif uid == 0:
         report(note("user", "root: ffmpeg reads untrusted files; run the service as another user"))
+
+
+def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Verify URLs; the results name the previous pair of key and salt that signed one."""
+    for url in urls:
+        try:
+            status, verdict = verify_path(read_keys(environment), parse_url(url))
+        except UsageError as error:
+            yield bad("URL", str(error))
+        else:
+            text = f"{verdict}: {redact_url(url)}"
+            yield good("URL", text) if status == SUCCESS else bad("URL", text)
 
 
 async def check_all(

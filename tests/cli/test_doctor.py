@@ -26,10 +26,11 @@ from audioproxy.cli.checks.machine import (
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_folder
-from audioproxy.cli.doctor import report_access
+from audioproxy.cli.doctor import check_urls, report_access
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
-from tests.cli.command import SECRETS
+from audioproxy.urls import Signer
+from tests.cli.command import PIECE, SECRETS, SIGNER
 from tests.support.checks import collect
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
@@ -146,6 +147,29 @@ class MachineTests(SynchronousTestCase):
             results: list[CheckResult] = []
             report_access(env_file, uid, results.append)
             self.assertEqual(expected, [(found.verdict, found.check) for found in results])
+
+    def test_urls(self) -> None:
+        """URLs are verified, without their signatures in the output (D55)."""
+        old = Signer(b"o" * 32, b"old")
+        previous = {"AP_PREVIOUS_KEY": old.key.hex(), "AP_PREVIOUS_SALT": old.salt.hex()}
+        shown = f"f:mp3/plain/{PIECE}"
+        pair = "signed with pair 1 of AP_PREVIOUS_KEY"
+        for url, environment, verdict, text in (
+            (SIGNER.url(PIECE), {}, GOOD, f"good: {shown}"),
+            (
+                old.url(PIECE),
+                previous,
+                GOOD,
+                f"good ({pair}): {shown}",
+            ),
+            (old.url(PIECE), {}, BAD, f"wrong signature: {shown}"),
+            (SIGNER.sign("/br:0/plain/local://x"), {}, BAD, "good signature, but refused"),
+            ("none", {}, BAD, "not a URL"),
+            (SIGNER.url(PIECE), {"AP_KEY": "00"}, BAD, "AP_KEY: 1 byte; at least 32"),
+        ):
+            (found,) = check_urls([url], {**SECRETS, **environment})
+            self.assertEqual((verdict, "URL"), (found.verdict, found.check))
+            self.assertIn(text, found.text)
 
     def test_local_sources(self) -> None:
         """An empty AP_LOCAL_ROOT gets a note."""

@@ -126,7 +126,7 @@ class CheckTests(ServiceCase):
         # Each port is used by the service's other listener.
         results = await self.run_checks(AP_PORT=metrics_port, AP_METRICS_PORT=port)
         for name in ("AP_PORT", "AP_METRICS_PORT"):
-            words = rf"taken by another program .*; set {name} to a free port"
+            words = rf"taken by another program, or by a socket unit .*; set {name} to a free port"
             self.assert_result(results, name, BAD, words)
 
     async def test_free(self) -> None:

@@ -275,5 +275,6 @@ async def _check_holder(client: HttpClient, variable: str, port: int, bind: str)
         elif (document := json.loads(await fetch("/health")))["status"] == "ok":
             version = f"audioproxy {str(document['version'])[:20]}"
             return good(variable, f"{port} is taken by {version}, which is running")
-    fault = f"{port} is taken by another program (`ss -ltnp` shows which)"
+    fault = f"{port} is taken by another program, or by a socket unit whose service does not run"
+    fault += " (`ss -ltnp` shows which)"
     return bad(variable, f"{fault}; set {variable} to a free port")
