@@ -70,10 +70,18 @@ class HandoverTests(HandoverCase):
 
         seen = load.seen
         was, now = (max(each.percentiles(0.99, WINDOW)) for each in (usual, seen))
-        print(f"\nrequests: {sum(seen.statuses.values())}, {len(seen.hits)} of them small hits")
-        print(f"repeated: {seen.repeated} for a slot, {seen.reconnected} on persistent connections")
-        print(f"worst 99th percentile of hits in {WINDOW} s: {was * 1000:.0f} ms without, ", end="")
-        print(f"{now * 1000:.0f} ms with replacements")
+        rows = {
+            "requests": sum(seen.statuses.values()),
+            "of them, small hits": len(seen.hits),
+            "statuses": ", ".join(map(str, sorted(seen.statuses))),
+            "failures": len(seen.failures),
+            "repeated, because the old process gave them no slot": seen.repeated,
+            "repeated, because a persistent connection closed": seen.reconnected,
+            f"slowest hit of 100 in the worst {WINDOW} s, before": f"{was * 1000:.0f} ms",
+            "the same during the replacements": f"{now * 1000:.0f} ms",
+        }
+        print("\n\n| What clients saw | |\n|---|---|")
+        print("\n".join(f"| {name} | {value} |" for name, value in rows.items()), flush=True)
         self.assertEqual([], usual.failures)
         self.assertEqual([], seen.failures)
         self.assertEqual({200}, seen.statuses.keys())
