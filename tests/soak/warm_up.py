@@ -81,7 +81,10 @@ class WarmUp:
 
         async def until_queued(count: int, held: list[int]) -> None:
             deadline = reactor.seconds() + PATIENCE
-            while (queued := await self._queued()) != count:
+            queued = -1
+            while queued != count:
+                queued = await self._queued()
+                # Slots that become free would empty the queue, too.
                 if not all(map(is_stopped, held)) or reactor.seconds() > deadline:
                     self.problems.append(f"{queued} requests wait for a slot, not {count}")
                     break
