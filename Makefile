@@ -60,13 +60,13 @@ ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=t
 	@tools/ci-root $(SUITE)
 
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
-	@rm -f $(DURATIONS)
-	AUDIOPROXY_DURATIONS=$(DURATIONS) AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
+	@rm -f "$(DURATIONS)"
+	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
 	    AUDIOPROXY_HAPROXY=required AUDIOPROXY_LANGUAGES=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_READERS=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.support.whole_classes $(RECORD); \
-	    status=$$?; echo 'The slowest tests:'; sort -rn $(DURATIONS) | head; exit $$status
+	    status=$$?; echo 'The slowest tests:'; sort -rn "$(DURATIONS)" | head; exit $$status
 
 quick: dev ## run the tests that need no program and no server, for every save
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
@@ -186,7 +186,7 @@ languages:
 	@command -v php >/dev/null || tools/system-package php-cli
 	@command -v ruby >/dev/null || tools/system-package ruby
 	@# Go compiles its own library for the first program.
-	@[ -d build/go ] || (cd examples/signing && GOCACHE=$(CURDIR)/build/go go build -o /dev/null sign.go)
+	@[ -d build/go ] || (cd examples/signing && GOCACHE="$(CURDIR)/build/go" go build -o /dev/null sign.go)
 
 # For tests only: an HTTP client.
 utilities:
