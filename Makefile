@@ -60,6 +60,7 @@ ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=t
 	@tools/ci-root $(SUITE)
 
 test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
+	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
 	    AUDIOPROXY_HAPROXY=required AUDIOPROXY_LANGUAGES=required AUDIOPROXY_NGINX=required \

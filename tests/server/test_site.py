@@ -252,20 +252,23 @@ class ShutdownTests(ConnectionCase):
     def test_waiting(self) -> None:
         """At shutdown, connections without a whole request close; refused ones in five seconds.
 
-        A new client has a second to send its request.
+        A new client has a second to send its request, and any client has one to send the rest.
         """
-        idle, kept, reading, refused = (self.connect() for _ in range(4))
+        idle, kept, reading, late, refused = (self.connect() for _ in range(5))
         kept.send_raw(HEALTH)
-        reading.send_raw(HEALTH[:-2])
+        for connection in (reading, late):
+            connection.send_raw(HEALTH[:-2])
         refused.send_raw(BAD_LINES["SSH"])
         self.harness.site.finish()
-        self.assertFalse(idle.closed)
-        for connection in (kept, reading):
-            self.assertEqual((True, False), (connection.closed, connection.aborted))
+        self.assertFalse(idle.closed or reading.closed or late.closed)
+        self.assertEqual((True, False), (kept.closed, kept.aborted))
+        late.send_raw(HEALTH[-2:])
+        self.assertEqual((200, True), (late.response.status, late.closed))
         self.elapse(1)
-        self.assertEqual((True, False), (idle.closed, idle.aborted))
+        for connection in (idle, reading):
+            self.assertEqual((True, False), (connection.closed, connection.aborted))
         self.assertEqual(b"", reading.received)
-        self.assertEqual(2, len(self.log.requests))
+        self.assertEqual(3, len(self.log.requests))
         self.assert_ends(refused, 4, abort=True)
 
     def test_being_answered(self) -> None:
