@@ -321,6 +321,8 @@ class RefusedTests(LocalCase):
         """
         for name in ("a.mp3", "in"):
             (self.root / name).chmod(0)
+        # Only root can remove the folder as it is now.
+        self.addCleanup((self.root / "in").chmod, 0o755)
         log, clock = Log(self), Clock()
         self.files = LocalSources(str(self.root), execute, clock.seconds)
 
