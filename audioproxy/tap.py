@@ -258,6 +258,8 @@ def _open_socket(descriptor: int) -> socket.socket:
             f"descriptor {descriptor} is not a listening TCP socket", _SOCKET_ADVICE
         )
     given.set_inheritable(False)
+    # Another process that accepts from the socket would block too, even if this one is refused.
+    given.setblocking(False)
     return given
 
 

@@ -73,9 +73,14 @@ class SocketTests(ActivationCase):
         await blue.printed(f"metrics on port {metrics_port}", "the metrics")
         held = await send(port, PATH)
         encoder = await self.held_encoder(blue)
+        # As systemd does at each start without NonBlocking=.
+        for each in (clients, metrics):
+            each.setblocking(True)
         refused = self.start_with_socket(clients, metrics, AP_KEY="short")
         self.assertEqual(78, await refused.end())
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
+        self.assertFalse(os.get_blocking(clients.fileno()) or os.get_blocking(metrics.fileno()))
+        for _ in range(2):
+            self.assertEqual(200, (await fetch(port, b"/health")).status)
         # The socket for the metrics takes the place of these two.
         ignored = {"AP_METRICS_BIND": "192.0.2.1", "AP_METRICS_PORT": "none"}
         green = self.start_with_socket(clients, metrics, AP_LOG_LEVEL="debug", **ignored)

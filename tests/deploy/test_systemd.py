@@ -84,6 +84,8 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual((0, ""), self.analyze("verify", "--man=no", *units))
         units_of_sockets = *unit("audioproxy.service")["Sockets"], *unit("handover.conf")["Sockets"]
         self.assertEqual(names, units_of_sockets)
+        # The instance that runs would block in accept(2) while the other one starts.
+        self.assertEqual(["yes"], unit("audioproxy.service")["NonBlocking"])
         for name in names:
             # A client starts no service that was stopped, or that refuses its settings.
             idle = f"audioproxy-idle@{Path(name).stem}.service"
