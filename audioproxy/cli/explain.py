@@ -25,6 +25,7 @@ from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, pa
 from audioproxy.grammar.segments import SignedPath, Target, split_target
 from audioproxy.grammar.sources import Source
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.diagnostics import without_secrets
@@ -131,6 +132,10 @@ def _explain_target(
         reasons = problems or ["the source was not read, because of --no-probe"]
         yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
         commands = _commands_of_assumed_source(request)
+    if isinstance(request, VariantRequest):
+        words = ENCODERS[request.options.f].tags(commands[0].carried_tags)
+        if tags := [word for word in words if "=" in word]:
+            yield "tags", tags
     yield from _explain_commands(commands, config, request.source)
 
 

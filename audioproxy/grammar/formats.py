@@ -104,6 +104,7 @@ FORMATS = {
             br=(8, 320),
             q=("0", "9"),
             default_br=192,
+            revision=6,
         ),
         Format(
             "opus",
@@ -115,6 +116,7 @@ FORMATS = {
             q_whole=True,
             default_br=128,
             default_q="10",
+            revision=6,
         ),
         Format(
             "ogg",
@@ -124,6 +126,7 @@ FORMATS = {
             br=(32, 500),
             q=("-1", "10"),
             default_q="5",
+            revision=6,
         ),
         Format(
             "aac",
@@ -142,6 +145,7 @@ FORMATS = {
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
+            revision=6,
         ),
         Format(
             "flac",
@@ -153,6 +157,7 @@ FORMATS = {
             q_whole=True,
             default_q="5",
             depths=("16", "24"),
+            revision=6,
         ),
         Format("wav", "PCM in WAVE, lossless", "audio/wav", Rates(), depths=("16", "24", "32f")),
         # Nothing is encoded: the rate is that of the source.

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.tags import CARRIED_TAGS
 
 # The most tags, and the most characters of a tag's key or value (D24).
 _MOST_TAGS = 32
@@ -114,4 +115,6 @@ def _tags(tags: object) -> dict[str, str]:
             # If keys differ only in case, the first one is kept.
             found.setdefault(key.lower()[:_LONGEST_TEXT], value[:_LONGEST_TEXT])
     ranked = sorted(found, key=lambda key: _RANKS.get(key, _OTHER_TAGS))
-    return {key: found[key] for key in ranked[:_MOST_TAGS]}
+    # Those that variants carry are always among them (D61).
+    kept = sorted(ranked, key=lambda key: key not in CARRIED_TAGS)[:_MOST_TAGS]
+    return {key: found[key] for key in ranked if key in kept}

@@ -18,6 +18,7 @@ from audioproxy.media.info_document import (
     parse_source_info,
 )
 from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.tags import carried_tags
 
 # ffprobe prints this where a container states no duration. The duration that ffprobe reports is
 # then the size divided by the bit rate of the first frames.
@@ -131,6 +132,11 @@ class Probe:
         """Whether the source stores floating-point samples, which may be NaN or infinite."""
         may_store = self.codec in _FLOAT_CODECS and self.decodes_to_floats
         return may_store or self.codec.startswith("pcm_f")
+
+    @property
+    def carried_tags(self) -> dict[str, str]:
+        """The tags that outputs carry (D61)."""
+        return carried_tags(self.description.tags)
 
     def with_decoded_samples(self, samples: int) -> Probe:
         """Return a copy with the number of samples that a full decode has counted.

@@ -158,7 +158,10 @@ class Launcher:
         child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)
         limits = () if self.limits is None else self.limits.prefix(timeout, output_limit)
         prefix = self.parent_death_prefix if parent_death_signal else ()
-        command = [*limits, *prefix, *arguments]
+        # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
+        program, *words = arguments
+        words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
+        command = [*limits, *prefix, program, *words]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -251,7 +251,9 @@ class Render:
         :raises Refusal: for every other failure.
         """
         context, options = self._context, job.source.options
-        output = await self._create_output(job.stated_length, deadline)
+        encoder, tags = ENCODERS[options.f], job.source.probe.carried_tags
+        header_bytes = encoder.tagged_header_bytes(tags)
+        output = await self._create_output(header_bytes, job.stated_length, deadline)
         target = output.descriptor, output.limit, deadline
         stderr = b""
         if self._is_waveform:
@@ -261,7 +263,7 @@ class Render:
             async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
                 stderr = await output.watch(encoding, context.clock)
         output.complete()
-        if ENCODERS[options.f].encoded_nothing(output.encoded_bytes):
+        if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded
         job.check_length(stderr)
         return output
@@ -279,7 +281,7 @@ class Render:
         return stored
 
     async def _create_output(
-        self, stated_length: StatedLength | None, deadline: Deadline
+        self, header_bytes: int, stated_length: StatedLength | None, deadline: Deadline
     ) -> RenderOutput:
         earlier, self._output = self._output, None
         if earlier is not None:
@@ -291,7 +293,6 @@ class Render:
             if not self._subscribers:
                 raise CancelledError
             scratch = await self._write_back.create_outside_store(deadline.left())
-        header_bytes = ENCODERS[self._request.options.f].header_bytes
         try:
             # The start of the header is written at once.
             self._output = RenderOutput(

@@ -379,7 +379,8 @@ def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, byt
             for text, found in process.outputs.items():
                 spool, options = stack.enter_context(closing(AnonymousFile())), options_of(text)
                 assert spool.descriptor > SOURCE_DESCRIPTOR
-                least, stated = ENCODERS[options.f].header_bytes, stated_length(options, found)
+                encoder, stated = ENCODERS[options.f], stated_length(options, found)
+                least = encoder.tagged_header_bytes(found.carried_tags)
                 outputs[text] = RenderOutput(spool, 1 << 40, least, stated)
                 # The words begin with the choice of the first audio stream.
                 words += ["-map", f"{number}:a:0", *process.words[text][2:]]
@@ -396,10 +397,12 @@ def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, byt
         if not process.decoder and pipeline.is_irregular(ended.stderr, succeeded=succeeded):
             raise IrregularSource
         refusal = None if succeeded else classify(ended.stderr) or RenderFailed
-        for text, output in (each for outputs in made for each in outputs.items()):
-            output.complete()
-            if ENCODERS[options_of(text).f].encoded_nothing(output.encoded_bytes):
-                refusal = refusal or NothingDecoded
+        for (_, process), outputs in zip(parts, made, strict=True):
+            for text, output in outputs.items():
+                output.complete()
+                encoder, tags = ENCODERS[options_of(text).f], process.outputs[text].carried_tags
+                if encoder.encoded_nothing(output.encoded_bytes, tags):
+                    refusal = refusal or NothingDecoded
         if refusal is None:
             return [
                 {text: output.read(0, output.size) for text, output in outputs.items()}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.conversion import SWRESAMPLE
@@ -89,7 +90,9 @@ class Pipeline:
 
 def single_process(encoder: list[str], probe: Probe) -> Pipeline:
     """Return the pipeline of a source that is not known as irregular."""
-    is_checked = any("silencedetect" in word for word in encoder)
+    # Tags may have any words.
+    filters = [word for option, word in pairwise(encoder) if option == "-af"]
+    is_checked = any("silencedetect" in word for word in filters)
     return Pipeline(encoder, checked_rate=probe.sample_rate if is_checked else None)
 
 

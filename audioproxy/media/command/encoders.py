@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,6 +42,9 @@ class FormatEncoding:
     :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
         encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
         output.
+    :ivar tags: arguments that write tags of a source, by ffmpeg's keys; for a format that carries
+        no tags, there are none.
+    :ivar tag_overhead: the most bytes of a tag besides its key, the ``=`` and its value.
     :ivar length_header: how the header states the length; None for a header that cannot.
     :ivar bitrates: bounds of the encoder by bands of sample rates, if they are narrower than those
         of the format there.
@@ -51,16 +55,23 @@ class FormatEncoding:
     muxer: tuple[str, ...]
     header_bytes: int = 0
     exits_zero_when_empty: bool = False
+    tags: Callable[[Mapping[str, str]], list[str]] = lambda tags: []
+    tag_overhead: int = 32
     length_header: LengthHeader | None = None
     bitrates: tuple[Band, ...] = ()
 
-    def encoded_nothing(self, size: int) -> bool:
+    def tagged_header_bytes(self, tags: Mapping[str, str]) -> int:
+        """Return the most bytes of container headers with tags."""
+        written = [word.encode() for word in self.tags(tags) if "=" in word]
+        return self.header_bytes + sum(self.tag_overhead + len(tag) for tag in written)
+
+    def encoded_nothing(self, size: int, tags: Mapping[str, str]) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
         Where ffmpeg reports an empty output, the size does not decide: the size of headers varies,
-        and ``header_bytes`` bytes may also be small headers and some audio.
+        and as many bytes as headers have at most may also be small headers and some audio.
         """
-        return size == 0 or (self.exits_zero_when_empty and size <= self.header_bytes)
+        return size == 0 or (self.exits_zero_when_empty and size <= self.tagged_header_bytes(tags))
 
 
 def _bitrate(options: VariantOptions) -> list[str]:
@@ -97,6 +108,43 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 
 def _no_quality(options: VariantOptions) -> list[str]:
     return []
+
+
+def _metadata(tags: Mapping[str, str]) -> list[str]:
+    """Return the arguments for tags: each is one word, in which the first ``=`` ends the key."""
+    return [word for key, value in tags.items() for word in ("-metadata", f"{key}={value}")]
+
+
+def _id3_tags(tags: Mapping[str, str]) -> list[str]:
+    # Version 2.4, since 2.3 has only years and days.
+    return ["-id3v2_version", "4" if tags else "0", *_metadata(tags)]
+
+
+def _vorbis_comments(tags: Mapping[str, str]) -> list[str]:
+    return _metadata({_COMMENT_NAMES.get(key, key.upper()): tags[key] for key in tags})
+
+
+def _mp4_tags(tags: Mapping[str, str]) -> list[str]:
+    """Return the arguments for the tags that MP4 has a place for.
+
+    ffmpeg writes text in place of a number as the number at its start.
+    """
+    numbers = ("track", "disc")
+    return _metadata(
+        {
+            key: value
+            for key, value in tags.items()
+            if key != "publisher" and (key not in numbers or _MP4_NUMBER.fullmatch(value))
+        }
+    )
+
+
+# The names of Vorbis comments that are not the upper-case key.
+_COMMENT_NAMES = {"album_artist": "ALBUMARTIST", "track": "TRACKNUMBER", "disc": "DISCNUMBER"}
+# Bytes of the length ahead of a comment.
+_COMMENT_LENGTH = 4
+# A number, or two as in 3/12, that fits 16 bits.
+_MP4_NUMBER = re.compile(r"[0-9]{1,4}(?:/[0-9]{1,4})?")
 
 
 # Two encoders have narrower bounds of bit rates than their formats at some sample rates and channel
@@ -150,13 +198,15 @@ ENCODERS = {
     "mp3": FormatEncoding(
         {"": ("libmp3lame", "fltp")},
         _constant_or_variable,
-        ("-write_xing", "0", "-id3v2_version", "0", "-f", "mp3"),
+        ("-write_xing", "0", "-f", "mp3"),
+        tags=_id3_tags,
         length_header=MP3_LENGTH,
     ),
     "opus": FormatEncoding(
         {"": ("libopus", "flt")},
         _opus_quality,
         (*_PAGE_DURATION, "-f", "opus"),
+        tags=_vorbis_comments,
         header_bytes=140,
         bitrates=_OPUS_BITRATES,
     ),
@@ -164,6 +214,7 @@ ENCODERS = {
         {"": ("libvorbis", "fltp")},
         _vorbis_quality,
         (*_PAGE_DURATION, "-f", "ogg"),
+        tags=_vorbis_comments,
         header_bytes=4600,
         bitrates=_VORBIS_BITRATES,
     ),
@@ -172,6 +223,7 @@ ENCODERS = {
         {"": ("aac", "fltp")},
         _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
+        tags=_mp4_tags,
         header_bytes=800,
         length_header=fragmented_mp4_length(_AAC_DELAY),
     ),
@@ -179,6 +231,8 @@ ENCODERS = {
         {"16": ("flac", "s16"), "24": ("flac", "s32")},
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
+        tags=_vorbis_comments,
+        tag_overhead=_COMMENT_LENGTH,
         header_bytes=64,
         exits_zero_when_empty=True,
         length_header=FLAC_LENGTH,

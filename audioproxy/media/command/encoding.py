@@ -24,7 +24,8 @@ from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
 
-# No dates, encoder tags or random serials (D44).
+# No dates, encoder tags or random serials (D44). The tags that outputs carry are those of the probe
+# (D61): the decoder of an irregular source outputs none.
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
@@ -120,6 +121,7 @@ def encoder_arguments(
     return [
         *open_source(ffmpeg, source, probe, seek),
         *_BIT_EXACT,
+        *encoder.tags(probe.carried_tags),
         *(["-af", ",".join(filters)] if filters else []),
         *resampler,
         *("-c:a", codec, *encoder.quality(options), "-sample_fmt", sample_format),

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.reading import id3_bytes
 
 #: Bytes that replace those at an offset.
 Patch: TypeAlias = tuple[int, bytes]
@@ -150,6 +151,14 @@ def _mp3_prefix(form: OutputForm) -> bytes:
     return (frame + _crc_16(frame).to_bytes(2, "big")).ljust(header.length, b"\0")
 
 
+def _mp3_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
+    """Yield the ID3v2 tag ahead of the frame: ffmpeg has written it behind."""
+    frame = _mp3_prefix(form)
+    encoded = header[len(frame) :]
+    if encoded.startswith(b"ID3"):
+        yield 0, encoded[: id3_bytes(encoded)] + frame
+
+
 def _crc_16(data: bytes) -> int:
     """Return the checksum of the tag: the polynomial 0x8005, the lowest bit first."""
     value = 0
@@ -179,4 +188,4 @@ WAV_LENGTH = LengthHeader(
     muxer_bytes=_DS64,
 )
 FLAC_LENGTH = LengthHeader(patches=_flac_patches)
-MP3_LENGTH = LengthHeader(prefix=_mp3_prefix)
+MP3_LENGTH = LengthHeader(prefix=_mp3_prefix, patches=_mp3_patches)

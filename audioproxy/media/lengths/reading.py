@@ -73,7 +73,7 @@ def read_range(offset: int, count: int) -> Reader[bytes]:
 
 
 def skip_id3(offset: int = 0) -> Reader[int]:
-    """Return the offset after the ID3v2 tags at an offset (ID3v2.4 structure, 3.1).
+    """Return the offset after the ID3v2 tags at an offset.
 
     :raises Malformed: for more tags than files have.
     """
@@ -81,12 +81,17 @@ def skip_id3(offset: int = 0) -> Reader[int]:
         header = yield from read_range(offset, 10)
         if not header.startswith(b"ID3"):
             return offset
-        size = 0
-        for byte in header[6:]:
-            size = size << 7 | byte & 0x7F
-        has_footer = bool(header[5] & 0x10)
-        offset += size + (20 if has_footer else 10)
+        offset += id3_bytes(header)
     raise Malformed
+
+
+def id3_bytes(header: bytes) -> int:
+    """Return the size of an ID3v2 tag by its first 10 bytes (ID3v2.4 structure, 3.1)."""
+    size = 0
+    for byte in header[6:10]:
+        size = size << 7 | byte & 0x7F
+    has_footer = bool(header[5] & 0x10)
+    return size + (20 if has_footer else 10)
 
 
 def end_before_tags(size: int) -> Reader[int]:

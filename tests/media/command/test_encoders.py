@@ -63,6 +63,6 @@ class EncodersTests(SynchronousTestCase):
     def test_encoded_nothing(self) -> None:
         """An empty output has no audio, and neither has FLAC output of headers only (D11)."""
         for token, encoder in ENCODERS.items():
-            self.assertTrue(encoder.encoded_nothing(0))
-            self.assertIs(encoder.encoded_nothing(1), token == "flac")
-            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1), False)
+            self.assertTrue(encoder.encoded_nothing(0, {}))
+            self.assertIs(encoder.encoded_nothing(1, {}), token == "flac")
+            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1, {}), False)

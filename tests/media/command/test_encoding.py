@@ -12,12 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.media.command.conversion import SWRESAMPLE
+from audioproxy.media.command.decoding import decoded_stream, single_process
 from audioproxy.media.command.encoding import (
     check_bitrate,
     encoder_arguments,
     output_rate,
 )
 from audioproxy.media.command.inputs import local_input
+from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC, option_segments
@@ -66,13 +68,13 @@ class CommandTests(SynchronousTestCase):
     def test_each_format(self) -> None:
         """Each audio format has exactly this command line, in which every setting is explicit (D9).
 
-        All metadata is removed, and nothing random is added (D44). libsoxr resamples (D60). The
-        default format is mp3.
+        All metadata is removed but the tags that outputs carry (D61), and nothing random is added
+        (D44). libsoxr resamples (D60). The default format is mp3.
         """
         opus = "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
         vorbis = "-c:a libvorbis -flags:a +qscale -global_quality:a 590"
         flac = "-c:a flac -compression_level 5"
-        mp3 = "-write_xing 0 -id3v2_version 0 -f mp3"
+        mp3 = "-write_xing 0 -f mp3"
         for text, encoder, samples, rate, muxer in (
             ("f:mp3", "-c:a libmp3lame -b:a 192k", "fltp", 44100, mp3),
             ("f:opus", opus, "flt", 48000, "-page_duration 500000 -f opus"),
@@ -86,9 +88,24 @@ class CommandTests(SynchronousTestCase):
             ("f:wav/bd:32f", "-c:a pcm_f32le", "flt", 44100, "-f wav"),
         ):
             encoder += f" -sample_fmt {samples} -ar {rate} -ac 2 {ABORT_IF_EMPTY} {muxer} pipe:1"
-            words = f"{STREAMS} {BIT_EXACT} -af asetpts=N {RESAMPLER} {encoder}".split()
+            tags = "-id3v2_version 0 " * (text == "f:mp3")
+            words = f"{STREAMS} {BIT_EXACT} {tags}-af asetpts=N {RESAMPLER} {encoder}".split()
             self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
         self.assertEqual(command("br:192"), command("f:mp3"))
+
+    def test_tags(self) -> None:
+        """Tags are those of the probe, also for what a decoder outputs of a source (D61).
+
+        Their words have no other effect.
+        """
+        tags = {"title": "silencedetect", "comment": "no", "artist": "-af"}
+        probe = replace(CD, description=SourceInfo(tags=tags))
+        for source in (SOURCE, decoded_stream(probe)):
+            words = encoder_arguments("ffmpeg", source, options_of("f:flac/t:1"), probe)
+            at = words.index("-metadata")
+            found = words[at : at + 4]
+            self.assertEqual(found, ["-metadata", "TITLE=silencedetect", "-metadata", "ARTIST=-af"])
+            self.assertIsNone(single_process(words, probe).checked_rate)
 
     def test_filters_and_seek(self) -> None:
         """The filter chain and the seek position are at the right place in the command line."""
