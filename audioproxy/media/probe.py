@@ -89,6 +89,7 @@ class Probe:
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
+    :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar start: seconds from the zero of the container's time to the first sample.
     :ivar seek_offset: seconds from the time from which ffmpeg counts a seek to the first sample.
@@ -113,6 +114,7 @@ class Probe:
     length: SourceLength | None = None
     frame_samples: int = 0
     may_be_encrypted: bool = False
+    saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
     start: Decimal = Decimal(0)
@@ -278,6 +280,7 @@ def parse_probe(
         layout=str(audio.get("channel_layout") or "") or None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == "mov",
+        saw_end=seekable,
         ignore_length=no_packets,
         start=start,
         seek_offset=start - _read_start(container.get("start_time")),

@@ -15,7 +15,6 @@ from cachetools import LRUCache
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
-    EncryptedSource,
     IrregularSource,
     NothingDecoded,
     Refusal,
@@ -51,7 +50,6 @@ from audioproxy.media.command.filters import (
 )
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
-from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe
 from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
@@ -202,7 +200,12 @@ class Preparer:
         """
         # A source that cannot be read safely at its origin is downloaded here.
         await source.opened.input(deadline)
-        source = await self._find_length(await self._refuse_encrypted(source, deadline), deadline)
+        while not source.probe.saw_end:
+            # What a render has, and whether it is refused, must not depend on how long the download
+            # took. The probe may be one that another request began before its download ended.
+            probe = await deadline.limit(self.prober.probe(source.opened))
+            source = replace(source, probe=probe)
+        source = await self._find_length(source, deadline)
         measure, irregular = None, source.opened.identity in self.irregular
         if needs_measuring(source.options, source.probe, irregular=irregular):
             source, measure = await self._measure(source, deadline)
@@ -261,15 +264,6 @@ class Preparer:
             key = source.request.key
             _log.warn("a source changed while it was read; {key} is discarded", key=key)
             raise RenderFailed("The source changed while it was read.")
-
-    async def _refuse_encrypted(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
-        """Refuse an encrypted source that could not be read before it was downloaded."""
-        if not source.probe.may_be_encrypted:
-            return source
-        size = source.opened.size or 0
-        if await deadline.limit(is_encrypted(source.opened.read, size)):
-            raise EncryptedSource
-        return replace(source, probe=replace(source.probe, may_be_encrypted=False))
 
     async def _find_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
         """Find the length that the source's end confirms, where that is of use.

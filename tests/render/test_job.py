@@ -69,14 +69,18 @@ class PreparerTests(RenderCase):
         self.assertLess(decoder, command.index("-i"))
         self.assertEqual(command[decoder + 1], "pcm_s32le")
 
-    def test_encrypted(self) -> None:
-        """A source that has to be downloaded is examined once it is; encrypted ones are refused."""
+    def test_probed_again(self) -> None:
+        """A source that was probed before its download ended is probed again (D61, D64).
+
+        So its tags do not depend on time, and it is refused if it is encrypted.
+        """
         for sound, refused in ((CLEAR, False), (track(entry(b"enca")), True)):
             self.harness.sources.content = TYPE + movie(sound)
             self.harness.sources.sizes[b"a.wav"] = None
             begun = self.begin("f:opus")
-            self.harness.answer_probe(container="mov,mp4,m4a")
+            for duration in (None, "10"):
+                self.harness.answer_probe(duration, container="mov,mp4,m4a")
             if refused:
                 self.failureResultOf(begun, EncryptedSource)
             else:
-                self.successResultOf(begun)
+                self.assertEqual(10, self.successResultOf(begun).source.probe.duration)

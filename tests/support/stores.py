@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -54,7 +55,8 @@ class FakeSource:
     ) -> T:
         assert not self.closed, "the source is closed"
         self.input_calls.append((deadline.remaining, False))
-        return await look(local_input())
+        # A source of unknown size is one that has not been downloaded.
+        return await look(replace(local_input(), seekable=self.size is not None))
 
     async def input(self, deadline: Deadline) -> Input:
         assert not self.closed, "the source is closed"
