@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.urls import Variant
 from tests.cli.command import SECRETS, SIGNER, run_command, run_program
 from tests.support.audio import read_wav
-from tests.support.service import PATIENCE, short_flac
+from tests.support.service import PATIENCE, generate_audio, short_flac
 
 
 class SourceTests(SynchronousTestCase):
@@ -48,6 +48,15 @@ class SourceTests(SynchronousTestCase):
             self.assertEqual(0, ran.status, ran.err)
             output.seek(0)
             self.assertEqual(8820, len(read_wav(output.read())))
+
+    def test_tags(self) -> None:
+        """The tags of the output are shown as they are written (D61)."""
+        root = Path(self.settings["AP_LOCAL_ROOT"])
+        words = "-metadata title=Tïtle -metadata track=3 -metadata comment=no -c:a"
+        generate_audio(root / "a.mka", "-i", str(root / "a b.flac"), *words.split(), "copy")
+        for form, tags in (("mp3", ["title=Tïtle", "track=3"]), ("aac", None)):
+            parts = self.explain(0, SIGNER.url("local://a.mka", Variant(f=form)))
+            self.assertEqual(tags, parts.get("tags"))
 
     def test_unusable_settings(self) -> None:
         """Settings that are valid but cannot be used are reported like invalid ones."""
