@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
-from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
+from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance, installed, shipped
 from tests.support.authority import Authority, Certificate
 from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, fetch, reactor, signed
 from tests.support.wire import reply
@@ -40,6 +40,19 @@ class ClosingNode(Protocol):
             self.transport.loseConnection()  # type: ignore[union-attr]
         else:
             self.transport.write(reply(200, b"audio"))  # type: ignore[union-attr]
+
+
+class EchoNode(Protocol):
+    """A node whose responses are the targets of the requests."""
+
+    received = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Respond to a complete request."""
+        self.received += data
+        if self.received.endswith(b"\r\n\r\n"):
+            self.transport.write(reply(200, self.received.split()[1]))  # type: ignore[union-attr]
+            self.received = b""
 
 
 class BalancerTests(TestCase):
@@ -119,6 +132,45 @@ class BalancerTests(TestCase):
         for number in range(4):
             self.assertEqual(200, (await fetch(nginx.port, b"/%d" % number)).status)
         self.assertEqual(4, len(factory.closed))  # type: ignore[attr-defined]
+
+    async def test_file_names(self) -> None:
+        """Under /media/, a node sees the bytes of a path before its last segment, and its query.
+
+        All other targets stay as they are. Both spellings of a path go to the same node, and the
+        log has neither's signature.
+        """
+        signed_path = signed("/f:mp3/plain/local://a%2Fb%20%c3%BC//%2e%2e/;=@.wav")
+        ports = {}
+        for name in ("one", "two", "three"):
+            node = reactor.listenTCP(0, Factory.forProtocol(EchoNode), interface="127.0.0.1")
+            self.addCleanup(node.stopListening)
+            ports[name] = node.getHost().port
+        for kind in (HAProxy, Nginx):
+            balancer = await balance(self, kind, self.folder, ports)
+            for sent, seen in (
+                (b"/media%s/episode-12.mp3", b"%s"),
+                (b"/media%s/%%2F%%C3%%BC%%20%%3f.mp3?utm=/1", b"%s?utm=/1"),
+                (b"/media%s/", b"%s"),
+                (b"/media%s//x.mp3?", b"%s/?"),
+                (b"/media%s/a.mp3/b.mp3?" + b"x" * 12_000, b"%s/a.mp3?" + b"x" * 12_000),
+                (b"/media%s/" + b"n" * 12_000, b"%s"),
+                *((path, path) for path in (b"%s?a/b", b"%s/x.mp3", b"/MEDIA%s/x", b"/media2%s/x")),
+                *((path, path) for path in (b"/%%6dedia%s/x", b"//media%s/x", b"/x/media%s/x")),
+                *((path, path) for path in (b"/", b"/?/media/x/y", b"/media", b"/media/x?a/b")),
+            ):
+                path = sent % signed_path if b"%s" in sent else sent
+                expected = seen % signed_path if b"%s" in seen else seen
+                response = await fetch(balancer.port, path)
+                self.assertEqual((200, expected), (response.status, response.body), path)
+            nodes = set()
+            for number in range(12):
+                path = signed(f"/f:mp3/plain/local://{number}.wav")
+                plain = await fetch(balancer.port, path)
+                named = await fetch(balancer.port, b"/media%s/%d.mp3?x" % (path, number))
+                self.assertEqual(plain[NODE], named[NODE])
+                self.assertNotIn(path.decode().split("/")[1], balancer.log.read_text())
+                nodes.add(named[NODE])
+            self.assertEqual({b"one", b"two", b"three"}, nodes)
 
     def test_shipped(self) -> None:
         """`shipped` replaces lines of a file, and fails if the file lacks one of them."""
