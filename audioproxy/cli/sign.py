@@ -13,6 +13,7 @@ from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
 from audioproxy.urls import Variant
+from audioproxy.urls.signer import encode_file_name
 
 DESCRIPTION = """\
 Print the signed URL of each source. The options are those of a URL, in any order; they are checked
@@ -22,6 +23,7 @@ examples:
   audioproxy sign local://masters/piece.wav
   audioproxy sign --options f:opus/br:96/t:30:15 s3://masters/piece.wav
   audioproxy sign --options f:mp3 --expires-in 1h --base https://audio.example local://piece.wav
+  audioproxy sign --options f:mp3 --file-name 'Episode 1.mp3' local://episode-1.wav
   audioproxy sign --info local://piece.wav
   find . -name '*.wav' -printf 'local://%P\\n' | audioproxy sign --options f:opus -
   audioproxy sign --path /f:mp3/plain/local://piece.wav
@@ -47,6 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--path",
         action="store_true",
         help="SOURCE is the whole path after the signature; sign it unchanged and unchecked",
+    )
+    parser.add_argument(
+        "--file-name",
+        metavar="NAME",
+        help="put /media before the signature and end the URL in this name, as podcast directories"
+        " require; the balancers' configurations in deploy/ remove both",
     )
     add_url_options(parser)
 
@@ -83,12 +91,20 @@ def _duration(text: str) -> int:
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     signer = make_signer(environment, arguments.base, arguments.encoded)
-    if arguments.expires_in is not None and (arguments.info or arguments.path):
-        raise UsageError("--expires-in works with variants only, not with --info or --path")
     variant = Variant.read(arguments.options)
+    of_variant = {"expires_in": arguments.expires_in, "file_name": arguments.file_name}
+    for name, value in of_variant.items():
+        if value is not None and (arguments.info or arguments.path):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} works with variants only, not with --info or --path")
+    if arguments.file_name is not None:
+        try:
+            encode_file_name(arguments.file_name, variant)
+        except ValueError as error:
+            raise UsageError(f"--file-name: {error}") from None
     sign: Callable[[str], str] = signer.sign if arguments.path else signer.info_url
     if not (arguments.path or arguments.info):
-        sign = partial(signer.url, variant=variant, expires_in=arguments.expires_in)
+        sign = partial(signer.url, variant=variant, **of_variant)
     status = SUCCESS
     for source in read_lines(arguments.sources):
         try:

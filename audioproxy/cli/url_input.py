@@ -9,7 +9,7 @@ from typing import TextIO
 from urllib.parse import quote
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.grammar.segments import SOURCE_FORMS, SignedPath, split_signature
+from audioproxy.grammar.segments import MEDIA, SOURCE_FORMS, SignedPath, split_signature
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _ORIGIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -21,7 +21,8 @@ def parse_url(text: str) -> SignedPath:
     """Return the signature and the signed part of a URL or a bare path.
 
     The segments before the first one that looks like a signature are the mount point. If no segment
-    does, the first one is the signature.
+    does, the first one is the signature. If the mount point ends in ``media``, the last segment is
+    a file name, which the signature does not cover.
 
     :raises UsageError: for a path with fewer than two segments.
     """
@@ -30,6 +31,8 @@ def parse_url(text: str) -> SignedPath:
     segments = raw.split(b"/")
     end = next((i for i, part in enumerate(segments) if part in SOURCE_FORMS), len(segments))
     start = next((i for i in range(1, end) if _SIGNATURE.fullmatch(segments[i])), 1)
+    if segments[start - 1] == MEDIA:
+        del segments[-1]
     found = split_signature(b"/" + b"/".join(segments[start:])) if raw.startswith(b"/") else None
     if found is None:
         raise UsageError(

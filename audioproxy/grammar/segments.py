@@ -7,6 +7,10 @@ from dataclasses import dataclass
 #: A segment that is exactly one of these starts the source (D1).
 SOURCE_FORMS = (b"plain", b"enc")
 
+#: The segment before the signature of a URL that ends in the name of a file, which the signature
+#: does not cover. A balancer removes both before the service sees the path.
+MEDIA = b"media"
+
 
 @dataclass(frozen=True, slots=True)
 class SignedPath:

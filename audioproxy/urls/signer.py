@@ -6,16 +6,19 @@ import base64
 import re
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from numbers import Integral
 from typing import ClassVar
 from urllib.parse import quote
 
 from audioproxy import errors
+from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.request import expired
+from audioproxy.grammar.segments import MEDIA
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_parser
+from audioproxy.grammar.values import parse_file_name, percent_encode
 from audioproxy.urls.sources import SourceLike, read_source, require_type
 from audioproxy.urls.variant import Variant, parse_segments
 
@@ -105,6 +108,7 @@ class Signer:
         *,
         expires_in: int | timedelta | None = None,
         expires_at: int | datetime | None = None,
+        file_name: str | None = None,
     ) -> str:
         """Return the signed URL of a variant, by default an mp3 without other options.
 
@@ -113,8 +117,11 @@ class Signer:
         :param expires_in: time from now until the service refuses the URL: seconds, or a timedelta.
         :param expires_at: the same point in time: Unix seconds, or a datetime with a time zone.
             URLs with the same ``expires_at`` are the same for caches.
+        :param file_name: end the URL in this name, for podcast directories, and put ``/media``
+            before the signature. The balancer in front has to remove both.
         :raises TypeError: for an argument of another type.
-        :raises ValueError: for a datetime without a time zone, or for both times.
+        :raises ValueError: for a datetime without a time zone, for both times, or for a file name
+            that does not suit the variant.
         :raises NotFound: for a malformed source.
         :raises Expired: if that time has already passed.
         """
@@ -135,7 +142,12 @@ class Signer:
             parse_segments(segments[-1:])
             if expired(exp, self.now()):
                 raise Expired
-        return self.sign(f"/{'/'.join(segments)}/{_spell_source(source, self.encoded)}")
+        path = f"/{'/'.join(segments)}/{_spell_source(source, self.encoded)}"
+        if file_name is None:
+            return self.sign(path)
+        name = encode_file_name(file_name, variant)
+        base = f"{self.base.rstrip('/')}/{MEDIA.decode('ascii')}"
+        return f"{replace(self, base=base).sign(path)}/{name}"
 
     def info_url(self, source: SourceLike) -> str:
         """Return the signed URL of a source's info document. It has no options or expiry."""
@@ -155,6 +167,29 @@ class Signer:
             raise ValueError("clients remove . and .. segments from a path; use enc/")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
+
+
+def encode_file_name(name: str, variant: Variant) -> str:
+    """Return the file name at the end of a variant's URL, percent-encoded.
+
+    :raises ValueError: for a name that is not one segment, or whose extension is not one of the
+        variant's Content-Type.
+    """
+    require_type("file_name", name, (str,), "str")
+    encoded = percent_encode(name.encode("utf-8", "surrogateescape"))
+    try:
+        parse_file_name(encoded.encode("ascii"))
+    except ValueError as error:
+        raise ValueError(f"file name {name!r}: {error}") from None
+    kind, options = variant.content_type, variant.options
+    # The extension of each format is its token; the formats of Ogg share their Content-Type.
+    extensions = [row.token for row in FORMATS.values() if row.content_type == kind]
+    extensions = extensions or [str(options.pk_fmt)]
+    stem, _, extension = name.rpartition(".")
+    if not stem or extension not in extensions:
+        endings = " or ".join(f".{each}" for each in extensions)
+        raise ValueError(f"file name {name!r}: a name that ends in {endings} suits {kind}")
+    return encoded
 
 
 def _unix_seconds(value: int | datetime) -> int:

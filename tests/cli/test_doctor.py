@@ -164,6 +164,7 @@ class MachineTests(SynchronousTestCase):
             ),
             (old.url(PIECE), {}, BAD, f"wrong signature: {shown}"),
             (SIGNER.sign("/br:0/plain/local://x"), {}, BAD, "good signature, but refused"),
+            (SIGNER.url(PIECE, file_name="a.mp3"), {}, GOOD, f"good: {shown}"),
             ("none", {}, BAD, "not a URL"),
             (SIGNER.url(PIECE), {"AP_KEY": "00"}, BAD, "AP_KEY: 1 byte; at least 32"),
         ):

@@ -61,6 +61,7 @@ class UrlTests(SynchronousTestCase):
             (SIGNER.sign("/f:mp3/local://a"), 4, "refused", "plain/ or enc/ and a source"),
             (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", "has no options"),
             ("/insecure/plain/local://a", 0, "signature", "AP_ALLOW_INSECURE"),
+            (SIGNER.url("local://a", file_name="b.mp3"), 0, "source", "local://a"),
         ):
             self.assertIn(words, self.explain(url, status)[part], url)
 

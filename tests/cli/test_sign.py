@@ -33,6 +33,15 @@ class SignTests(SynchronousTestCase):
         path = "/f:mp3/br:8/plain/local://a%20b"
         self.assertEqual(SIGNER.sign(path), command("sign", *base, "--path", path).out.strip())
 
+    def test_file_name(self) -> None:
+        """--file-name ends each URL in a name."""
+        ended = command(
+            "sign", "--file-name", "a b.opus", "-o", "f:opus", "-e", "1h", PIECE, "s3://b/k"
+        )
+        lines = ended.out.splitlines()
+        self.assertEqual([True] * 2, [each.endswith("/a%20b.opus") for each in lines], ended)
+        self.assertEqual([0, 0], [command("verify", each).status for each in lines])
+
     def test_lifetime(self) -> None:
         """--expires-in accepts seconds, minutes, hours or days from now."""
         for text, seconds in (("90", 90), ("15m", 900), ("1h", 3600), ("7d", 604_800)):
@@ -59,6 +68,13 @@ class SignTests(SynchronousTestCase):
             (2, "a base is an origin", ("-b", "audio example", PIECE), {}),
             (2, "--path: a path starts with a slash", ("--path", "f:mp3"), {}),
             (2, "--expires-in works with", ("-e", "1h", "--info", PIECE), {}),
+            (2, "--file-name works with", ("--file-name", "a.mp3", "--path", "/f:mp3"), {}),
+            (
+                2,
+                "--file-name: file name 'a': a name that ends in .mp3",
+                ("--file-name", "a", PIECE),
+                {},
+            ),
         ):
             ended = command("sign", *words, environment={**SECRETS, **settings})
             self.assertEqual((status, ""), (ended.status, ended.out))

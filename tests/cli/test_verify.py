@@ -34,6 +34,11 @@ class VerifyTests(SynchronousTestCase):
         for spelled in (url, mounted, url.removeprefix(SIGNER.base), f"{url}?utm=1#t=3"):
             self.assert_verdict(spelled, 0, "good")
         self.assert_verdict(SIGNER.info_url(PIECE), 0, "good")
+        for base in (SIGNER.base, f"{SIGNER.base}/audio", ""):
+            named = Signer(KEY, SALT, base).url(PIECE, file_name="Episode 1.mp3")
+            for spelled in (named, named.replace("Episode", "%45"), f"{named}?utm=1/2"):
+                self.assert_verdict(spelled, 0, "good")
+        self.assert_verdict(named.replace("/Epi", "/x/Epi"), 1, "wrong signature")
         exp = SIGNER.url(PIECE, expires_at=4_102_444_800)
         self.assert_verdict(exp, 0, "good until 2100-01-01T00:00:00Z")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,37 @@ class SignerTests(SynchronousTestCase):
             "/a\n",
         ):
             self.assertRaises(ValueError, Signer, KEY, SALT, base)
+
+    def test_file_name(self) -> None:
+        """A URL with a file name has /media before its signature; the name suits its type."""
+        for base in (BASE, f"{BASE}/audio/", ""):
+            signer = Signer(KEY, SALT, base)
+            for name, encoded, variant in (
+                ("episode-12.mp3", "episode-12.mp3", None),
+                ("Größe 1%2F?#;.mp3", "Gr%C3%B6%C3%9Fe%201%252F%3F%23%3B.mp3", Variant(br=96)),
+                *((f"a.{end}", f"a.{end}", Variant(f="opus")) for end in ("opus", "ogg")),
+                *((f"..{f}", f"..{f}", Variant(f=f)) for f in ("aac", "flac", "m4a", "ogg", "wav")),
+                *((f"a.{f}", f"a.{f}", Variant(f="peaks", pk_fmt=f)) for f in ("json", "dat")),
+            ):
+                plain = signer.url("local://b/", variant).removeprefix(base.rstrip("/"))
+                url = signer.url("local://b/", variant, file_name=name)
+                self.assertEqual(f"{base.rstrip('/')}/media{plain}/{encoded}", url)
+        for name, reason in (
+            *(
+                ("a.wav", "ends in .mp3 suits audio/mpeg"),
+                (".mp3", "ends in .mp3"),
+                ("", "ends in"),
+            ),
+            *((f"a{c}b.mp3", "without control characters, / or") for c in "/\\\n\x7f\x85"),
+            *(("a\udcff.mp3", "UTF-8"), (f"{'a' * 252}.mp3", "255 bytes"), ("a.MP3", "in .mp3")),
+        ):
+            error = self.assertRaises(ValueError, SIGNER.url, "local://a", file_name=name)
+            self.assertRegex(str(error), f"^file name {re.escape(repr(name))}: .*{reason}")
+        error = self.assertRaises(
+            ValueError, SIGNER.url, "local://a", Variant(f="ogg"), file_name="a"
+        )
+        self.assertIn("ends in .opus or .ogg suits audio/ogg", str(error))
+        self.assertRaises(TypeError, SIGNER.url, "local://a", file_name=b"a.mp3")
 
     def test_own_path(self) -> None:
         """`Signer.sign` signs a path unchanged, and refuses a path that clients cannot send."""
