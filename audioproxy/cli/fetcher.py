@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.client import responses
+from typing import IO
 from urllib.parse import urlsplit
 
 from twisted.internet.interfaces import IConsumer
@@ -40,7 +42,31 @@ _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?",
 
 
 class FetchFailed(Exception):
-    """A URL that could not be fetched; the text gives the reason."""
+    """A URL that could not be fetched; the text gives the reason.
+
+    :ivar status: of the response, or None where there was none.
+    """
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A response that was read to its end, or a redirect to the store.
+
+    :ivar result: such as `RENDERED`.
+    :ivar state: the value of X-Audio-Proxy, if any.
+    :ivar size: bytes of the body; None for a redirect.
+    """
+
+    result: str
+    status: int
+    state: str | None
+    size: int | None = None
+    content_type: str | None = None
+    etag: str | None = None
 
 
 class Fetcher:
@@ -62,27 +88,34 @@ class Fetcher:
         self._on_bytes = on_bytes
         self._received = 0
 
-    async def fetch(self, url: str) -> str:
-        """Fetch a URL and return the result, such as `RENDERED`.
+    async def fetch(self, url: str, body: IO[bytes] | None = None) -> Fetched:
+        """Fetch a URL.
 
+        :param body: file to which the body is written, without a buffer.
         :raises FetchFailed: for an error response, a truncated body, or no response.
         """
         try:
-            response = await self._request(_normalize(url))
+            response = await self._request(normalize_url(url))
         except TransportError as error:
             raise FetchFailed(f"the request failed ({error})") from error
-        state = response.header("x-audio-proxy") or ""
-        if response.status == 302 and state == "HIT":
+        state, status = response.header("x-audio-proxy"), response.status
+        if status == 302 and state == "HIT":
             response.discard()
-            return STORED
-        if response.status != 200:
-            raise FetchFailed(await _describe_error(response))
-        counter = _ByteCounter(self._count_bytes)
+            return Fetched(STORED, status, state)
+        if status != 200:
+            raise FetchFailed(await _describe_error(response), status)
+        counter = _ByteCounter(self._count_bytes, body)
         try:
             await response.stream(None, self._timeout).send(counter)
         except TransportError as error:
-            raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
-        return _RESULTS.get(state, NOT_A_VARIANT)
+            raise FetchFailed(
+                f"ended early after {counter.size} bytes ({error})", status
+            ) from error
+        if not counter.is_kept:
+            raise FetchFailed("TMPDIR has no room for the body; name a larger disk", status)
+        result = _RESULTS.get(state or "", NOT_A_VARIANT)
+        kind, etag = response.header("content-type"), response.header("etag")
+        return Fetched(result, status, state, counter.size, kind, etag)
 
     async def _request(self, url: str) -> Response:
         """Request a URL until the service is no longer busy, or the tries are used up."""
@@ -119,11 +152,15 @@ class Fetcher:
 
 @implementer(IConsumer)
 class _ByteCounter:
-    """Consumer that counts bytes and discards them."""
+    """Consumer that counts bytes, and writes them to a file or discards them.
 
-    def __init__(self, on_bytes: Callable[[int], object]) -> None:
-        self.size = 0
+    :ivar is_kept: no write has failed.
+    """
+
+    def __init__(self, on_bytes: Callable[[int], object], file: IO[bytes] | None) -> None:
+        self.size, self.is_kept = 0, True
         self._on_bytes = on_bytes
+        self._file = file
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
         """Do nothing: the counter never pauses the producer."""
@@ -133,6 +170,11 @@ class _ByteCounter:
 
     def write(self, data: bytes) -> None:
         """Count bytes."""
+        if self._file is not None:
+            try:
+                self.is_kept &= self._file.write(data) == len(data)
+            except OSError:
+                self.is_kept = False
         self.size += len(data)
         self._on_bytes(len(data))
 
@@ -145,8 +187,11 @@ def redact_url(url: str) -> str:
         return "a line without a signed URL"
 
 
-def _normalize(url: str) -> str:
-    """Return a URL without its fragment, with non-ASCII characters percent-encoded."""
+def normalize_url(url: str) -> str:
+    """Return a URL without its fragment, with non-ASCII characters percent-encoded.
+
+    :raises FetchFailed: for text that is not an http or https URL.
+    """
     match = _URL.fullmatch(url)
     if match is None:
         raise FetchFailed("not an http or https URL; `audioproxy sign --base` prints whole URLs")

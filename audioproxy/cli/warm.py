@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cachetools import FIFOCache
@@ -27,7 +28,9 @@ from audioproxy.cli.fetcher import (
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
+from audioproxy.cli.warm_report import ReportingFetcher
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
+from audioproxy.files.scratch_files import temporary_folder
 from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
 
 DESCRIPTION = """\
@@ -40,10 +43,16 @@ time that the service asks for.
 examples:
   audioproxy warm https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
   audioproxy warm --concurrency 8 - < urls.txt
+  audioproxy warm --json - < urls.txt | jq 'select(.status != 200)'
+  audioproxy warm --enclosure https://audio.example/media/Gx3k.../f:mp3/plain/local://e1.wav/e1.mp3
   find . -name '*.wav' -printf 'local://%P\\n' |
       audioproxy sign --options f:opus --base https://audio.example - | audioproxy warm -
 
 Each failure is printed on a line without the signature, since the signature gives access.
+
+With --json and --enclosure, each body is kept in TMPDIR until ffprobe has read its duration.
+Results are printed in the order in which they are complete; with --concurrency 1, that is the order
+of the URLs.
 
 exit status:
   0    all variants were rendered, or were stored already
@@ -87,6 +96,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="requests for a URL while the service is busy and no other URL makes progress (5)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object for each URL, on one line: url, status, result, state"
+        " (X-Audio-Proxy), bytes, content_type, etag and duration in seconds, or url, status and"
+        " error",
+    )
+    formats.add_argument(
+        "--enclosure",
+        action="store_true",
+        help="print the elements enclosure and itunes:duration of a feed for each URL",
+    )
 
 
 def _integer_to(maximum: int) -> Callable[[str], int]:
@@ -145,12 +167,13 @@ class WarmProgress:
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
-    words = arguments.urls
+    words, concurrency = arguments.urls, arguments.concurrency
+    reports = arguments.json or arguments.enclosure
     bar = tqdm(
         total=None if "-" in words else len(words),
         unit=" URLs",
         file=sys.stderr,
-        disable=arguments.quiet or not sys.stderr.isatty(),
+        disable=arguments.quiet or reports or not sys.stderr.isatty(),
         leave=False,
     )
     progress = WarmProgress(bar, time.monotonic)
@@ -163,18 +186,28 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             raise UsageError(f"SSL_CERT_FILE: {error}") from None
         fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
+
+        async def fetch_one(url: str) -> str:
+            return (await fetcher.fetch(url)).result
+
         try:
-            await fetch_all(urls, fetcher.fetch, progress, arguments.concurrency)
+            if not reports:
+                return await fetch_all(urls, fetch_one, progress, concurrency)
+            with TemporaryDirectory(dir=temporary_folder(environment)) as folder:
+                reporting = ReportingFetcher(fetcher, arguments.json, folder, reactor, concurrency)
+                await fetch_all(urls, reporting.fetch, progress, concurrency)
         finally:
             await client.close()
 
+    # The reports have the standard output for themselves.
+    output = sys.stderr if reports else sys.stdout
     try:
         with bar:
             run(work)
     except KeyboardInterrupt:
-        print(f"stopped: {progress.summary()}")
+        print(f"stopped: {progress.summary()}", file=output)
         return INTERRUPTED
-    print(progress.summary())
+    print(progress.summary(), file=output)
     return FAILURE if progress.failed else SUCCESS
 
 

@@ -36,9 +36,10 @@ class FetchTests(ClientCase):
         return Fetcher(self.client, 600, tries, self.byte_counts.append)
 
     def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
-        """Start to fetch a URL, with these responses."""
+        """Start to fetch a URL, with these responses; return the result."""
         self.network.scripts += responses
-        return self.begin(self.new_fetcher(tries).fetch(url))
+        fetching = self.begin(self.new_fetcher(tries).fetch(url))
+        return fetching.addCallback(lambda fetched: fetched.result)
 
     def failure_reason(self, fetching: Deferred[str]) -> str:
         """Return the reason of a failed fetch."""
@@ -140,6 +141,7 @@ class FetchTests(ClientCase):
         fetcher = self.new_fetcher(tries=2)
         self.network.scripts += [(reply(200, b"hel", MISS, 9),)]
         other = self.begin(fetcher.fetch(URL))
+        other.addCallback(lambda fetched: fetched.result)
         busy = reply(429, b'{"error": "a", "message": "b"}', {"Retry-After": "1"})
         self.network.scripts += [busy] * 6
         fetching = self.begin(fetcher.fetch(URL))
@@ -213,6 +215,14 @@ class FetchTests(ClientCase):
         self.assertNoResult(fetching)
         self.network.advance(0.1)
         self.assertEqual("the request failed (no response in time)", self.failure_reason(fetching))
+
+    def test_no_room(self) -> None:
+        """A body that cannot be kept fails with the name of the setting, and is read to its end."""
+        self.network.scripts.append(reply(200, b"hello", MISS))
+        with open("/dev/full", "wb", buffering=0) as full:
+            fetching = self.begin(self.new_fetcher().fetch(URL, full))
+            self.assertRegex(self.failure_reason(fetching), "^TMPDIR has no room")
+        self.assertEqual([5], self.byte_counts)
 
     def test_redacted(self) -> None:
         """`warm` shows no signature and no query, since they may grant access to the audio."""
@@ -301,7 +311,10 @@ class ReadUrlsTests(SynchronousTestCase):
 
     def test_misuse(self) -> None:
         """`warm` exits with 2 on missing or invalid arguments."""
-        for words in ((), ("-c", "0", URL), ("-t", "x", URL), ("--tries", "9999999999", URL)):
+        for words in (
+            *((), ("-c", "0", URL), ("-t", "x", URL), ("--tries", "9999999999", URL)),
+            ("--json", "--enclosure", URL),
+        ):
             self.assertEqual(2, command("warm", *words).status)
 
     def read(self, *words: str, stdin: bytes = b"") -> list[str]:

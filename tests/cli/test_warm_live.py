@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tqdm import tqdm
 
@@ -38,8 +40,12 @@ class ServiceTests(ServiceCase):
         progress = WarmProgress(tqdm(disable=True), reactor.seconds)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         fetcher = Fetcher(client, PATIENCE, 3, progress.add_bytes)
+
+        async def fetch_one(url: str) -> str:
+            return (await fetcher.fetch(url)).result
+
         try:
-            await fetch_all(read_urls(urls, None, None), fetcher.fetch, progress, 2)  # type: ignore[arg-type]
+            await fetch_all(read_urls(urls, None, None), fetch_one, progress, 2)  # type: ignore[arg-type]
         finally:
             await client.close()
         return progress
@@ -88,6 +94,67 @@ class ProgramTests(ServiceCase):
         self.assertRegex(
             process.stderr, r"\Aaudioproxy: plain/b: ended early after 1000 bytes \(.+\)\n\Z"
         )
+
+    async def test_json(self) -> None:
+        """--json prints what each URL gave, with the duration of the received audio."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "m4a", "opus", "flac", "wav")]
+        durations = {**dict.fromkeys(trimmed, 0.5), "f:peaks/pts:9": None, "f:mp3": 1.0}
+        paths = {options: signed(f"/{options}/plain/local://a.flac") for options in durations}
+        urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths.values()]
+        first = self.warm("--json", *urls)
+        self.assertEqual(0, await first.end(), first.stderr)
+        hits = {options: await until_hit(port, path) for options, path in paths.items()}
+        second = self.warm("--json", "-c", "1", *urls, urls[0].replace("a.f", "b.f"), urls[0] + "#")
+        self.assertEqual(1, await second.end(), second.stderr)
+        self.assertRegex(second.stderr, "9 URLs in .* 8 stored already, 1 failed; ")
+        *rows, failed, again = map(json.loads, second.stdout.splitlines())
+        for url, row, (options, hit) in zip(urls, rows, hits.items(), strict=True):
+            expected = {
+                "url": url,
+                "status": 200,
+                "result": "stored already",
+                "state": "HIT",
+                "bytes": len(hit.body),
+                "content_type": str(hit["content-type"], "ascii"),
+                "etag": str(hit["etag"], "ascii"),
+                "duration": row["duration"],
+            }
+            self.assertEqual(expected, row)
+            if (seconds := durations[options]) is None:
+                self.assertIsNone(row["duration"])
+            else:
+                # The frames of an mp3 include the encoder's padding.
+                self.assertApproximates(seconds, row["duration"], 0.06)
+        self.assertEqual(rows[0] | {"url": urls[0] + "#"}, again)
+        self.assertEqual(["url", "status", "error"], list(failed))
+        self.assertEqual(401, failed["status"])
+        rendered = [row | {"result": "rendered", "state": "MISS"} for row in rows]
+        printed = {row["url"]: row for row in map(json.loads, first.stdout.splitlines())}
+        self.assertEqual({row["url"]: row for row in rendered}, printed)
+
+    async def test_enclosure(self) -> None:
+        """--enclosure prints elements of a feed, and fails for a redirect, which has no length."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        path = signed("/f:mp3/t:0:0.5/plain/local://a.flac")
+        url = f"http://127.0.0.1:{port}{path.decode()}" + "?a='1'&b=\"2\"#x"
+        info = f"http://127.0.0.1:{port}{signed('/info/plain/local://a.flac').decode()}"
+        redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        process = self.warm("--enclosure", "-c", "1", url, redirect, info)
+        self.assertEqual(1, await process.end(), process.stderr)
+        self.assertIn("302: an enclosure needs a length; set AP_SERVE_MODE=proxy", process.stderr)
+        item, duration, other = process.stdout.splitlines()
+        self.assertIn("&amp;b=&quot;2&quot;", item)
+        self.assertEqual("<itunes:duration>1</itunes:duration>", duration)
+        expected = {
+            "url": url.removesuffix("#x"),
+            "length": str(len((await until_hit(port, path)).body)),
+            "type": "audio/mpeg",
+        }
+        self.assertEqual(expected, ElementTree.fromstring(item).attrib)
+        self.assertEqual("application/json", ElementTree.fromstring(other).get("type"))
 
     async def test_interrupted(self) -> None:
         """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""

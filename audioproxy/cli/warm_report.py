@@ -1,0 +1,102 @@
+"""What ``audioproxy warm`` prints about each response: JSON for programs, or elements of a feed."""
+
+from __future__ import annotations
+
+import json
+import os
+from decimal import ROUND_HALF_UP, Decimal
+from tempfile import NamedTemporaryFile
+from typing import Any
+from xml.sax.saxutils import escape
+
+from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url
+from audioproxy.config import Config
+from audioproxy.engine import Engine
+from audioproxy.errors import Refusal
+from audioproxy.grammar.sources import read_source
+
+
+class ReportingFetcher:
+    """Fetches URLs, and prints a report on each.
+
+    A body is kept in a temporary file until ffprobe has read its duration, so this needs no key and
+    no source. The duration of an mp3 is that of its frames, which include the encoder's padding.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, as_json: bool, folder: str, reactor: Any, concurrency: int
+    ) -> None:
+        """Create a fetcher.
+
+        :param as_json: print JSON, and not the elements of a feed.
+        :param folder: for the temporary files; nothing else is in it.
+        :param concurrency: the most URLs that are fetched at a time.
+        """
+        self._fetcher = fetcher
+        self._as_json = as_json
+        self._folder = folder
+        config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
+        self._engine = Engine(config, reactor)
+
+    async def fetch(self, url: str) -> str:
+        """Fetch a URL, print the report, and return the result, such as ``RENDERED``.
+
+        :raises FetchFailed: for a URL that could not be fetched.
+        """
+        with NamedTemporaryFile(dir=self._folder, buffering=0) as file:
+            try:
+                fetched = await self._fetcher.fetch(url, file)
+                duration = await self._duration(os.path.basename(file.name))
+                report = (json_line if self._as_json else enclosure)(url, fetched, duration)
+            except FetchFailed as error:
+                if self._as_json:
+                    values = {"url": url, "status": error.status, "error": str(error)}
+                    print(json.dumps(values), flush=True)
+                raise
+        print(report, flush=True)
+        return fetched.result
+
+    async def _duration(self, name: str) -> Decimal | None:
+        """Return the duration of a file in the folder; None for one that is no audio."""
+        source = read_source(b"plain", b"local://" + name.encode())
+        try:
+            probe, _ = await self._engine.probe(source)
+        except Refusal:
+            return None
+        return probe.duration
+
+
+def json_line(url: str, fetched: Fetched, duration: Decimal | None) -> str:
+    """Return a JSON object on one line; unknown values are ``null``."""
+    values = {
+        "url": url,
+        "status": fetched.status,
+        "result": fetched.result,
+        "state": fetched.state,
+        "bytes": fetched.size,
+        "content_type": fetched.content_type,
+        "etag": fetched.etag,
+        "duration": None if duration is None else round(float(duration), 6),
+    }
+    return json.dumps(values)
+
+
+def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
+    """Return the elements ``enclosure`` and ``itunes:duration`` of an item of a feed.
+
+    The duration is in whole seconds; its element is left out where it is unknown.
+
+    :raises FetchFailed: for a redirect, whose length and type are those of another URL.
+    """
+    if fetched.size is None:
+        raise FetchFailed(
+            f"{fetched.status}: an enclosure needs a length; set AP_SERVE_MODE=proxy",
+            fetched.status,
+        )
+    address = escape(normalize_url(url), {'"': "&quot;"})
+    kind = escape(fetched.content_type or "", {'"': "&quot;"})
+    line = f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
+    if duration is None:
+        return line
+    seconds = duration.quantize(Decimal(1), ROUND_HALF_UP)
+    return f"{line}\n<itunes:duration>{seconds}</itunes:duration>"
