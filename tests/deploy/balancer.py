@@ -313,3 +313,9 @@ class Nginx(Balancer):
             _NGINX.format(folder=self._folder, names="\n".join(names), connections=self.connections)
         )
         return str(path)
+
+
+class NginxWithOneNode(Nginx):
+    """An nginx whose nodes are one node, written twice."""
+
+    limits = "max_fails=0"

@@ -9,7 +9,16 @@ from pathlib import Path
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
-from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance, installed, shipped
+from tests.deploy.balancer import (
+    NODE,
+    Balancer,
+    HAProxy,
+    Nginx,
+    NginxWithOneNode,
+    balance,
+    installed,
+    shipped,
+)
 from tests.support.authority import Authority, Certificate
 from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, fetch, reactor, signed
 from tests.support.wire import reply
@@ -21,12 +30,6 @@ class NginxOutOfConnections(Nginx):
     """An nginx that can accept one client, and then has no connection left for a node."""
 
     connections = 3
-
-
-class NginxWithOneNode(Nginx):
-    """An nginx whose nodes are one node, written twice."""
-
-    limits = "max_fails=0"
 
 
 class ClosingNode(Protocol):
