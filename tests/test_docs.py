@@ -7,6 +7,7 @@ import io
 import json
 import re
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 
 from twisted.internet.task import Clock
@@ -295,7 +296,7 @@ class SecurityTests(SynchronousTestCase):
     """Threat table of the security page."""
 
     def test_every_proof_exists(self) -> None:
-        """Every test module, class and method that the threat table names exists."""
+        """Every test that the threat table and the page on podcasts name exists."""
         rows = [
             line
             for line in PAGES["security"].splitlines()
@@ -305,8 +306,9 @@ class SecurityTests(SynchronousTestCase):
         self.assertGreater(sum(map(len, proofs)), 30)
         for row, names in zip(rows, proofs, strict=True):
             self.assertTrue(names or row.endswith("| Shown by |"), row)
-            for name in names:
-                self.assertTrue(exists(name), name)
+        podcasts = re.findall(r"`(tests\.[\w.]+)`", PAGES["podcasts"])
+        for name in (*chain(*proofs), *podcasts):
+            self.assertTrue(exists(name), name)
 
 
 def exists(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.deploy.balancer import NginxWithOneNode, balance
 from tests.support.http import KEY, SALT
 from tests.support.remote import RemoteCase
 from tests.support.service import (
@@ -97,15 +98,21 @@ class PageTests(RemoteCase):
     """Commands of the pages, run in their order."""
 
     async def setUp(self) -> None:
-        """Create a checkout, the folders of a system, and the settings of an installed service."""
+        """Create a checkout, the folders of a system, and the settings of an installed service.
+
+        The public address is that of a balancer in front of it.
+        """
         await super().setUp()
         self.home = self.root.parent
         self.checkout = self.home / "checkout"
         self.port, self.metrics_port = self.reserve_port(), self.reserve_port()
+        (self.home / "nginx").mkdir()
+        nodes = {"one": self.port, "again": self.port}
+        balancer = await balance(self, NginxWithOneNode, self.home / "nginx", nodes)
         self.replaced = {
             "127.0.0.1:4000": f"127.0.0.1:{self.port}",
             "127.0.0.1:9568": f"127.0.0.1:{self.metrics_port}",
-            "https://audio.example": f"http://127.0.0.1:{self.port}",
+            "https://audio.example": f"http://127.0.0.1:{balancer.port}",
             "http://127.0.0.1:9000": self.server.endpoint,
             "AWS_ACCESS_KEY_ID=minioadmin": f"AWS_ACCESS_KEY_ID={self.server.access_key}",
             "AWS_SECRET_ACCESS_KEY=minioadmin": f"AWS_SECRET_ACCESS_KEY={self.server.secret_key}",
