@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from bench import month
 from bench.blocks import fill
 from bench.figures import Figure
 from bench.machine import machine, today, versions
@@ -66,11 +67,13 @@ def main() -> int:
         return 0
     run = Run(today(), words.rounds, machine(), versions(), series)
     for page, contents in (
-        (PROJECT / "docs" / "performance.md", page_contents(run)),
+        (month.PAGE, page_contents(run)),
         (PROJECT / "README.md", readme_contents(run)),
     ):
         page.write_text(fill(page.read_text(), contents))
         print(f"{page.relative_to(PROJECT)} is written, after {minutes:.1f} minutes")
+    scope = PROJECT / "docs" / "scope.md"
+    scope.write_text(fill(scope.read_text(), {"month": month.table(month.PAGE.read_text())}))
     return 0
 
 
