@@ -18,6 +18,14 @@ from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
 
 _HIT = "HIT"
+# Shared caches must not keep the stream of a render, which has no length and no ranges, in place of
+# the stored variant (D62). nginx reads the first of these headers, Varnish, Squid and some CDNs the
+# second, and CDNs the third (RFC 9213). Clients ignore all of them.
+_NOT_FOR_SHARED_CACHES = {
+    b"x-accel-expires": b"0",
+    b"surrogate-control": b"no-store",
+    b"cdn-cache-control": b"no-store",
+}
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
@@ -73,6 +81,8 @@ def plan_response(
     conditions: Conditions,
     now: float,
     found: Stored | Literal["MISS", "COALESCED"],
+    *,
+    has_store: bool = True,
 ) -> ResponsePlan:
     """Return the response to a request for a variant.
 
@@ -80,10 +90,13 @@ def plan_response(
         time until ``exp`` shrinks.
     :param found: the stored variant, or the cache state of one that is not stored: the body of its
         response is the output of a render.
+    :param has_store: whether the output of renders is stored.
     """
     if not isinstance(found, Stored):
         headers = VariantHeaders.of(request.options)
         fields = _variant_headers(request.tag, found, headers, request.exp, now)
+        if has_store:
+            fields |= _NOT_FOR_SHARED_CACHES
         return ResponsePlan(200, tuple(fields.items()), cache_state=found)
     is_get = conditions.method == b"GET"
     if is_get and conditions.range is None and found.presign is None and request.exp is None:

@@ -79,6 +79,7 @@ class VariantHandler:
         conditions = exchange.conditions
         is_get = conditions.method == b"GET"
         subscription = None
+        has_store = self.store is not None
         stored = await self.store.lookup(request.key) if self.store is not None else None
         if stored is None and is_get:
             lane = exchange.header(_LANE) or b""
@@ -111,6 +112,7 @@ class VariantHandler:
                     conditions,
                     self.now(),
                     "MISS" if subscription.started else "COALESCED",
+                    has_store=has_store,
                 )
                 await exchange.stream(plan, FileProducer(output, descriptor=output.descriptor))
             finally:
@@ -120,7 +122,8 @@ class VariantHandler:
             # HEAD of a variant that is not stored: only a source that exists has one.
             source = await self.preparer.open(request.source)
             source.close()
-            exchange.respond(plan_response(request, conditions, self.now(), "MISS"))
+            plan = plan_response(request, conditions, self.now(), "MISS", has_store=has_store)
+            exchange.respond(plan)
 
     def plan_at_once(
         self, request: VariantRequest, conditions: Conditions, now: float

@@ -40,6 +40,11 @@ HIT = (b"x-audio-proxy", b"HIT")
 TYPE = (b"content-type", b"audio/mpeg")
 DISPOSITION = (b"content-disposition", b"attachment")
 RANGES = (b"accept-ranges", b"bytes")
+NOT_FOR_SHARED_CACHES = (
+    (b"x-accel-expires", b"0"),
+    (b"surrogate-control", b"no-store"),
+    (b"cdn-cache-control", b"no-store"),
+)
 
 
 def plan(
@@ -69,15 +74,20 @@ class PlanTests(SynchronousTestCase):
             self.assertIsNone(plan_not_modified(request(), Conditions(GET, tag), NOW))
 
     def test_render(self) -> None:
-        """A variant that is not stored has its own headers, and neither length nor ranges."""
+        """A variant that is not stored has its own headers, and neither length nor ranges.
+
+        If it will be stored, shared caches must not keep this response (D62).
+        """
         state: Literal["MISS", "COALESCED"]
         for state in ("MISS", "COALESCED"):
             headers = (TAG, (b"x-audio-proxy", state.encode()), TYPE, LONG_CACHE_CONTROL)
             for method in (GET, HEAD):
-                self.assertEqual(
-                    ResponsePlan(200, headers, cache_state=state),
-                    plan(state, method, range=b"bytes=0-1"),
-                )
+                for has_store, more in ((True, NOT_FOR_SHARED_CACHES), (False, ())):
+                    conditions = Conditions(method, range=b"bytes=0-1")
+                    self.assertEqual(
+                        ResponsePlan(200, headers + more, cache_state=state),
+                        plan_response(request(), conditions, NOW, state, has_store=has_store),
+                    )
 
     def test_hit(self) -> None:
         """A stored variant is sent completely, with its stored headers; HEAD has no body."""

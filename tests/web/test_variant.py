@@ -79,6 +79,9 @@ MISS: dict[str, bytes | None] = {
     "cache-control": MEDIA_CACHE_CONTROL.encode(),
     "etag": TAG,
     "x-audio-proxy": b"MISS",
+    "x-accel-expires": b"0",
+    "surrogate-control": b"no-store",
+    "cdn-cache-control": b"no-store",
 }
 STORED = VariantHeaders("audio/x-old", "public, max-age=5", "attachment")
 HIT: dict[str, bytes | None] = {
@@ -221,14 +224,20 @@ class OrderTests(VariantCase):
         """After a miss, GET renders and HEAD opens the source (Request handling order, 5).
 
         HEAD runs no probe (HEAD on signed endpoints, 6). Without a store there is no lookup; every
-        GET starts or joins a render.
+        GET starts or joins a render, and caches in front may store its output (D62).
         """
         key = key_of(PATH)
         for has_store, lookups in ((True, [("lookup", key)]), (False, [])):
             self.harness = ResourceHarness(has_store=has_store)
-            for state in (b"MISS", b"COALESCED"):
-                self.assertEqual(state, self.get_miss()["x-audio-proxy"])
-            self.harness.fetch_signed(PATH, b"HEAD")
+            responses = [self.get_miss() for _ in range(2)]
+            responses.append(self.harness.fetch_signed(PATH, b"HEAD"))
+            self.assertEqual(
+                [b"MISS", b"COALESCED", b"MISS"], [each["x-audio-proxy"] for each in responses]
+            )
+            self.assertEqual(
+                {b"no-store" if has_store else None},
+                {each["cdn-cache-control"] for each in responses},
+            )
             expected = [*lookups, ("join", key)] * 2 + [*lookups, ("open", b"local://a.mp3")]
             self.assertEqual(expected, self.harness.calls)
             self.assertEqual(([], 0), (self.harness.spawner.children, self.harness.sources.held))
