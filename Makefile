@@ -39,8 +39,8 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names readers languages utilities radosgw run demo \
-    check ci-root lint format types docs coverage test quick test-deploy test-ceph \
+.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
+    check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
     test-ffmpeg matrix soak handover guards bench quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
@@ -75,6 +75,10 @@ quick: dev ## run the tests that need no program and no server, for every save
 test-deploy: system-ffmpeg dev haproxy nginx systemd promtool ## run the tests of deploy/
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
+
+caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
+	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
@@ -196,6 +200,13 @@ utilities:
 # For tests only: a load balancer. The installed package listens on no port.
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
+
+# For tests only: caches. Their programs need more of their packages than one file.
+cache-servers:
+	@for program in varnishd/varnish squid/squid traffic_server/trafficserver; do \
+	    PATH=$$PATH:/usr/sbin command -v $${program%/*} >/dev/null || \
+	        tools/system-package --stopped $${program#*/} || exit; \
+	done
 
 # For the benchmark only: an HTTP load generator.
 wrk:

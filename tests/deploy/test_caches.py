@@ -1,0 +1,296 @@
+"""Caches in front of a node; `make test` runs nginx, and `make caches` all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import ClassVar
+
+from twisted.internet.threads import deferToThread
+
+from audioproxy.config import BucketStore, S3Config
+from audioproxy.service import AudioProxy
+from tests.deploy.caches import Cache, NginxCache, Squid, TrafficServer, Varnish
+from tests.deploy.test_cluster import gather, sum_series
+from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
+from tests.support.buckets import s3_server
+from tests.support.http import Response
+from tests.support.service import Client, fetch, send, signed, until, until_hit
+
+#: Clients that request one URL at once.
+CLIENTS = 100
+
+#: Bytes that the encoder writes before it is held, and after.
+HALF = 65536
+
+PATH = target("good", "mp3")
+RANGE = b"bytes=10-19"
+ORIGIN = b"https://player.example"
+
+
+class CacheCase(ScriptedEncoderCase):
+    """Cache in front of a node.
+
+    :cvar kind: the cache.
+    """
+
+    kind: ClassVar[type[Cache]]
+    encoder_scripts: ClassVar[dict[str, str]] = {
+        "half": "write_64k; stop_self; write_64k; exit 0",
+        "torn": "write_64k; stop_self; exit 1",
+    }
+
+    async def put_in_front(self, service: AudioProxy) -> int:
+        """Start the cache in front of a service, and return its port."""
+        cache = self.kind(self, service.port)
+        await cache.start()
+        return cache.port
+
+    async def start_redirecting(self) -> AudioProxy:
+        """Start a service in redirect mode."""
+        server = await s3_server()
+        key, secret = server.owner.access_key, server.owner.secret_key
+        identity = {"access_key_id": key, "secret_access_key": secret, "region": server.region}
+        service = self.new_service(
+            serve_mode="redirect",
+            variant_store=BucketStore(server.make_bucket()),
+            variant_s3=S3Config(endpoint=server.endpoint, **identity),
+        )
+        await service.startService()
+        return service
+
+    async def start_with_variant(self, **settings: str) -> tuple[AudioProxy, bytes]:
+        """Start a service that has stored the variant; return it, and the variant."""
+        service = self.start(**settings)
+        await fetch(service.port, PATH)
+        return service, (await until_hit(service.port, PATH)).body
+
+    async def until_cached(self, port: int) -> Response:
+        """Request the variant until the cache sends it, with the request id of an earlier fetch."""
+        seen: set[bytes | None] = set()
+
+        async def find() -> Response | None:
+            response = await fetch(port, PATH)
+            if response["x-request-id"] in seen:
+                return response
+            seen.add(response["x-request-id"])
+            return None
+
+        return await until(find, "the variant to be cached")
+
+    async def count(self, service: AudioProxy, metric: str) -> int:
+        """Return the sum of a counter of a service."""
+        return (await sum_series(metric, service.metrics_port)).total()
+
+    def assert_whole(self, response: Response, whole: bytes) -> None:
+        """Require a complete response with these bytes."""
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertTrue(response.body == whole, "other bytes")
+
+    def assert_part(self, response: Response, whole: bytes) -> None:
+        """Require the range of these bytes."""
+        self.assertEqual((206, whole[10:20]), (response.status, response.body))
+        self.assertEqual(b"bytes 10-19/%d" % len(whole), response["content-range"])
+
+    def assert_part_or_whole(self, response: Response, whole: bytes) -> None:
+        """Require the range, or all of these bytes, as the cache knows the length or does not."""
+        (self.assert_part if response.status == 206 else self.assert_whole)(response, whole)
+
+
+def has_begun(client: Client) -> bool:
+    """Return whether most of what the encoder has written has arrived."""
+    return client.response is not None and len(client.response.body) > HALF // 2
+
+
+class CacheTests:
+    """What every cache does with its shipped configuration."""
+
+    async def test_ranges(self) -> None:
+        """After a cold play, ranges are 206, and a cached variant costs no fetch (D62)."""
+        service = self.start()
+        port = await self.put_in_front(service)
+        cold = await fetch(port, PATH, range=RANGE)
+        whole = (await until_hit(service.port, PATH)).body
+        self.assert_part_or_whole(cold, whole)
+        self.assert_part(await fetch(port, PATH, range=RANGE), whole)
+        self.assert_whole(await self.until_cached(port), whole)
+        before = await self.count(service, "cache_lookups_total")
+        for response in await gather(fetch(port, PATH, range=RANGE) for _ in range(CLIENTS)):
+            self.assert_part(response, whole)
+        self.assertEqual(before, await self.count(service, "cache_lookups_total"))
+        last = await fetch(port, PATH, range=b"bytes=-10")
+        self.assertEqual((206, whole[-10:]), (last.status, last.body))
+        # Squid ignores a range that no byte satisfies, as RFC 9110, 14.2, allows.
+        past = await fetch(port, PATH, range=b"bytes=%d-" % len(whole))
+        self.assertIn((past.status, past.body), ((416, past.body), (200, whole)))
+
+    async def test_many_clients(self) -> None:
+        """Clients of a cold URL cost one render, and none of them waits for another."""
+        for service in (self.start(), await self.start_redirecting()):
+            port = await self.put_in_front(service)
+            path = target("half", "aac")
+            headers = ({}, {"range": RANGE})
+            clients = await gather(send(port, path, **headers[n % 2]) for n in range(CLIENTS))
+            await until(lambda clients=clients: all(map(has_begun, clients)), "the first bytes")
+            os.kill(await until_stopped(), signal.SIGCONT)
+            for client in clients:
+                self.assert_whole(await client.end(), bytes(2 * HALF))
+            self.assertEqual(1, await self.count(service, "renders_total"))
+
+    async def test_broken_stream(self) -> None:
+        """A stream that breaks off is never served as whole, with a store or without."""
+        for service in (self.start(), self.start(variant_store=None)):
+            port = await self.put_in_front(service)
+            for _ in range(3):
+                client = await send(port, target("torn", "aac"))
+                encoder = await until_stopped()
+                await until(lambda client=client: client.response, "the headers")
+                os.kill(encoder, signal.SIGCONT)
+                response = await client.end()
+                self.assertEqual((200, False), (response.status, response.complete))
+
+    async def test_redirects(self) -> None:
+        """In redirect mode, clients of a stored variant are redirected to the bucket.
+
+        Traffic Server stores the stream instead, which the three headers of D62 do not prevent.
+        """
+        service = await self.start_redirecting()
+        port = await self.put_in_front(service)
+        cold = await fetch(port, PATH)
+        self.assertEqual((200, True), (cold.status, cold.complete))
+
+        async def find() -> Response | None:
+            response = await fetch(port, PATH, range=RANGE)
+            return None if response["x-audio-proxy"] == b"COALESCED" else response
+
+        for _ in range(2):
+            response = await until(find, "the write-back")
+            if self.kind is TrafficServer and response.status == 206:
+                self.assert_part(response, cold.body)
+                continue
+            self.assertEqual((302, b"no-store"), (response.status, response["cache-control"]))
+            get = partial((await s3_server()).fetch, (response["location"] or b"").decode())
+            part = await deferToThread(get, headers={"Range": RANGE.decode()})
+            self.assertEqual((206, cold.body[10:20]), (part.status, part.body))
+
+    async def test_without_store(self) -> None:
+        """Without a store, one render serves all: the cache stores it.
+
+        Varnish and Traffic Server then serve ranges. Squid would serve wrong bytes, so its
+        configuration stores nothing without a length.
+        """
+        service = self.start(variant_store=None)
+        port = await self.put_in_front(service)
+        whole = (await fetch(port, PATH)).body
+        if self.kind is not Squid:
+            await self.until_cached(port)
+        before = await self.count(service, "renders_total")
+        for response in await gather(fetch(port, PATH) for _ in range(CLIENTS)):
+            self.assert_whole(response, whole)
+        if self.kind is not Squid:
+            self.assertEqual(before, await self.count(service, "renders_total"))
+        part = await fetch(port, PATH, range=RANGE)
+        self.assert_part_or_whole(part, whole)
+        self.assertEqual(self.kind in (Varnish, TrafficServer), part.status == 206)
+
+    async def test_head(self) -> None:
+        """HEAD starts no render, and has the length of a stored variant."""
+        service = self.start()
+        port = await self.put_in_front(service)
+        for _ in range(2):
+            head = await fetch(port, PATH, b"HEAD")
+            self.assertEqual((200, b"MISS", b""), (head.status, head["x-audio-proxy"], head.body))
+        self.assertEqual(0, await self.count(service, "renders_total"))
+        await fetch(port, PATH)
+        whole = (await until_hit(service.port, PATH)).body
+        for _ in range(2):
+            head = await fetch(port, PATH, b"HEAD")
+            self.assertEqual(b"%d" % len(whole), head["content-length"])
+            self.assertEqual((200, b""), (head.status, head.body))
+            self.assert_whole(await fetch(port, PATH), whole)
+
+    async def test_paths(self) -> None:
+        """A path and a request id reach the node unchanged, whose signature covers the bytes."""
+        service = self.start()
+        port = await self.put_in_front(service)
+        for status, path in (
+            (200, target("good", "mp3", "/cb:%2F%2e%2e%2Fb%25%20c|^{}") + b"?query"),
+            (404, signed("/f:mp3/plain/local://a/./../..//%2e%2e/good.flac")),
+            (422, signed("/f:mp3//plain/local://good.flac")),
+            (401, b"/changed" + PATH),
+        ):
+            response = await fetch(port, path, b"HEAD", x_request_id=b"mine")
+            self.assertEqual((status, b"mine"), (response.status, response["x-request-id"]))
+
+    async def test_conditions(self) -> None:
+        """A client that has the variant gets a 304, from the node and from the cache."""
+        service, whole = await self.start_with_variant()
+        port = await self.put_in_front(service)
+        tag = (await fetch(service.port, PATH, b"HEAD"))["etag"]
+        for _ in range(2):
+            same = await fetch(port, PATH, if_none_match=tag)
+            self.assertEqual((304, b""), (same.status, same.body))
+            other = await fetch(port, PATH, if_none_match=b'"other"')
+            self.assert_whole(other, whole)
+
+    async def test_expiry(self) -> None:
+        """A URL with ``exp`` ends with that second, although the cache has its variant."""
+        service, whole = await self.start_with_variant()
+        port = await self.put_in_front(service)
+        exp = int(time.time()) + 3
+        path = target("good", "mp3", f"/exp:{exp}")
+
+        async def is_expired() -> bool:
+            sent = time.time()
+            response = await fetch(port, path)
+            if response.status == 410:
+                return True
+            self.assert_whole(response, whole)
+            self.assertLess(sent, exp + 1)
+            return False
+
+        await until(is_expired, "the 410")
+        self.assertGreaterEqual(time.time(), exp)
+
+    async def test_cors(self) -> None:
+        """A page of the configured origin may read every response, and preflights pass."""
+        service, _ = await self.start_with_variant(allow_origin=ORIGIN.decode())
+        port = await self.put_in_front(service)
+        for _ in range(2):
+            response = await fetch(port, PATH, origin=ORIGIN)
+            self.assertEqual((200, b"Origin"), (response.status, response["vary"]))
+            self.assertEqual(ORIGIN, response["access-control-allow-origin"])
+        request = {"origin": ORIGIN, "access_control_request_method": b"GET"}
+        preflight = await fetch(port, PATH, b"OPTIONS", **request)
+        self.assertEqual(204, preflight.status)
+        self.assertEqual(b"GET, HEAD", preflight["access-control-allow-methods"])
+
+
+class NginxTests(CacheTests, CacheCase):
+    """nginx"""
+
+    kind = NginxCache
+    skip = kind.skip
+
+
+class VarnishTests(CacheTests, CacheCase):
+    """Varnish"""
+
+    kind = Varnish
+    skip = kind.skip
+
+
+class SquidTests(CacheTests, CacheCase):
+    """Squid"""
+
+    kind = Squid
+    skip = kind.skip
+
+
+class TrafficServerTests(CacheTests, CacheCase):
+    """Traffic Server"""
+
+    kind = TrafficServer
+    skip = kind.skip
