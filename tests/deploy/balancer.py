@@ -201,6 +201,8 @@ class HAProxy(Balancer):
             for number, (name, port) in enumerate(self._nodes.items(), 1)
         ]
         tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn h2,http/1.1"
+        condition = "{ res.hdr(X-Audio-Proxy) MISS COALESCED }"
+        cdn = f"http-response set-header Cache-Control no-store if {condition}"
         bind = f"bind fd@{_CLIENTS}"
         if self._certificate is not None:
             bind += f" ssl crt {self._certificate.both()} alpn h2,http/1.1"
@@ -215,6 +217,7 @@ class HAProxy(Balancer):
                 "bind :80,:::80 v6only": bind,
                 tls: "",
                 "bind 127.0.0.1:8404": f"bind fd@{_STATUS}",
+                f"#{cdn}": cdn,
                 # Shorter intervals keep the tests fast.
                 "default-server check inter 1s fastinter 250ms downinter 500ms fall 2 rise 1": (
                     "default-server check inter 250ms fastinter 50ms downinter 100ms fall 2 rise 1"

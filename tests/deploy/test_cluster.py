@@ -483,7 +483,10 @@ class ForwardingTests(ScriptedEncoderCase):
         await haproxy.until_state(one="UP")
 
     async def test_unchanged_paths(self) -> None:
-        """A URL and its request id reach the node unchanged, in any spelling and length."""
+        """A URL and its request id reach the node unchanged, in any spelling and length.
+
+        HAProxy keeps the stream of a render out of CDNs that read Cache-Control alone (D62).
+        """
         service = self.start()
         for balancer in await self.boot(one=service.port):
             for status, path in (
@@ -497,6 +500,9 @@ class ForwardingTests(ScriptedEncoderCase):
                 self.assertEqual((status, b"mine"), (response.status, response["x-request-id"]))
             response = await fetch(balancer.port, target("good", "mp3"), b"HEAD")
             self.assertTrue(response["x-request-id"])
+            # The tests enable HAProxy's line for CDNs.
+            is_for_cdns = balancer.program == "haproxy"
+            self.assertEqual(is_for_cdns, response["cache-control"] == b"no-store")
 
     async def test_aborted_response(self) -> None:
         """A response that breaks off at the node also breaks off for the client."""
