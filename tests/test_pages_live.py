@@ -62,12 +62,14 @@ SUBSTITUTES = {
     "make": """make=$(PATH=${PATH#*:} type -P make)
     [ "$*" != run ] || PATH=${PATH#*:} exec $make --old-file=install run
     $make --dry-run "$@" > /dev/null""",
+    "nginx": '[ "$1" = -t ] && [ -s "$HOME/etc/nginx/conf.d/audioproxy-cache.conf" ]',
     "pip": '[ -e "${!#}/setup.cfg" ]',
     # Each installation is of another version.
     "python3": """[[ $* != *__version__* ]] || exec printf '0.%d\n' "$(ls "$HOME/opt" | wc -l)"
     [ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
     mkdir -p "$3/bin"
     ln -sf "$HOME/checkout/.venv/bin/"{audioproxy,twistd} "$HOME/bin/pip" "$3/bin/" """,
+    "squid": '[ "$*" = "-k parse" ] && [ -s "$HOME/etc/squid/squid.conf" ]',
     "systemctl": """if [[ $* == *is-active* ]]; then
         [[ $* == *--quiet* ]] || echo inactive
         exit 3
@@ -76,6 +78,7 @@ SUBSTITUTES = {
         [[ $unit != audioproxy@* ]] || unit=audioproxy@.service
         [[ $unit != audioproxy[.@-]* ]] || [ -s "$HOME/etc/systemd/system/$unit" ] || exit
     done""",
+    "varnishd": '[ "$1 $2" = "-C -f" ] && [ -s "$3" ]',
 }
 
 #: Commands that ask package archives, which `tests.deploy.test_own_ffmpeg` replaces.
@@ -123,6 +126,7 @@ class PageTests(RemoteCase):
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
+            *("etc/nginx/conf.d", "etc/varnish", "etc/squid"),
             *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):
             (self.home / folder).mkdir(parents=True)
