@@ -200,11 +200,13 @@ class Preparer:
         """
         # A source that cannot be read safely at its origin is downloaded here.
         await source.opened.input(deadline)
-        while not source.probe.saw_end:
+        for _ in range(2):
             # What a render has, and whether it is refused, must not depend on how long the download
-            # took. The probe may be one that another request began before its download ended.
-            probe = await deadline.limit(self.prober.probe(source.opened))
-            source = replace(source, probe=probe)
+            # took. The first probe may be one that another request began before its download ended.
+            if not source.probe.saw_end:
+                self.prober.forget(source.opened.identity)
+                probe = await deadline.limit(self.prober.probe(source.opened))
+                source = replace(source, probe=probe)
         source = await self._find_length(source, deadline)
         measure, irregular = None, source.opened.identity in self.irregular
         if needs_measuring(source.options, source.probe, irregular=irregular):
