@@ -78,7 +78,7 @@ test-deploy: system-ffmpeg dev haproxy nginx systemd promtool ## run the tests o
 
 caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
-	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test

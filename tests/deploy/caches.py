@@ -17,22 +17,17 @@ from tests.support.service import Process, ServiceCase, fetch, until
 
 reactor: Any = _reactor
 
-#: Whether `make caches` runs the tests, with every cache.
-ALL = os.environ.get("AUDIOPROXY_CACHES") == "required"
-
 
 class Cache:
     """Cache in front of one node; it ends with the test.
 
     :cvar variable: the environment variable that requires the program, as in `installed`.
-    :cvar skip: why its tests are skipped, or None.
     :ivar folder: for its files, with a short path. Caches that root starts run as another user.
     :ivar port: where clients connect.
     """
 
     program: ClassVar[str]
     variable: ClassVar[str] = "AUDIOPROXY_CACHES"
-    skip: ClassVar[str | None] = None if ALL else "`make caches` runs the tests with this cache"
 
     def __init__(self, case: ServiceCase, node: int) -> None:
         """Write the configuration.
@@ -97,7 +92,6 @@ class NginxCache(Cache):
 
     program = "nginx"
     variable = "AUDIOPROXY_NGINX"
-    skip = None
 
     def configure(self) -> None:
         self.write(

@@ -1,4 +1,4 @@
-"""Caches in front of a node; `make test` runs nginx, and `make caches` all of them."""
+"""Caches in front of a node: nginx here, the others in `tests.deploy.other_caches`."""
 
 from __future__ import annotations
 
@@ -272,25 +272,3 @@ class NginxTests(CacheTests, CacheCase):
     """nginx"""
 
     kind = NginxCache
-    skip = kind.skip
-
-
-class VarnishTests(CacheTests, CacheCase):
-    """Varnish"""
-
-    kind = Varnish
-    skip = kind.skip
-
-
-class SquidTests(CacheTests, CacheCase):
-    """Squid"""
-
-    kind = Squid
-    skip = kind.skip
-
-
-class TrafficServerTests(CacheTests, CacheCase):
-    """Traffic Server"""
-
-    kind = TrafficServer
-    skip = kind.skip
