@@ -109,7 +109,7 @@ class Fetcher:
             await response.stream(None, self._timeout).send(counter)
         except TransportError as error:
             raise FetchFailed(
-                f"ended early after {counter.size} bytes ({error})", status
+                f"ended early after {counter.size} bytes, see the node's log ({error})", status
             ) from error
         if not counter.is_kept:
             raise FetchFailed("TMPDIR has no room for the body; name a larger disk", status)

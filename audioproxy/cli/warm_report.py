@@ -7,13 +7,15 @@ import os
 from decimal import ROUND_HALF_UP, Decimal
 from tempfile import NamedTemporaryFile
 from typing import Any
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url
 from audioproxy.config import Config
 from audioproxy.engine import Engine
-from audioproxy.errors import Refusal
+from audioproxy.errors import Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.sources import read_source
+from audioproxy.urls.signer import extensions_of
 
 
 class ReportingFetcher:
@@ -61,9 +63,12 @@ class ReportingFetcher:
         source = read_source(b"plain", b"local://" + name.encode())
         try:
             probe, _ = await self._engine.probe(source)
-        except Refusal:
+        except (UndecodableSource, VideoSource):
             return None
-        return probe.duration
+        except Refusal as error:
+            raise FetchFailed(f"its duration cannot be read ({error.message})") from error
+        # Without a stated length, ffprobe estimates the duration.
+        return probe.description.duration
 
 
 def json_line(url: str, fetched: Fetched, duration: Decimal | None) -> str:
@@ -86,15 +91,24 @@ def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
 
     The duration is in whole seconds; its element is left out where it is unknown.
 
-    :raises FetchFailed: for a redirect, whose length and type are those of another URL.
+    :raises FetchFailed: for a redirect, whose length and type are those of another URL, and for a
+        URL that directories or apps do not accept for long.
     """
     if fetched.size is None:
         raise FetchFailed(
             f"{fetched.status}: an enclosure needs a length; set AP_SERVE_MODE=proxy",
             fetched.status,
         )
+    kind = fetched.content_type or ""
+    extensions = [f".{each}" for each in extensions_of(kind)]
+    if not extensions:
+        raise FetchFailed(f"{kind or 'no Content-Type'}: an enclosure is audio", fetched.status)
+    if not urlsplit(url).path.endswith(tuple(extensions)):
+        wanted = f"a path that ends in {' or '.join(extensions)} is required for {kind}"
+        raise FetchFailed(f"{wanted}; sign the URL with --file-name", fetched.status)
+    if any(segment.startswith("exp:") for segment in urlsplit(url).path.split("/")):
+        raise FetchFailed("exp: apps request an enclosure for years; sign the URL without it")
     address = escape(normalize_url(url), {'"': "&quot;"})
-    kind = escape(fetched.content_type or "", {'"': "&quot;"})
     line = f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
     if duration is None:
         return line

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
+from audioproxy.grammar.segments import MEDIA
 from audioproxy.grammar.signature import sign, verify
 from audioproxy.grammar.values import percent_decode
 
@@ -52,6 +53,11 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
     :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
     :returns: the end of a sentence, with what would be right.
     """
+    if signature == MEDIA and len(path) <= _LONGEST:
+        inner = path.rpartition(b"/")[0]
+        named, _, rest = inner[1:].partition(b"/")
+        if verify(key, salt, b"/" + rest, named):
+            return "the balancer in front has to remove /media and the name at the end"
     digest, spelling = _normalize(signature)
     if digest is None or len(path) > _LONGEST:
         return None

@@ -18,7 +18,7 @@ from audioproxy.media.info_document import (
     parse_source_info,
 )
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.tags import carried_tags
+from audioproxy.media.tags import CARRIED_TAGS, carried_tags
 
 # ffprobe prints this where a container states no duration. The duration that ffprobe reports is
 # then the size divided by the bit rate of the first frames.
@@ -175,15 +175,20 @@ class Probe:
         return replace(self, frame_samples=length.frame_samples, seekable=length.seekable)
 
 
-def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) -> list[str]:
+#: The tags that ffprobe is asked for: all of them; those with a use of their own; these without
+#: those of streams. Tags may be of any size. Those of streams precede what is known about the
+#: container, and its own tags are the end of the output.
+ALL_TAGS = "format_tags:stream_tags"
+_NAMES = ",".join((*CARRIED_TAGS, _ENCRYPTION_TAG, _GAPLESS_TAG))
+NAMED_TAGS = f"format_tags={_NAMES}:stream_tags={_NAMES}"
+CONTAINER_TAGS = f"format_tags={_NAMES}"
+
+
+def probe_arguments(ffprobe: str, source: Input, *, tags: str = ALL_TAGS) -> list[str]:
     """Return ffprobe's command line.
 
     All streams are requested, so that a video stream is found at any position. The first packets
-    tell whether there is any audio. The output ends with the tags of the container, which may be of
-    any size.
-
-    :param stream_tags: request the tags of streams. They too may be of any size, and precede what
-        is known about the container.
+    tell whether there is any audio.
     """
     return [
         *(ffprobe, "-hide_banner", "-v", "warning", "-of", "json"),
@@ -192,7 +197,7 @@ def probe_arguments(ffprobe: str, source: Input, *, stream_tags: bool = True) ->
         "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
         ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"
         ",bits_per_raw_sample,start_time,duration,bit_rate"
-        ":stream_disposition=attached_pic:format_tags" + (":stream_tags" if stream_tags else ""),
+        f":stream_disposition=attached_pic:{tags}",
         *source.probe_arguments(),
     ]
 
@@ -215,7 +220,7 @@ def parse_probe(
     :param cut_off: the output was longer than its limit, and ``stdout`` is its beginning.
     :param seekable: ffprobe could read the end of the source. Otherwise its estimates of duration
         and bit rate are worthless.
-    :param tagged: the beginning of an output with the tags of streams, if ``stdout`` has none.
+    :param tagged: the beginning of an output with all tags, if ``stdout`` has fewer.
     :raises EncryptedSource: where ffprobe reports encrypted audio.
     :raises VideoSource: for a genuine video stream; embedded cover art is not video.
     :raises UndecodableSource: where no audio stream can be decoded.
@@ -230,21 +235,24 @@ def parse_probe(
             and stream.get("codec_type") == "video"
             for stream in streams
         )
-        audio = tagged_audio = _first_audio(streams)
-        if tagged:
-            tagged_audio = _first_audio(_parse(tagged, cut_off=True).get("streams", []))
+        audio = _first_audio(streams) or {}
+        more = _parse(tagged, cut_off=True) if tagged else {}
+        more_audio = _first_audio(more.get("streams", [])) or {}
+        tags = {**(more_audio.get("tags") or {}), **(audio.get("tags") or {})}
         packets = [dict(packet) for packet in output.get("packets", [])]
-        container_tags = dict(container.get("tags") or {})
+        container["tags"] = container_tags = {
+            **(dict(more.get("format", {})).get("tags") or {}),
+            **(container.get("tags") or {}),
+        }
     except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
-    if cut_off and not container:
+    if cut_off and "format" not in output:
         raise UndecodableSource("The source has more streams than can be examined.")
     if video:
         raise VideoSource
-    if audio is None:
+    if not audio:
         raise UndecodableSource("The source has no audio stream.")
-    tags = (tagged_audio or {}).get("tags")
-    if ENCRYPTED.search(stderr) or (isinstance(tags, dict) and _ENCRYPTION_TAG in tags):
+    if ENCRYPTED.search(stderr) or _ENCRYPTION_TAG in tags:
         raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from cachetools import LRUCache, TTLCache
@@ -29,7 +29,16 @@ from audioproxy.media.diagnostics import (
 )
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.lengths.padded import resolve_padding
-from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
+from audioproxy.media.probe import (
+    ALL_TAGS,
+    CONTAINER_TAGS,
+    NAMED_TAGS,
+    NOTICES,
+    Probe,
+    has_container,
+    parse_probe,
+    probe_arguments,
+)
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Claim, Slots
@@ -64,25 +73,29 @@ class Prober:
         self._ffprobe = ffprobe
         self._slots = slots
         self._timeout = timeout
-        self._running: SharedCalls[bytes, Probe] = SharedCalls()
+        # A complete copy is not probed together with a source that is still downloaded.
+        self._running: SharedCalls[tuple[bytes, bool], Probe] = SharedCalls()
         # By identity, where that is certain.
         self._cache: LRUCache[bytes, Probe] = LRUCache(_CACHE_SIZE)
         self._expensive: TTLCache[bytes, bool] = TTLCache(
             _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
         )
 
-    async def probe(self, source: OpenSource, claim: Claim | None = None) -> Probe:
+    async def probe(
+        self, source: OpenSource, claim: Claim | None = None, *, pooled: bool = True
+    ) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
         Requests for a source that is being probed share the result. If one of them is cancelled,
         the others still get it.
 
         :param claim: to the slot of a new probe; by default, a normal one.
+        :param pooled: a new probe needs a slot; a render that holds a slot itself has none.
         :raises QueueFull: where no probe slot is free.
         :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
-        probe = await self._probe_once(source, claim)
+        probe = await self._probe_once(source, claim, pooled=pooled)
         if probe.may_be_encrypted:
             probe = await self._refuse_encrypted(source, probe)
         if not probe.may_be_padded:
@@ -91,7 +104,7 @@ class Prober:
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
 
-    async def _probe_once(self, source: OpenSource, claim: Claim | None) -> Probe:
+    async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
         if is_certain and (cached := self._cache.get(identity)) is not None:
@@ -99,7 +112,8 @@ class Prober:
         if is_certain and identity in self._expensive:
             raise ProbeTimeout
         return await self._running.join(
-            identity, lambda: self._probe_and_cache(source, claim, is_certain=is_certain)
+            (identity, bool(source.descriptors)),
+            lambda: self._probe_and_cache(source, claim, is_certain=is_certain, pooled=pooled),
         )
 
     async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
@@ -125,16 +139,17 @@ class Prober:
         self._cache.pop(identity, None)
 
     async def _probe_and_cache(
-        self, source: OpenSource, claim: Claim | None, *, is_certain: bool
+        self, source: OpenSource, claim: Claim | None, *, is_certain: bool, pooled: bool
     ) -> Probe:
         try:
-            probe = await self._probe(source, claim)
+            async with self._slots.hold(claim) if pooled else nullcontext():
+                probe = await self._probe(source)
         except _Expensive:
             if is_certain:
                 self._expensive[source.identity] = True
             raise
         # The source may have been modified during the probe.
-        if is_certain and source.has_certain_identity():
+        if probe.saw_end and is_certain and source.has_certain_identity():
             self._cache[source.identity] = probe
         return probe
 
@@ -142,10 +157,10 @@ class Prober:
         return Deadline(self._launcher.clock, self._timeout, ProbeTimeout)
 
     async def _run(
-        self, opened: Input, source: OpenSource, deadline: Deadline, *, stream_tags: bool = True
+        self, opened: Input, source: OpenSource, deadline: Deadline, tags: str = ALL_TAGS
     ) -> Exit:
         child = self._launcher.launch(
-            probe_arguments(self._ffprobe, opened, stream_tags=stream_tags),
+            probe_arguments(self._ffprobe, opened, tags=tags),
             source.descriptors,
             deadline.left(),
             stdout_limit=_OUTPUT_LIMIT,
@@ -154,27 +169,29 @@ class Prober:
         )
         return await child.wait()
 
-    async def _probe(self, source: OpenSource, claim: Claim | None) -> Probe:
-        async with self._slots.hold(claim):
-            deadline = self._deadline()
+    async def _probe(self, source: OpenSource) -> Probe:
+        deadline = self._deadline()
 
-            async def look(opened: Input) -> tuple[Input, Exit, bytes]:
-                ended = await self._run(opened, source, deadline)
-                if not ended.overflowed or has_container(ended.stdout):
-                    return opened, ended, b""
-                again = await self._run(opened, source, deadline, stream_tags=False)
-                return opened, again, ended.stdout
+        async def look(opened: Input) -> tuple[Input, Exit, bytes]:
+            first = await self._run(opened, source, deadline)
+            if not first.overflowed:
+                return opened, first, b""
+            # The tags of outputs may be behind the cut (D61).
+            ended = await self._run(opened, source, deadline, NAMED_TAGS)
+            if ended.overflowed and not has_container(ended.stdout):
+                ended = await self._run(opened, source, deadline, CONTAINER_TAGS)
+            return opened, ended, first.stdout
 
-            try:
-                with _failures_of_probe():
-                    opened, ended, tagged = await source.inspect(deadline, look)
-            except SpawnFailed as error:
-                _log.error("the probe cannot be started: {error}", error=error)
-                raise ProbeFailed from error
-            except ChildTimeout as error:
-                if error.cpu_seconds > self._timeout / 2:
-                    raise _Expensive from None
-                raise ProbeTimeout from None
+        try:
+            with _failures_of_probe():
+                opened, ended, tagged = await source.inspect(deadline, look)
+        except SpawnFailed as error:
+            _log.error("the probe cannot be started: {error}", error=error)
+            raise ProbeFailed from error
+        except ChildTimeout as error:
+            if error.cpu_seconds > self._timeout / 2:
+                raise _Expensive from None
+            raise ProbeTimeout from None
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:

@@ -200,13 +200,11 @@ class Preparer:
         """
         # A source that cannot be read safely at its origin is downloaded here.
         await source.opened.input(deadline)
-        for _ in range(2):
+        if not source.probe.saw_end:
             # What a render has, and whether it is refused, must not depend on how long the download
-            # took. The first probe may be one that another request began before its download ended.
-            if not source.probe.saw_end:
-                self.prober.forget(source.opened.identity)
-                probe = await deadline.limit(self.prober.probe(source.opened))
-                source = replace(source, probe=probe)
+            # took.
+            probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
+            source = replace(source, probe=probe)
         source = await self._find_length(source, deadline)
         measure, irregular = None, source.opened.identity in self.irregular
         if needs_measuring(source.options, source.probe, irregular=irregular):

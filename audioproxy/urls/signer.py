@@ -76,6 +76,8 @@ class Signer:
             raise ValueError(f"a key is at least {MIN_KEY_BYTES} bytes; {hint} AP_KEY")
         if len(self.salt) < MIN_SALT_BYTES:
             raise ValueError(f"a salt is at least 1 byte; {hint} AP_SALT")
+        if self.base.rstrip("/").endswith(f"/{MEDIA.decode('ascii')}"):
+            raise ValueError("a base must not end in /media, which URLs with a file name add to it")
         if _BASE.fullmatch(self.base) is None:
             raise ValueError(
                 "a base is an origin such as https://audio.example, a path such as /audio, or both"
@@ -146,8 +148,8 @@ class Signer:
         if file_name is None:
             return self.sign(path)
         name = encode_file_name(file_name, variant)
-        base = f"{self.base.rstrip('/')}/{MEDIA.decode('ascii')}"
-        return f"{replace(self, base=base).sign(path)}/{name}"
+        signed = replace(self, base="").sign(path)
+        return f"{self.base.rstrip('/')}/{MEDIA.decode('ascii')}{signed}/{name}"
 
     def info_url(self, source: SourceLike) -> str:
         """Return the signed URL of a source's info document. It has no options or expiry."""
@@ -181,15 +183,21 @@ def encode_file_name(name: str, variant: Variant) -> str:
         parse_file_name(encoded.encode("ascii"))
     except ValueError as error:
         raise ValueError(f"file name {name!r}: {error}") from None
-    kind, options = variant.content_type, variant.options
-    # The extension of each format is its token; the formats of Ogg share their Content-Type.
-    extensions = [row.token for row in FORMATS.values() if row.content_type == kind]
-    extensions = extensions or [str(options.pk_fmt)]
+    kind = variant.content_type
+    extensions = extensions_of(kind) or [str(variant.options.pk_fmt)]
     stem, _, extension = name.rpartition(".")
     if not stem or extension not in extensions:
         endings = " or ".join(f".{each}" for each in extensions)
         raise ValueError(f"file name {name!r}: a name that ends in {endings} suits {kind}")
     return encoded
+
+
+def extensions_of(content_type: str) -> list[str]:
+    """Return the extensions of files with the Content-Type of a format; none for other types.
+
+    The extension of each format is its token. The formats of Ogg share their Content-Type.
+    """
+    return [row.token for row in FORMATS.values() if row.content_type == content_type]
 
 
 def _unix_seconds(value: int | datetime) -> int:

@@ -20,6 +20,9 @@ sub vcl_recv {
     set req.url = regsub(req.url, "\?.*", "");
     unset req.http.Authorization;
     unset req.http.Cookie;
+    # Under /media/, the last segment is a file name, for podcast directories: the node and the key are
+    # without it.
+    set req.url = regsub(req.url, "^/media(/.*)/[^/]*$", "\1");
     # A client may pause for as long as the nodes allow: ten minutes.
     set sess.idle_send_timeout = 630s;
 }

@@ -199,7 +199,7 @@ class FetchTests(ClientCase):
                 end(self.network.peers[-1])
                 self.network.run()
                 reason = self.failure_reason(fetching)
-                self.assertRegex(reason, r"^ended early after 5 bytes \(.+\)$")
+                self.assertRegex(reason, r"^ended early after 5 bytes, see the node's log \(.+\)$")
 
     def test_idle_timeout(self) -> None:
         """A fetch fails after 600 seconds without a byte, before or during the body."""
@@ -209,7 +209,7 @@ class FetchTests(ClientCase):
         self.network.advance(599)
         self.assertNoResult(fetching)
         self.network.advance(1)
-        self.assertRegex(self.failure_reason(fetching), "ended early after 3 bytes .*600 seconds")
+        self.assertRegex(self.failure_reason(fetching), "ended early after 3 bytes, .*600 seconds")
         fetching = self.fetch()
         self.network.advance(599.9)
         self.assertNoResult(fetching)

@@ -92,7 +92,8 @@ class ProgramTests(ServiceCase):
         self.assertEqual(1, await process.end(), process.stderr)
         self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
         self.assertRegex(
-            process.stderr, r"\Aaudioproxy: plain/b: ended early after 1000 bytes \(.+\)\n\Z"
+            process.stderr,
+            r"\Aaudioproxy: plain/b: ended early after 1000 bytes, see the node's log \(.+\)\n\Z",
         )
 
     async def test_json(self) -> None:
@@ -101,6 +102,8 @@ class ProgramTests(ServiceCase):
         port = self.start().port
         trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "m4a", "opus", "flac", "wav")]
         durations = {**dict.fromkeys(trimmed, 0.5), "f:peaks/pts:9": None, "f:mp3": 1.0}
+        # The header of aac states no length.
+        durations["f:aac"] = None
         paths = {options: signed(f"/{options}/plain/local://a.flac") for options in durations}
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths.values()]
         first = self.warm("--json", *urls)
@@ -108,7 +111,7 @@ class ProgramTests(ServiceCase):
         hits = {options: await until_hit(port, path) for options, path in paths.items()}
         second = self.warm("--json", "-c", "1", *urls, urls[0].replace("a.f", "b.f"), urls[0] + "#")
         self.assertEqual(1, await second.end(), second.stderr)
-        self.assertRegex(second.stderr, "9 URLs in .* 8 stored already, 1 failed; ")
+        self.assertRegex(second.stderr, "10 URLs in .* 9 stored already, 1 failed; ")
         *rows, failed, again = map(json.loads, second.stdout.splitlines())
         for url, row, (options, hit) in zip(urls, rows, hits.items(), strict=True):
             expected = {
@@ -135,17 +138,29 @@ class ProgramTests(ServiceCase):
         self.assertEqual({row["url"]: row for row in rendered}, printed)
 
     async def test_enclosure(self) -> None:
-        """--enclosure prints elements of a feed, and fails for a redirect, which has no length."""
-        self.add("a.flac", short_flac())
+        """--enclosure prints elements of a feed, and fails where a directory would refuse the URL.
+
+        A redirect has no length; a path needs the right extension; info and peaks are no audio.
+        """
+        self.add("a.mp3", short_flac())
         port = self.start().port
-        path = signed("/f:mp3/t:0:0.5/plain/local://a.flac")
+        path = signed("/f:mp3/t:0:0.5/plain/local://a.mp3")
         url = f"http://127.0.0.1:{port}{path.decode()}" + "?a='1'&b=\"2\"#x"
-        info = f"http://127.0.0.1:{port}{signed('/info/plain/local://a.flac').decode()}"
         redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
-        process = self.warm("--enclosure", "-c", "1", url, redirect, info)
+        refused = [
+            f"http://127.0.0.1:{port}{signed(f'/{rest}/plain/local://a.mp3').decode()}"
+            for rest in ("info", "f:peaks", "f:flac", "exp:4102444800")
+        ]
+        process = self.warm("--enclosure", "-c", "1", url, redirect, *refused)
         self.assertEqual(1, await process.end(), process.stderr)
-        self.assertIn("302: an enclosure needs a length; set AP_SERVE_MODE=proxy", process.stderr)
-        item, duration, other = process.stdout.splitlines()
+        for words in (
+            "302: an enclosure needs a length; set AP_SERVE_MODE=proxy",
+            "application/json: an enclosure is audio",
+            "a path that ends in .flac is required for audio/flac; sign the URL with --file-name",
+            "exp: apps request an enclosure for years",
+        ):
+            self.assertIn(words, process.stderr)
+        item, duration = process.stdout.splitlines()
         self.assertIn("&amp;b=&quot;2&quot;", item)
         self.assertEqual("<itunes:duration>1</itunes:duration>", duration)
         expected = {
@@ -154,7 +169,6 @@ class ProgramTests(ServiceCase):
             "type": "audio/mpeg",
         }
         self.assertEqual(expected, ElementTree.fromstring(item).attrib)
-        self.assertEqual("application/json", ElementTree.fromstring(other).get("type"))
 
     async def test_interrupted(self) -> None:
         """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""

@@ -85,6 +85,14 @@ class DiagnosisTests(SynchronousTestCase):
                 self.assertIn(word, found, received)
             self.assertIsNone(diagnose_signature(KEY, bytes(2), received, signature), received)
 
+    def test_file_name(self) -> None:
+        """A file name under /media that no balancer has removed is diagnosed."""
+        signature = encode(mac(KEY, SALT + PATH))
+        path = b"/" + signature + PATH + b"/a.mp3"
+        self.assertIn("remove /media", diagnose_signature(KEY, SALT, path, b"media") or "")
+        for other in (path + b"/b", b"/x" + path, b"/", b""):
+            self.assertIsNone(diagnose_signature(KEY, SALT, other, b"media"), other)
+
     def test_unknown_key(self) -> None:
         """Signatures made without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)

@@ -13,7 +13,16 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import local_input
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.probe import NOTICES, Probe, has_container, parse_probe, probe_arguments
+from audioproxy.media.probe import (
+    CONTAINER_TAGS,
+    NAMED_TAGS,
+    NOTICES,
+    Probe,
+    has_container,
+    parse_probe,
+    probe_arguments,
+)
+from audioproxy.media.tags import CARRIED_TAGS
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -52,13 +61,13 @@ class ProbeArgumentsTests(SynchronousTestCase):
             ],
         )
 
-    def test_without_stream_tags(self) -> None:
-        """The tags of streams can be left out, if they are too large (Info document; D24)."""
-        fields, without = (
-            probe_arguments("ffprobe", local_input(), stream_tags=tags)[-7]
-            for tags in (True, False)
-        )
-        self.assertEqual(fields, without + ":stream_tags")
+    def test_fewer_tags(self) -> None:
+        """If tags are too large, those of outputs are asked for by name (D24, D61)."""
+        for tags in (NAMED_TAGS, CONTAINER_TAGS):
+            fields = probe_arguments("ffprobe", local_input(), tags=tags)[-7]
+            self.assertTrue(fields.endswith(f":{tags}"))
+            for section in tags.split(":"):
+                self.assertLess(set(CARRIED_TAGS), set(section.partition("=")[2].split(",")))
 
 
 class CutOffTests(SynchronousTestCase):
@@ -110,6 +119,21 @@ class CutOffTests(SynchronousTestCase):
         self.assertTrue(has_container(brief))
         found = parse_probe(brief, b"", tagged=tagged)
         self.assertEqual(found.description.tags, {"title": "a song"})
+
+    def test_tags_behind_the_cut(self) -> None:
+        """Named tags of a second output are added to those before the cut (D61)."""
+        for place in ("stream", "container"):
+            outputs = []
+            for tags in ({"ARTIST": "me", "own": "1", "c": "x"}, {"ARTIST": "me", "TITLE": "it"}):
+                mine = {"tags": tags}
+                streams = [AUDIO | mine if place == "stream" else AUDIO]
+                container = {"format_name": "ogg"} | (mine if place == "container" else {})
+                output = {"streams": streams, "format": container}
+                outputs.append(json.dumps(output, indent=4).encode())
+            cut, named = outputs
+            found = parse_probe(named, b"", tagged=cut.partition(b'"c"')[0])
+            expected = {"title": "it", "artist": "me", "own": "1"}
+            self.assertEqual(expected, found.description.tags, place)
 
 
 class EncryptionTests(SynchronousTestCase):

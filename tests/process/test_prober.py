@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from signal import SIGXCPU
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.media.command.inputs import Input, local_input, remote_input
-from audioproxy.media.probe import Probe
+from audioproxy.media.probe import CONTAINER_TAGS, NAMED_TAGS, Probe
 from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
@@ -270,6 +270,24 @@ class ResultTests(ProberCase):
             self.spawner.last.exit_and_end(code, signal, stdout=stdout, stderr=stderr)
             self.assert_refused(probing, refusal, (stdout, stderr, code, signal))
 
+    def test_copy(self) -> None:
+        """A complete copy is probed apart from a source that is still downloaded (D61).
+
+        Its probe is kept, the other one is not. A render that holds a slot needs none for it.
+        """
+        partial, whole = (
+            FakeSource(state=b"1", opened=replace(local_input(), seekable=seekable))
+            for seekable in (False, True)
+        )
+        whole.descriptors = {3: 3}
+        self.assertFalse(self.answer(self.fetch(source=partial)).saw_end)
+        running = [self.fetch(source=partial), self.fetch(b"b")]
+        again = Deferred.fromCoroutine(self.prober.probe(whole, pooled=False))
+        self.assertTrue(self.answer(again).saw_end)
+        self.assertTrue(self.successResultOf(self.fetch(source=partial)).saw_end)
+        for each in running:
+            each.addErrback(lambda _: None).cancel()
+
     def cut_off(self, text: bytes) -> Deferred[Probe]:
         """Start a probe whose output exceeds the limit, and end its child."""
         probing = self.fetch()
@@ -278,9 +296,9 @@ class ResultTests(ProberCase):
         self.spawner.last.exit_and_end(signal=15)
         return probing
 
-    def repeat(self, text: bytes) -> None:
-        """Answer the second probe, which requests no tags of streams."""
-        self.assertNotIn(":stream_tags", " ".join(self.spawner.last.arguments))
+    def repeat(self, tags: str, text: bytes) -> None:
+        """Answer a further probe, which requests fewer tags."""
+        self.assertIn(f":{tags} ", " ".join(self.spawner.last.arguments))
         self.spawner.last.write_stdout(text)
         self.spawner.last.exit_and_end()
 
@@ -291,19 +309,31 @@ class ResultTests(ProberCase):
             (probe_output(*[AUDIO] * 10_000), UndecodableSource),
         ):
             probing = self.cut_off(text)
-            self.repeat(text)
+            for tags in (NAMED_TAGS, CONTAINER_TAGS):
+                self.repeat(tags, text)
             self.assert_refused(probing, refusal)
 
     def test_long_tags(self) -> None:
         """If tags exceed the limit, what precedes the cut is known, and the container (D24)."""
-        tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
+        endless = "la " * prober_module._OUTPUT_LIMIT
+        tags = {"title": "x", "lyrics": endless, "artist": "y"}
+        named = {"title": "x", "artist": "y"}
         probing = self.cut_off(probe_output(AUDIO, tags=tags))
+        self.repeat(NAMED_TAGS, probe_output(AUDIO, tags=named))
         hidden = self.cut_off(probe_output({**AUDIO, "tags": tags}, container="ogg"))
-        self.repeat(probe_output(AUDIO, container="ogg"))
-        for each, container in ((probing, "mp3"), (hidden, "ogg")):
+        self.repeat(NAMED_TAGS, probe_output({**AUDIO, "tags": named}, container="ogg"))
+        tags = {"title": "x", "artist": endless}
+        largest = self.cut_off(probe_output({**AUDIO, "tags": tags}, container="ogg"))
+        self.repeat(NAMED_TAGS, probe_output({**AUDIO, "tags": tags}, container="ogg"))
+        self.repeat(CONTAINER_TAGS, probe_output(AUDIO, container="ogg"))
+        for each, container, carried in (
+            (probing, "mp3", named),
+            (hidden, "ogg", named),
+            (largest, "ogg", {"title": "x"}),
+        ):
             probe = self.successResultOf(each)
             found = (probe.container, probe.codec, probe.duration, probe.description.tags)
-            self.assertEqual(found, (container, "mp3", 10, {"title": "x"}))
+            self.assertEqual(found, (container, "mp3", 10, carried))
         self.assert_released()
 
     def test_unsupported_container(self) -> None:

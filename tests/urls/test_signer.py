@@ -149,6 +149,7 @@ class SignerTests(SynchronousTestCase):
             f"{BASE}/#x",
             "/a b",
             "/a\n",
+            f"{BASE}/media/",
         ):
             self.assertRaises(ValueError, Signer, KEY, SALT, base)
 

@@ -143,8 +143,8 @@ def _mp4_tags(tags: Mapping[str, str]) -> list[str]:
 _COMMENT_NAMES = {"album_artist": "ALBUMARTIST", "track": "TRACKNUMBER", "disc": "DISCNUMBER"}
 # Bytes of the length ahead of a comment.
 _COMMENT_LENGTH = 4
-# A number, or two as in 3/12, that fits 16 bits.
-_MP4_NUMBER = re.compile(r"[0-9]{1,4}(?:/[0-9]{1,4})?")
+# A number over 0, or two as in 3/12, that fits 16 bits.
+_MP4_NUMBER = re.compile(r"(?!0+(?:/|$))[0-9]{1,4}(?:/[0-9]{1,4})?")
 
 
 # Two encoders have narrower bounds of bit rates than their formats at some sample rates and channel
