@@ -333,8 +333,11 @@ def samples() -> dict[str, tuple[bytes, dict[str, str]]]:
             vorbis_comments(flac, *(b"K%d=v" % number for number in range(100))),
             {f"k{number}": "v" for number in range(32)},
         ),
-        # The service reads at most one megabyte of ffprobe's output.
-        "book.flac": (vorbis_comments(flac, b"LYRICS=" + b"x" * 2_000_000, b"title=x"), {}),
+        # The service reads at most one megabyte of ffprobe's output, and then asks for some tags.
+        "book.flac": (
+            vorbis_comments(flac, b"LYRICS=" + b"x" * 2_000_000, b"title=x", b"own=x"),
+            {"title": "x"},
+        ),
         "books.flac": (
             vorbis_comments(flac, *(b"K%d=" % number + b"v" * 900 for number in range(2000))),
             {f"k{number}": "v" * 512 for number in range(32)},
