@@ -100,7 +100,7 @@ class ProgramTests(ServiceCase):
         """--json prints what each URL gave, with the duration of the received audio."""
         self.add("a.flac", short_flac())
         port = self.start().port
-        trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "m4a", "opus", "flac", "wav")]
+        trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "opus", "wav")]
         durations = {**dict.fromkeys(trimmed, 0.5), "f:peaks/pts:9": None, "f:mp3": 1.0}
         # The header of aac states no length.
         durations["f:aac"] = None
@@ -111,7 +111,7 @@ class ProgramTests(ServiceCase):
         hits = {options: await until_hit(port, path) for options, path in paths.items()}
         second = self.warm("--json", "-c", "1", *urls, urls[0].replace("a.f", "b.f"), urls[0] + "#")
         self.assertEqual(1, await second.end(), second.stderr)
-        self.assertRegex(second.stderr, "10 URLs in .* 9 stored already, 1 failed; ")
+        self.assertRegex(second.stderr, "8 URLs in .* 7 stored already, 1 failed; ")
         *rows, failed, again = map(json.loads, second.stdout.splitlines())
         for url, row, (options, hit) in zip(urls, rows, hits.items(), strict=True):
             expected = {
