@@ -10,10 +10,14 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
+from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url
+from audioproxy.cli.url_input import parse_url
 from audioproxy.config import Config
 from audioproxy.engine import Engine
 from audioproxy.errors import Refusal, UndecodableSource, VideoSource
+from audioproxy.grammar.option_parser import parse_expiry
+from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.sources import read_source
 from audioproxy.urls.signer import extensions_of
 
@@ -106,7 +110,7 @@ def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
     if not urlsplit(url).path.endswith(tuple(extensions)):
         wanted = f"a path that ends in {' or '.join(extensions)} is required for {kind}"
         raise FetchFailed(f"{wanted}; sign the URL with --file-name", fetched.status)
-    if any(segment.startswith("exp:") for segment in urlsplit(url).path.split("/")):
+    if _expires(url):
         raise FetchFailed("exp: apps request an enclosure for years; sign the URL without it")
     address = escape(normalize_url(url), {'"': "&quot;"})
     line = f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
@@ -114,3 +118,12 @@ def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
         return line
     seconds = duration.quantize(Decimal(1), ROUND_HALF_UP)
     return f"{line}\n<itunes:duration>{seconds}</itunes:duration>"
+
+
+def _expires(url: str) -> bool:
+    """Return whether the service refuses a URL later (``exp``)."""
+    try:
+        target = split_target(parse_url(url).signed)
+    except UsageError:
+        return False
+    return target is not None and parse_expiry(target.options) is not None

@@ -142,9 +142,11 @@ class ProgramTests(ServiceCase):
 
         A redirect has no length; a path needs the right extension; info and peaks are no audio.
         """
-        self.add("a.mp3", short_flac())
+        for name in ("a.mp3", "exp:1/a.mp3"):
+            self.add(name, short_flac())
         port = self.start().port
-        path = signed("/f:mp3/t:0:0.5/plain/local://a.mp3")
+        # The name of a folder is no option.
+        path = signed("/f:mp3/t:0:0.5/plain/local://exp:1/a.mp3")
         url = f"http://127.0.0.1:{port}{path.decode()}" + "?a='1'&b=\"2\"#x"
         redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
         refused = [
