@@ -72,8 +72,8 @@ class AudioProxy(Service):
 
         :param access_log: called with the values of each access log line.
         :param listens: open the ports of the configuration at the start.
-        :param listening: a listening socket that does not block, used instead of the main port.
-            Other processes may accept from it too.
+        :param listening: a listening socket, used instead of the main port. Other processes may
+            accept from it too.
         :param metrics_socket: the same for the metrics.
         :raises BootError: for a configuration that cannot be served.
         """

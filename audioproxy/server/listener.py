@@ -62,10 +62,10 @@ class Listener:
     def listen_on(self, opened: socket.socket) -> int:
         """Listen on a socket that already listens; from here on the listener owns it.
 
-        :param opened: a socket that does not block.
         :returns: its port.
         """
         with opened:
+            opened.setblocking(False)
             port = self._reactor.adoptStreamPort(opened.fileno(), opened.family, self._site)
         self._accept_from(port)
         return int(port.getHost().port)
@@ -166,9 +166,7 @@ def open_socket(bind: str, port: int) -> socket.socket:
             address = (host, port, 0, socket.if_nametoindex(zone))
         except OSError as error:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
-    opened = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    opened.setblocking(False)
-    return opened
+    return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 @contextmanager
