@@ -235,28 +235,24 @@ def parse_probe(
             and stream.get("codec_type") == "video"
             for stream in streams
         )
-        audio = _first_audio(streams) or {}
+        audio = _first_audio(streams)
         more = _parse(tagged, cut_off=True) if tagged else {}
-        more_audio = _first_audio(more.get("streams", [])) or {}
-        tags = {**(more_audio.get("tags") or {}), **(audio.get("tags") or {})}
+        tags = _tags(_first_audio(more.get("streams", []))) | _tags(audio)
         packets = [dict(packet) for packet in output.get("packets", [])]
-        container["tags"] = container_tags = {
-            **(dict(more.get("format", {})).get("tags") or {}),
-            **(container.get("tags") or {}),
-        }
+        container_tags = _tags(more.get("format")) | _tags(container)
     except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
-    if cut_off and "format" not in output:
+    if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
     if video:
         raise VideoSource
-    if not audio:
+    if audio is None:
         raise UndecodableSource("The source has no audio stream.")
     if ENCRYPTED.search(stderr) or _ENCRYPTION_TAG in tags:
         raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    description = parse_source_info(container, {**audio, "tags": tags})
+    description = parse_source_info({**container, "tags": container_tags}, {**audio, "tags": tags})
     exact = _ESTIMATE_NOTICE not in stderr
     name, codec = str(container.get("format_name", "")).split(",")[0], str(audio["codec_name"])
     duration = description.duration if exact or seekable else None
@@ -324,6 +320,11 @@ def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:
 def _parse(stdout: bytes, *, cut_off: bool) -> Any:
     text = stdout.decode("utf-8", "replace")
     return json.loads(_close_brackets(text) if cut_off else text)
+
+
+def _tags(section: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the tags of a stream or of the container, where there are any."""
+    return dict((section or {}).get("tags") or {})
 
 
 def _first_audio(streams: list[dict[str, Any]]) -> dict[str, Any] | None:
