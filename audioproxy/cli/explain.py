@@ -133,8 +133,8 @@ def _explain_target(
         yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
         commands = _commands_of_assumed_source(request)
     if isinstance(request, VariantRequest):
-        words = ENCODERS[request.options.f].tags(commands[0].carried_tags)
-        if tags := [word for word in words if "=" in word]:
+        encoder = ENCODERS[request.options.f]
+        if tags := encoder.written_tags(commands[0].carried_tags):
             yield "tags", tags
     yield from _explain_commands(commands, config, request.source)
 

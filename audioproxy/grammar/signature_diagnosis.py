@@ -53,13 +53,14 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
     :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
     :returns: the end of a sentence, with what would be right.
     """
-    if signature == MEDIA and len(path) <= _LONGEST:
-        inner = path.rpartition(b"/")[0]
-        named, _, rest = inner[1:].partition(b"/")
+    if len(path) > _LONGEST:
+        return None
+    if signature == MEDIA:
+        named, _, rest = path[1:].rpartition(b"/")[0].partition(b"/")
         if verify(key, salt, b"/" + rest, named):
             return "the balancer in front has to remove /media and the name at the end"
     digest, spelling = _normalize(signature)
-    if digest is None or len(path) > _LONGEST:
+    if digest is None:
         return None
     if verify(key, salt, path, digest):
         return spelling

@@ -49,6 +49,16 @@ def installed(program: str, variable: str = "") -> str:
     return found
 
 
+def parent_death_prefix() -> tuple[str, ...]:
+    """Return the prefix of a command that ends when this process ends for any reason.
+
+    The signal is not KILL: programs with children of their own, such as nginx, would leave them
+    behind.
+    """
+    setpriv = shutil.which("setpriv")
+    return (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
+
+
 def shipped(name: str, changes: Mapping[str, str]) -> str:
     """Return a file of ``deploy/`` with some of its lines replaced.
 
@@ -141,11 +151,7 @@ class Balancer:
         raise NotImplementedError
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
-        setpriv = shutil.which("setpriv")
-        # The program ends when this process ends for any reason. The signal is not KILL, because
-        # nginx's master would leave its worker behind.
-        spawn_prefix = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
-        command = (*spawn_prefix, self._path, *words)
+        command = (*parent_death_prefix(), self._path, *words)
         process = Process()
         descriptors = {0: "w", 1: stdout, 2: "r", **self._inherited}
         reactor.spawnProcess(process, command[0], command, env=variables, childFDs=descriptors)
@@ -241,11 +247,7 @@ pid {folder}/nginx.pid;
 error_log stderr;
 events {{ worker_connections {connections}; }}
 http {{
-    client_body_temp_path {folder}/nginx-body;
-    proxy_temp_path {folder}/nginx-proxy;
-    fastcgi_temp_path {folder}/nginx-fastcgi;
-    uwsgi_temp_path {folder}/nginx-uwsgi;
-    scgi_temp_path {folder}/nginx-scgi;
+{temporary}
     # After several tries, the last address is the node that responded.
     map $upstream_addr $audioproxy_node {{
 {names}
@@ -253,6 +255,12 @@ http {{
     include {folder}/audioproxy.conf;
 }}
 """
+
+
+def temporary_paths(folder: Path) -> str:
+    """Return the lines that make nginx keep its temporary files in a folder."""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    return "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
 
 
 class Nginx(Balancer):
@@ -313,7 +321,12 @@ class Nginx(Balancer):
         own.write_text(shipped("nginx/audioproxy.conf", changes))
         path = self._folder / "nginx.conf"
         path.write_text(
-            _NGINX.format(folder=self._folder, names="\n".join(names), connections=self.connections)
+            _NGINX.format(
+                folder=self._folder,
+                temporary=temporary_paths(self._folder),
+                names="\n".join(names),
+                connections=self.connections,
+            )
         )
         return str(path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 from twisted.internet import reactor as _reactor
 from twisted.internet.error import ConnectError
 
-from tests.deploy.balancer import installed, shipped
+from tests.deploy.balancer import installed, parent_death_prefix, shipped, temporary_paths
 from tests.support.folders import short_folder
 from tests.support.service import Process, ServiceCase, fetch, until
 
@@ -45,10 +44,7 @@ class Cache:
 
     async def start(self) -> None:
         """Start the cache, and return when it forwards requests."""
-        setpriv = shutil.which("setpriv")
-        # nginx's and Varnish's own children end with a parent that gets TERM, not KILL.
-        prefix = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
-        command = (*prefix, self.path, *self.arguments())
+        command = (*parent_death_prefix(), self.path, *self.arguments())
         reactor.spawnProcess(self.process, command[0], command, env=self.environment())
 
         async def is_ready() -> bool:
@@ -116,14 +112,10 @@ class NginxCache(Cache):
                 },
             ),
         )
-        temporary = "\n".join(
-            f"{kind}_temp_path {self.folder}/{kind};"
-            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
         self.write(
             "nginx.conf",
             f"daemon off; pid {self.folder}/pid; error_log stderr;\nevents {{ }}\n"
-            f"http {{\n{temporary}\ninclude {self.folder}/cache.conf;\n}}\n",
+            f"http {{\n{temporary_paths(self.folder)}\ninclude {self.folder}/cache.conf;\n}}\n",
         )
 
     def arguments(self) -> tuple[str, ...]:

@@ -60,10 +60,14 @@ class FormatEncoding:
     length_header: LengthHeader | None = None
     bitrates: tuple[Band, ...] = ()
 
+    def written_tags(self, tags: Mapping[str, str]) -> list[str]:
+        """Return the tags of a source that are written, each as ``key=value``."""
+        return [word for word in self.tags(tags) if "=" in word]
+
     def tagged_header_bytes(self, tags: Mapping[str, str]) -> int:
         """Return the most bytes of container headers with tags."""
-        written = [word.encode() for word in self.tags(tags) if "=" in word]
-        return self.header_bytes + sum(self.tag_overhead + len(tag) for tag in written)
+        written = self.written_tags(tags)
+        return self.header_bytes + sum(self.tag_overhead + len(tag.encode()) for tag in written)
 
     def encoded_nothing(self, size: int, tags: Mapping[str, str]) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
