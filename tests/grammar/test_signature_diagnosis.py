@@ -93,6 +93,19 @@ class DiagnosisTests(SynchronousTestCase):
         for other in (path + b"/b", b"/x" + path, b"/", b""):
             self.assertIsNone(diagnose_signature(KEY, SALT, other, b"media"), other)
 
+    def test_long_path(self) -> None:
+        """Paths of up to 2048 bytes are diagnosed: each mistake that is tried costs a digest."""
+        for size, is_diagnosed in ((2048, True), (2049, False)):
+            path = PATH.ljust(size, b"x")
+            padded = encode(mac(KEY, SALT + path)) + b"="
+            found = diagnose_signature(KEY, SALT, path, padded)
+            self.assertEqual(is_diagnosed, found is not None)
+            inner = PATH.ljust(size - 46, b"x")
+            named = b"/" + encode(mac(KEY, SALT + inner)) + inner + b"/a"
+            self.assertEqual(size, len(named))
+            found = diagnose_signature(KEY, SALT, named, b"media")
+            self.assertEqual(is_diagnosed, found is not None)
+
     def test_unknown_key(self) -> None:
         """Signatures made without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)
