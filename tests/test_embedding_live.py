@@ -37,6 +37,7 @@ from tests.support.service import (
     until,
     until_hit,
 )
+from tests.support.stores import RECORD
 
 PREFIX = "http://app.test/audio"
 IDENTITY: dict[str, Any] = {
@@ -175,7 +176,7 @@ class EmbeddingTests(ServiceCase):
         scratch = await store.create()
         os.truncate(scratch.descriptor, size)
         headers = VariantHeaders("audio/ogg", MEDIA_CACHE_CONTROL, None)
-        await store.commit(key_of(REST.encode()), scratch, size, headers)
+        await store.commit(key_of(REST.encode()), scratch, size, headers, RECORD)
         client = await send(self.mount(proxy), PATH)
         client.pause()
         await until(lambda: proxy.resource.active.count, "the request")

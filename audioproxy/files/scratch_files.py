@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 #: The directory of temporary files where TMPDIR is unset.
 DEFAULT_FOLDER = "/tmp"
+
+# Bytes of one read for a digest. hashlib releases the GIL for each.
+_HASH_CHUNK = 256 * 1024
 
 #: Runs a function soon, without waiting for its end. Removing a file of some hundred megabytes
 #: takes tens of milliseconds, and never ends on a disk that hangs.
@@ -39,6 +43,19 @@ class ScratchSpace(Protocol):
         :raises OSError: where no file can be created.
         """
         ...
+
+
+def read_chunks(descriptor: int, start: int, stop: int) -> Iterator[bytes]:
+    """Yield the bytes of a file from ``start`` up to ``stop``, for a digest of any size.
+
+    :raises OSError: where the file cannot be read, or is shorter.
+    """
+    while start < stop:
+        data = os.pread(descriptor, min(_HASH_CHUNK, stop - start), start)
+        if not data:
+            raise OSError("the file is shorter than it was")
+        yield data
+        start += len(data)
 
 
 def run_inline(work: Callable[[], object]) -> None:

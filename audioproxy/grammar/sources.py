@@ -61,6 +61,11 @@ class Source(ABC):
     def canonical(self) -> bytes:
         """The canonical source string."""
 
+    @property
+    def address(self) -> bytes:
+        """The canonical source without the parts that may hold a credential."""
+        return self.canonical
+
     @staticmethod
     def log_name(canonical: bytes) -> str:
         """Return a canonical source of this kind as `log_name` does."""
@@ -178,6 +183,11 @@ class HttpsSource(Source):
     def canonical(self) -> bytes:
         """The normalized URL."""
         return self.url.encode("ascii")
+
+    @property
+    def address(self) -> bytes:
+        """The URL without its query (D47)."""
+        return self.canonical.partition(b"?")[0]
 
     @staticmethod
     def log_name(canonical: bytes) -> str:

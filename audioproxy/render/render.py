@@ -174,7 +174,7 @@ class Render:
     async def _run(self) -> bool:
         key = self._request.key
         try:
-            output = await self._render()
+            output, validator = await self._render()
         except CancelledError:
             _log.debug("the render of {key} is stopped", key=key)
             self._fail(RenderFailed("The render was stopped."))
@@ -185,11 +185,14 @@ class Render:
             _log.failure("a render crashed")
             self._fail(RenderFailed())
         else:
-            return await self._store(output)
+            return await self._store(output, validator)
         return False
 
-    async def _render(self) -> RenderOutput:
-        """Open, probe, wait for a slot, encode, and check that the source is unchanged."""
+    async def _render(self) -> tuple[RenderOutput, bytes]:
+        """Open, probe, wait for a slot, encode, and check that the source is unchanged.
+
+        :returns: the whole output, and the validator of its source.
+        """
         context, request = self._context, self._request
         source = await context.preparer.prepare(request, claim=self._claim)
         try:
@@ -216,7 +219,7 @@ class Render:
                 )
         finally:
             source.close()
-        return output
+        return output, source.opened.validator
 
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
         """Return the whole output, after a second attempt where the first one was in vain."""
@@ -268,12 +271,12 @@ class Render:
         job.check_length(stderr)
         return output
 
-    async def _store(self, output: RenderOutput) -> bool:
+    async def _store(self, output: RenderOutput, validator: bytes) -> bool:
         """Write the finished output back, and return whether the store has it."""
         context = self._context
         if context.storage.store is None:
             return False
-        stored = await self._write_back.commit(self._request, output)
+        stored = await self._write_back.commit(self._request, output, validator)
         if stored:
             self._enter(State.STORED)
         else:

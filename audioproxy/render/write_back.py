@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cachetools import TTLCache
@@ -14,6 +16,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
+from audioproxy.variants.record import VariantRecord
 
 _REMEMBERED_KEYS = 4096
 _REMEMBERED_SECONDS = 600
@@ -27,6 +30,7 @@ class RenderStorage:
 
     :ivar store: None where nothing is stored.
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
+    :ivar now: Unix time in seconds.
     :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
         minutes.
     """
@@ -34,6 +38,7 @@ class RenderStorage:
     store: VariantStore | None
     space: ScratchSpace
     clock: IReactorTime
+    now: Callable[[], float] = time.time
     oversized: TTLCache[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +57,7 @@ class WriteBack:
         self._store = storage.store
         self._space = storage.space
         self._oversized = storage.oversized
+        self._now = storage.now
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
@@ -91,13 +97,17 @@ class WriteBack:
             _log.warn("no scratch file can be created in TMPDIR: {error}", error=error)
             raise RenderFailed("No file could be created for the output.") from error
 
-    async def commit(self, request: VariantRequest, output: RenderOutput) -> bool:
-        """Store a complete output, and return whether the store has it now."""
+    async def commit(self, request: VariantRequest, output: RenderOutput, validator: bytes) -> bool:
+        """Store a complete output, and return whether the store has it now.
+
+        :param validator: of the source that was rendered.
+        """
         if self._store is None or not self.possible:
             return False
         headers = VariantHeaders.of(request.options)
+        record = VariantRecord.of(request, validator, self._now())
         try:
-            await self._store.commit(request.key, output.scratch, output.size, headers)
+            await self._store.commit(request.key, output.scratch, output.size, headers, record)
         except Exception as error:
             _log.warn("write-back of {key} failed: {error}", key=request.key, error=error)
             return False

@@ -8,20 +8,23 @@ all.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from audioproxy.variants.stored_file import (
     StoredFile,
@@ -170,7 +173,12 @@ class FileVariantStore:
         return found
 
     async def commit(
-        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+        self,
+        key: str,
+        scratch: ScratchFile,
+        size: int,
+        headers: VariantHeaders,
+        record: VariantRecord,
     ) -> None:
         """Append the trailer to a finished scratch file and rename it to its final name.
 
@@ -186,7 +194,7 @@ class FileVariantStore:
             raise FileNotFoundError("the scratch file is gone")
         path = scratch.path
         await self._blocking_calls.run(
-            lambda: self._commit(key, path, size, headers), _COMMIT_TIMEOUT
+            lambda: self._commit(key, path, size, headers, record), _COMMIT_TIMEOUT
         )
         scratch.moved()
 
@@ -206,12 +214,17 @@ class FileVariantStore:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._scratch.create()
 
-    def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
-        trailer = make_trailer(size, headers)
+    def _commit(
+        self, key: str, path: str, size: int, headers: VariantHeaders, record: VariantRecord
+    ) -> None:
         # The file is opened again, since a caller that has timed out may close the render's
         # descriptor.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            sha256 = hashlib.sha256()
+            for chunk in read_chunks(descriptor, 0, size):
+                sha256.update(chunk)
+            trailer = make_trailer(size, headers, replace(record, sha256=sha256.hexdigest()))
             if os.pwrite(descriptor, trailer, size) < len(trailer):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)

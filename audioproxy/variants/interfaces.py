@@ -8,6 +8,7 @@ from audioproxy.errors import Unusable
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.record import VariantRecord
 
 
 class Unwritable(Unusable):
@@ -50,10 +51,16 @@ class VariantStore(ScratchSpace, Protocol):
         ...
 
     async def commit(
-        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+        self,
+        key: str,
+        scratch: ScratchFile,
+        size: int,
+        headers: VariantHeaders,
+        record: VariantRecord,
     ) -> None:
         """Store the ``size`` bytes that a render wrote into ``scratch``, all or nothing.
 
+        :param record: without the digest of the bytes, which the store adds.
         :raises Exception: where the store refuses; then nothing can be read under ``key``.
         """
         ...

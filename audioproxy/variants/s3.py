@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import NotFound, UpstreamUnavailable
-from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.files.scratch_files import ScratchFile, ScratchSpace, read_chunks
 from audioproxy.files.streams import ByteStream
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
@@ -41,13 +41,11 @@ from audioproxy.s3.objects import (
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
+from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
 PART_SIZE = 4 * 1024**3
-
-# Bytes of one read. hashlib releases the GIL for each.
-_HASH_CHUNK = 256 * 1024
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
@@ -230,7 +228,12 @@ class S3VariantStore:
         return StoredObject(size, headers, response.header("etag"), target)
 
     async def commit(
-        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+        self,
+        key: str,
+        scratch: ScratchFile,
+        size: int,
+        headers: VariantHeaders,
+        record: VariantRecord,
     ) -> None:
         """Upload the output of a render.
 
@@ -241,18 +244,23 @@ class S3VariantStore:
             raise OSError(f"{_MAX_UPLOADS} uploads are under way, and no more are accepted")
         self._uploads += 1
         try:
-            await self._commit(key, scratch, size, headers)
+            await self._commit(key, scratch, size, headers, record)
         finally:
             # A lookup that began earlier may not have found the object.
             self._lookups.detach(key)
             self._uploads -= 1
 
     async def _commit(
-        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+        self,
+        key: str,
+        scratch: ScratchFile,
+        size: int,
+        headers: VariantHeaders,
+        record: VariantRecord,
     ) -> None:
         if not size:
             raise ValueError("a lookup would take an empty object for a miss")
-        parts = await await_uncancelled(
+        parts, sha256 = await await_uncancelled(
             self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
         )
         target = self._object(key)
@@ -261,6 +269,8 @@ class S3VariantStore:
             for name, value in headers._asdict().items()
             if value is not None
         }
+        for name, text in replace(record, sha256=sha256).texts().items():
+            lines[METADATA_PREFIX + name] = text
         put = partial(put_multipart, target, lines, parts)
         if len(parts) == 1:
             put = partial(target.put, lines, parts[0])
@@ -295,21 +305,22 @@ class _ScratchReader:
         return os.pread(self.scratch.descriptor, limit, offset)
 
 
-def _hash_parts(scratch: ScratchFile, size: int, part_size: int) -> list[UploadRange]:
+def _hash_parts(scratch: ScratchFile, size: int, part_size: int) -> tuple[list[UploadRange], str]:
     """Return the parts in which the first ``size`` bytes of a file are uploaded.
 
+    :returns: the parts, and the SHA-256 of them all in lower-case hex.
     :raises OSError: where the file cannot be read, or is shorter.
     """
     source = _ScratchReader(scratch)
     parts = []
+    whole = hashlib.sha256()
     for start in range(0, size, part_size):
         stop = min(start + part_size, size)
-        sha256, offset = hashlib.sha256(), start
-        while offset < stop:
-            data = source.read(offset, min(_HASH_CHUNK, stop - offset))
-            if not data:
-                raise OSError("the scratch file is shorter than it was")
-            sha256.update(data)
-            offset += len(data)
+        # The digest of the only part is that of the whole.
+        sha256 = hashlib.sha256() if size > part_size else whole
+        for chunk in read_chunks(scratch.descriptor, start, stop):
+            sha256.update(chunk)
+            if sha256 is not whole:
+                whole.update(chunk)
         parts.append(UploadRange(source, start, stop, sha256.hexdigest()))
-    return parts
+    return parts, whole.hexdigest()

@@ -1,14 +1,15 @@
 """A variant in a file, with its headers in a trailer.
 
-A trailer follows the bytes. It consists of a record with the response headers, and of the values
-that locate and check the record:
+A trailer follows the bytes. It consists of a JSON object with the response headers and the record
+of the variant (`audioproxy.variants.record`), and of the values that locate and check the object:
 
-    bytes | JSON record | its length | its CRC-32 | magic number
+    bytes | JSON object | its length | its CRC-32 | magic number
 
 Length and checksum have 4 bytes each, big-endian. The magic number has 8 bytes.
 
-The record states the number of bytes, so a file that lost its end, to a full disk or a crash, is
-not served. A file whose record is damaged is not served either.
+The object states the number of bytes, so a file that lost its end, to a full disk or a crash, is
+not served. A file whose trailer is damaged is not served either. Fields with unknown names are
+skipped, and the record may be missing: other versions of the service write other fields.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.files.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.record import VariantRecord
 
 _MAGIC = b"APVARNT1"
 _FOOTER = struct.Struct(">II8s")
-# Bytes to read at the end of a file. A record has some hundred bytes. It may contain a file name of
-# 255 bytes twice, each escaped to at most 1.6 KB.
+# Bytes to read at the end of a file. A trailer has some hundred bytes. It may contain a file name
+# of 255 bytes three times, each escaped to at most 1.6 KB, and a source of 1.5 KB.
 _TRAILER_READ = 8192
 # Bytes of a file that `read_small` returns: one write of a `FileProducer`.
 _SMALL_FILE = 64 * 1024
@@ -103,10 +105,11 @@ class StoredFile:
             os.close(descriptor)
 
 
-def make_trailer(size: int, headers: VariantHeaders) -> bytes:
+def make_trailer(size: int, headers: VariantHeaders, record: VariantRecord) -> bytes:
     """Return the trailer of a variant of ``size`` bytes."""
-    record = json.dumps({"size": size, **headers._asdict()}).encode("ascii")
-    return record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
+    fields = {"size": size, **headers._asdict(), **record.texts()}
+    data = json.dumps(fields).encode("ascii")
+    return data + _FOOTER.pack(len(data), zlib.crc32(data), _MAGIC)
 
 
 def open_variant(path: str) -> StoredFile | None:
@@ -170,21 +173,23 @@ def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | Non
     """
     if len(tail) < _FOOTER.size:
         return None
-    record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
-    record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
-    if (magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum):
+    data_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    data = tail[-_FOOTER.size - data_length : -_FOOTER.size]
+    if (magic, len(data), zlib.crc32(data)) != (_MAGIC, data_length, checksum):
         return None
-    found = _read_record(record)
-    return found if found and found[0] + record_length + _FOOTER.size == length else None
+    found = _read_fields(data)
+    return found if found and found[0] + data_length + _FOOTER.size == length else None
 
 
-# Parsing a record takes as long as reading its file.
+# Parsing the fields takes as long as reading their file.
 @lru_cache(4096)
-def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
+def _read_fields(data: bytes) -> tuple[int, VariantHeaders] | None:
     try:
-        fields = json.loads(record)
-        size = int(fields.pop("size"))
-        headers = VariantHeaders(**fields)
+        fields = json.loads(data)
+        size = int(fields["size"])
+        headers = VariantHeaders(
+            fields["content_type"], fields["cache_control"], fields.get("content_disposition")
+        )
         return (size, headers) if headers.is_printable else None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None

@@ -412,6 +412,15 @@ class LogNameTests(SynchronousTestCase):
         ):
             self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
 
+    def test_address(self) -> None:
+        """The address of a source is its canonical string, of a URL without its query (D58)."""
+        for source, address in (
+            (b"https://h/a?a=b?c", b"https://h/a"),
+            (b"https://h/a", b"https://h/a"),
+            (b"s3://bucket/a?b", b"s3://bucket/a?b"),
+        ):
+            self.assertEqual(read_source(b"enc", encoded(source)).address, address)
+
     # Drawing two sources takes long.
     @settings(DETERMINISTIC, max_examples=40)
     @given(source=sources(), other=sources())

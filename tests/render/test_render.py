@@ -136,6 +136,10 @@ class GoodEndTests(RenderCase):
         self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
         key = self.harness.request("f:mp3/br:96").key
         self.assertEqual(self.harness.store.variants, {key: (b"abcdef", HEADERS)})
+        record = self.harness.store.records[key]
+        self.assertEqual(("br:96/f:mp3", b"local://a.wav"), (record.options, record.source))
+        # The double's validator is the size.
+        self.assertEqual(b"1000", record.validator)
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.harness.clock.advance(0.9)
         self.assertNotEqual(open_descriptors(), self.before)

@@ -108,7 +108,7 @@ class Storing(Render):
         stored = await running
         if self.state is State.FAILED:
             with suppress(Refusal):
-                await self.write_back.commit(self.request, await self.subscribe())
+                await self.write_back.commit(self.request, await self.subscribe(), b"")
         return stored
 
 

@@ -16,8 +16,12 @@ from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.record import VariantRecord
 
 T = TypeVar("T")
+
+#: The record of a variant whose source does not matter.
+RECORD = VariantRecord("f:mp3", "a" * 64, 1_800_000_000, b"local://piece.wav", b"1-2")
 
 #: The calls of doubles in order, each with its argument.
 Calls: TypeAlias = list[tuple[str, Any]]
@@ -168,7 +172,7 @@ class FakeStored:
 class FakeStore:
     """`VariantStore` whose commits can wait, fail or never end.
 
-    :ivar stored: the committed variants.
+    :ivar stored: the committed variants; ``records`` are their records.
     :ivar lookup_error: raised by `lookup`, if set.
     :ivar refusal: raised by `commit`, if set.
     :ivar create_error: raised by `create`, if set.
@@ -179,6 +183,7 @@ class FakeStore:
 
     def __init__(self, calls: Calls | None = None) -> None:
         self.stored: dict[str, FakeStored] = {}
+        self.records: dict[str, VariantRecord] = {}
         self.lookup_error: Exception | None = None
         self.refusal: Exception | None = None
         self.create_error: OSError | None = None
@@ -213,7 +218,12 @@ class FakeStore:
         return None if stored is None else (stored.headers, stored.data)
 
     async def commit(
-        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+        self,
+        key: str,
+        scratch: ScratchFile,
+        size: int,
+        headers: VariantHeaders,
+        record: VariantRecord,
     ) -> None:
         if self.slow:
             self.commits.append(Deferred())
@@ -223,6 +233,7 @@ class FakeStore:
         data = os.pread(scratch.descriptor, size, 0)
         assert len(data) == size, "the scratch file is shorter than its stated size"
         self.stored[key] = FakeStored(data, headers)
+        self.records[key] = record
 
     async def open(self) -> None:
         pass

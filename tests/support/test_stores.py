@@ -13,7 +13,7 @@ from audioproxy.grammar.sources import LocalSource, S3Source
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
-from tests.support.stores import FakeSources, FakeStore
+from tests.support.stores import RECORD, FakeSources, FakeStore
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
 
@@ -50,7 +50,7 @@ class FakeStoreTests(SynchronousTestCase):
         os.write(self.scratch.descriptor, b"abc")
 
     def commit(self) -> Deferred:
-        return Deferred.fromCoroutine(self.store.commit("k", self.scratch, 3, HEADERS))
+        return Deferred.fromCoroutine(self.store.commit("k", self.scratch, 3, HEADERS, RECORD))
 
     def lookup(self) -> object:
         return self.successResultOf(Deferred.fromCoroutine(self.store.lookup("k")))

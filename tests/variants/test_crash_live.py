@@ -45,6 +45,7 @@ from tests.support.service import (
     until_hit,
     until_scraped,
 )
+from tests.support.stores import RECORD
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
 
@@ -151,7 +152,8 @@ class ForkTests(SynchronousTestCase):
             os.kill(os.getpid(), signal.SIGKILL)
 
         setattr(os, call, kill_self)
-        Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
+        storing = store.commit("ab" * 32, scratch, len(self.DATA), HEADERS, RECORD)
+        Deferred.fromCoroutine(storing)
 
 
 class HungDiskTests(ScriptedEncoderCase):

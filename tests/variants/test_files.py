@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import resource
 import shutil
@@ -12,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,11 @@ from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
+from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads
 
@@ -92,7 +96,7 @@ class StoreCase(SynchronousTestCase):
         """Store a variant."""
         scratch = self.create(data)
         try:
-            self.successResultOf(begin(self.store.commit(key, scratch, len(data), headers)))
+            self.successResultOf(begin(self.store.commit(key, scratch, len(data), headers, RECORD)))
         finally:
             scratch.close()
 
@@ -184,6 +188,28 @@ class RoundTripTests(StoreCase):
             self.assertEqual(stored.headers, headers)
             stored.close()
             data = self.path().read_bytes()
+
+
+class TrailerTests(StoreCase):
+    """What follows the bytes of a variant in its file."""
+
+    def test_record(self) -> None:
+        """The trailer has the record of the variant, with the digest of its bytes (D58)."""
+        self.commit(b"abc")
+        data = self.path().read_bytes().removeprefix(b"abc")[:-16]
+        fields = json.loads(data)
+        digest = hashlib.sha256(b"abc").hexdigest()
+        self.assertEqual(replace(RECORD, sha256=digest), VariantRecord.read(fields))
+
+    def test_other_versions(self) -> None:
+        """Variants of other versions are served: without a record, or with further fields (D58)."""
+        for others in ({}, {"later": [1], **RECORD.texts()}):
+            fields = {"size": 3, **HEADERS._asdict(), **others}
+            data = json.dumps(fields).encode()
+            footer = struct.pack(">II8s", len(data), zlib.crc32(data), b"APVARNT1")
+            self.commit(b"xyz")
+            self.path().write_bytes(b"abc" + data + footer)
+            self.assertEqual((b"abc", HEADERS), (self.read(), self.found().headers))
 
 
 class PlaceTests(StoreCase):
@@ -388,7 +414,7 @@ class IrregularTests(StoreCase):
             put_in_the_way()
             self.assert_miss(said)
             scratch = self.create(b"abc")
-            committing = begin(self.store.commit(KEY, scratch, 3, HEADERS))
+            committing = begin(self.store.commit(KEY, scratch, 3, HEADERS, RECORD))
             self.assertIn(said, str(self.failureResultOf(committing, OSError).value))
             scratch.close()
             self.assert_miss(said)
@@ -434,7 +460,7 @@ class CommitTests(StoreCase):
 
     def refuse(self, scratch: ScratchFile, kind: type[Exception] = OSError) -> None:
         """Assert that a commit of three bytes raises this exception, and close the file."""
-        self.failureResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS)), kind)
+        self.failureResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS, RECORD)), kind)
         scratch.close()
 
     def test_replaced_while_read(self) -> None:
@@ -501,7 +527,7 @@ class CommitTests(StoreCase):
         self.assertIsNone(self.lookup())
         before = open_descriptors()
         scratch = self.create(b"abc")
-        self.successResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS)))
+        self.successResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS, RECORD)))
         self.refuse(scratch)
         self.assertEqual((self.read(), self.files()), (b"abc", [KEY]))
         self.assertEqual(open_descriptors(), before)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from twisted.logger import formatEvent
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
+from audioproxy.files import scratch_files
 from audioproxy.files.scratch_files import AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.s3 import objects
@@ -37,10 +39,12 @@ from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
+from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
+from tests.support.stores import RECORD
 from tests.support.threads import FakeThreads
 from tests.support.wire import (
     ClientCase,
@@ -412,6 +416,12 @@ class OpenRangeTests(VariantCase):
         self.assertNotEqual(self.variants.presign(KEY, 300), url)
 
 
+def read_metadata(headers: Mapping[str, str]) -> VariantRecord | None:
+    """Return the record in an object's metadata."""
+    parts = [(name.partition(METADATA_PREFIX), text) for name, text in headers.items()]
+    return VariantRecord.read({name: text for (_, prefix, name), text in parts if prefix})
+
+
 class CommitCase(VariantCase):
     """Commits of variants to the bucket."""
 
@@ -430,7 +440,7 @@ class CommitCase(VariantCase):
         """Start to commit a variant, then run the threads and the network."""
         size = len(data) if size is None else size
         scratch = self.create(data)
-        committing = self.begin(self.variants.commit(KEY, scratch, size, headers))
+        committing = self.begin(self.variants.commit(KEY, scratch, size, headers, RECORD))
         self.threads.run()
         self.network.run()
 
@@ -447,7 +457,8 @@ class CommitTests(CommitCase):
     def test_written(self) -> None:
         """The object has the variant's bytes, without those after its size, and its headers.
 
-        The signature covers the SHA-256 of the bytes.
+        Its metadata is the record of the variant (D58). The signature covers the SHA-256 of the
+        bytes.
         """
         data = os.urandom(200_000)
         digest = hashlib.sha256(data).hexdigest()
@@ -461,6 +472,7 @@ class CommitTests(CommitCase):
             self.assertEqual(put.headers["cache-control"], kept.cache_control)
             self.assertEqual(put.headers.get("content-disposition"), kept.content_disposition)
             self.assertEqual(put.headers["x-amz-content-sha256"], digest)
+            self.assertEqual(replace(RECORD, sha256=digest), read_metadata(put.headers))
             self.assertTrue(is_signed(put, SECRET))
 
     def test_too_many(self) -> None:
@@ -468,7 +480,9 @@ class CommitTests(CommitCase):
         self.patch(s3_module, "_MAX_UPLOADS", 1)
         slow = self.commit()
         scratch = self.create(b"hello")
-        self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
+        self.failureResultOf(
+            self.begin(self.variants.commit(KEY, scratch, 5, HEADERS, RECORD)), OSError
+        )
         scratch.close()
         self.threads.run()
         self.network.peers[-1].send(reply(200))
@@ -479,7 +493,7 @@ class CommitTests(CommitCase):
 
     def test_parts(self) -> None:
         """A variant that is larger than one part is uploaded in several parts."""
-        self.patch(s3_module, "_HASH_CHUNK", 300)
+        self.patch(scratch_files, "_HASH_CHUNK", 300)
         self.variants = self.make(part_size=1000)
         for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
             self.network.requests.clear()
@@ -490,6 +504,8 @@ class CommitTests(CommitCase):
             self.successResultOf(self.commit(data))
             puts = [each for each in self.network.requests if each.method == "PUT"]
             self.assertEqual(b"".join(put.body for put in puts), data)
+            record = read_metadata(self.network.requests[0].headers)
+            self.assertEqual(replace(RECORD, sha256=hashlib.sha256(data).hexdigest()), record)
             self.assertEqual(len(puts), parts or 1)
             for put in puts:
                 digest = hashlib.sha256(put.body).hexdigest()
@@ -524,7 +540,7 @@ class CommitTests(CommitCase):
         Later, it aborts its request, so that no object is created. Before a retry it ends at once.
         """
         scratch = self.create(b"hello")
-        committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
+        committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS, RECORD))
         committing.cancel()
         self.assertNoResult(committing)
         self.threads.run()

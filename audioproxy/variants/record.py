@@ -1,0 +1,117 @@
+"""What is recorded with a stored variant, besides its bytes and response headers (D58).
+
+A store keeps the record as short texts by name: in the trailer of a file, and as metadata of an
+object. No response depends on it. It serves to find the variants of a source, and to verify bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from audioproxy.grammar.request import VariantRequest
+
+# Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
+# "Working with object metadata"). A part is left for metadata that is not part of the record.
+_MAX_BYTES = 1900
+_MAX_SOURCE_BYTES = 1500
+
+#: The names of an object's metadata begin with this.
+METADATA_PREFIX = "x-amz-meta-audioproxy-"
+
+# Header values can hold these bytes unchanged. Spaces are excluded: signatures of S3 requests merge
+# several into one.
+_VISIBLE = re.compile(rb"[!-~]*")
+_BASE64 = "base64:"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRecord:
+    """The record of one variant.
+
+    :ivar options: the canonical options.
+    :ivar source_sha256: SHA-256 of the canonical source, in lower-case hex.
+    :ivar stored: Unix seconds at which the variant was stored.
+    :ivar source: the address of the source (`audioproxy.grammar.sources.Source.address`); None for
+        one that is too long to be recorded.
+    :ivar validator: the validator of the source when it was rendered; empty where it is unknown, or
+        too long to be recorded.
+    :ivar sha256: SHA-256 of the variant's bytes, in lower-case hex; empty until the store has read
+        them.
+    """
+
+    options: str
+    source_sha256: str
+    stored: int
+    source: bytes | None = None
+    validator: bytes = b""
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, request: VariantRequest, validator: bytes, now: float) -> Self:
+        """Return the record of a variant that is stored now.
+
+        :param validator: of the source that was rendered.
+        :param now: Unix seconds.
+        """
+        source = request.source
+        digest = hashlib.sha256(source.canonical).hexdigest()
+        return cls(request.canonical, digest, int(now), source.address, validator)
+
+    @classmethod
+    def read(cls, texts: Mapping[str, str]) -> Self | None:
+        """Return the record of the texts that `texts` made; None for any others.
+
+        Texts with other names are skipped: later versions may record more.
+        """
+        try:
+            record = cls(
+                texts["options"],
+                texts["source-sha256"],
+                int(texts["stored"]),
+                _decode(texts["source"]) if "source" in texts else None,
+                _decode(texts.get("validator", "")),
+                texts["sha256"],
+            )
+            digests = record.source_sha256, record.sha256
+            return record if all(map(_SHA256.fullmatch, digests)) else None
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return None
+
+    def texts(self) -> dict[str, str]:
+        """Return the record as texts of visible ASCII by name."""
+        texts = {
+            "options": self.options,
+            "source-sha256": self.source_sha256,
+            "sha256": self.sha256,
+            "stored": str(self.stored),
+        }
+        size = sum(len(METADATA_PREFIX + name + text) for name, text in texts.items())
+        for name, value in (("source", self.source), ("validator", self.validator)):
+            text = "" if value is None else _encode(value)
+            added = len(METADATA_PREFIX + name + text)
+            if text and len(text) <= _MAX_SOURCE_BYTES and size + added <= _MAX_BYTES:
+                texts[name] = text
+                size += added
+        return texts
+
+
+def _encode(value: bytes) -> str:
+    if _VISIBLE.fullmatch(value) and not value.startswith(_BASE64.encode("ascii")):
+        return value.decode("ascii")
+    return _BASE64 + base64.b64encode(value).decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    """Return the bytes of a text.
+
+    :raises ValueError: for malformed base64, and for text that is not ASCII.
+    """
+    if not text.startswith(_BASE64):
+        return text.encode("ascii")
+    return base64.b64decode(text.removeprefix(_BASE64), validate=True)
