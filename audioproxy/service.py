@@ -92,13 +92,14 @@ class AudioProxy(Service):
             config.presign_ttl if presign is not None else None,
             presign,
             engine.file_store,
+            config.cache_tag,
         )
         instrumentation = Instrumentation(seconds, metrics, Cors(config.allow_origin), access_log)
         self.resource = AudioProxyResource(
             instrumentation,
             SigningKeys(config.signing_pairs, config.allow_insecure),
             variants,
-            InfoHandler(engine.sources, engine.prober),
+            InfoHandler(engine.sources, engine.prober, config.cache_tag),
             engine.slots,
             engine.readiness,
         )

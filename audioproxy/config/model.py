@@ -16,6 +16,7 @@ from audioproxy.config.values import (
     allowlist,
     bind_address,
     bucket,
+    cache_tag_header,
     choice,
     credential,
     endpoint,
@@ -29,6 +30,7 @@ from audioproxy.config.values import (
     writable_directory,
 )
 from audioproxy.errors import InvalidValue, Unusable
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.signing_secrets import (
     MIN_KEY_BYTES,
     MIN_SALT_BYTES,
@@ -187,6 +189,7 @@ class Config:
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_allowlist: the entries, or None where the variable is unset.
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
+    :ivar cache_tag_header: the response header with the tag of the source, in lower case, or None.
     :ivar max_src_bytes: larger sources are refused.
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
     :ivar max_child_memory: bytes of memory of one ffmpeg or ffprobe, see `ChildLimits`.
@@ -199,7 +202,7 @@ class Config:
     :ivar probe_timeout: seconds for a probe; when omitted, 10, or half of ``render_timeout`` where
         that is 10 or less (D50).
     :raises ConfigError: for a key or a salt that is too short or not bytes, and for a missing one,
-        unless both are missing and ``allow_insecure`` is set.
+        unless both are missing, ``allow_insecure`` is set and ``cache_tag_header`` is not.
     """
 
     key: bytes | None = _setting(secret_parser(MIN_KEY_BYTES), secret=True)
@@ -217,6 +220,7 @@ class Config:
     variant_s3: S3Config = DERIVED
     source_allowlist: tuple[str, ...] | None = _setting(allowlist)
     allow_origin: str | None = _setting(allowed_origin)
+    cache_tag_header: str | None = _setting(cache_tag_header)
     log_level: str = _setting(choice("debug", "info", "warning", "error"), "info")
     metrics_bind: str = _setting(ip_literal, "127.0.0.1")
     metrics_port: int = _setting(whole_number(0, 65_535), 9568)
@@ -236,6 +240,10 @@ class Config:
             *_signing_problems(self.key, self.salt, self.allow_insecure),
             *_previous_problems(self.key, self.previous_key, self.previous_salt),
         ]
+        if self.cache_tag_header is not None and self.salt is None:
+            fault = "set without AP_SALT, under which tags are computed"
+            wanted = "set AP_KEY and AP_SALT"
+            problems.append(Problem("AP_CACHE_TAG_HEADER", fault, wanted, ("AP_SALT",)))
         if problems:
             raise ConfigError(problems)
         for name, derive in _DERIVED_DEFAULTS.items():
@@ -249,6 +257,13 @@ class Config:
             return ()
         previous = zip(self.previous_key, self.previous_salt, strict=True)
         return ((self.key, self.salt), *previous)
+
+    @property
+    def cache_tag(self) -> CacheTagHeader | None:
+        """The header with the tag of the source, or None."""
+        if self.cache_tag_header is None or self.salt is None:
+            return None
+        return CacheTagHeader(self.cache_tag_header, self.salt)
 
     @property
     def socket_path(self) -> str | None:

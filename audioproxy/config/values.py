@@ -19,6 +19,17 @@ _QUOTE_LIMIT = 200
 # unix(7): the path of a socket has 108 bytes at most, with the zero at its end.
 _MAX_SOCKET_PATH = 107
 
+# RFC 9110, 5.6.2. No header that caches read has a longer name.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~\w-]{1,64}", re.ASCII)
+# Headers that this service, Twisted or a proxy in front sends or interprets. A test compares them
+# with the responses of the service. nginx redirects inside the server for X-Accel-Redirect.
+_TAKEN_HEADERS = re.compile(
+    r"(access-control|content|proxy|sec|x-accel|(x-amz-meta-)?audioproxy)-.*"
+    r"|accept-ranges|age|alt-svc|cache-control|cdn-cache-control|clear-site-data|connection|date"
+    r"|etag|expires|keep-alive|last-modified|link|location|pragma|refresh|retry-after|server"
+    r"|set-cookie|strict-transport-security|surrogate-control|te|trailer|transfer-encoding|upgrade"
+    r"|vary|via|warning|www-authenticate|x-audio-proxy|x-request-id|x-sendfile"
+)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _VISIBLE = re.compile(r"[!-~]+")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -94,6 +105,18 @@ def region(text: str) -> str:
             "letters, digits, hyphens and underscores such as us-east-1 are required",
         )
     return text
+
+
+def cache_tag_header(text: str) -> str:
+    """Parse the name of a response header that no other part of a response uses."""
+    name = text.lower()
+    if _TOKEN.fullmatch(name) is None:
+        fault = f"{quote(text)} is not the name of a header"
+    elif _TAKEN_HEADERS.fullmatch(name) is not None:
+        fault = f"{quote(text)} has a meaning of its own in responses"
+    else:
+        return name
+    raise InvalidValue(fault, "a name such as Cache-Tag, Surrogate-Key or xkey is required")
 
 
 def ip_literal(text: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from audioproxy.errors import ProbeFailed
 from audioproxy.grammar.cache_key import etag, info_key
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import InfoRequest
 from audioproxy.process.prober import Prober
 from audioproxy.sources.interfaces import SourceStore
@@ -20,10 +21,14 @@ _CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
 
 @dataclass(frozen=True, slots=True)
 class InfoHandler:
-    """Responds to GET and HEAD of info documents."""
+    """Responds to GET and HEAD of info documents.
+
+    :ivar cache_tag: the header with the tag of the source, or None.
+    """
 
     sources: SourceStore
     prober: Prober
+    cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: InfoRequest) -> None:
         """Respond to a request whose signature is verified.
@@ -33,13 +38,15 @@ class InfoHandler:
         source = request.source
         opened = await self.sources.open(source)
         try:
-            headers = {b"cache-control": _CACHE_CONTROL_UNVALIDATED}
+            tag, headers = b"", {b"cache-control": _CACHE_CONTROL_UNVALIDATED}
             if opened.validator:
                 tag = etag(info_key(source.canonical, opened.validator))
                 headers = {b"etag": tag, b"cache-control": _CACHE_CONTROL}
-                if matches(exchange.conditions.if_none_match, tag):
-                    exchange.respond(ResponsePlan(304, tuple(headers.items())))
-                    return
+            if self.cache_tag is not None:
+                headers.update(self.cache_tag.lines(source.canonical))
+            if tag and matches(exchange.conditions.if_none_match, tag):
+                exchange.respond(ResponsePlan(304, tuple(headers.items())))
+                return
             if exchange.method == b"HEAD":
                 headers[b"content-type"] = b"application/json"
                 exchange.respond(ResponsePlan(200, tuple(headers.items())))

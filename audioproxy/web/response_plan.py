@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest, clamp
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
@@ -28,6 +29,9 @@ _NOT_FOR_SHARED_CACHES = {
 }
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
+# Header lines: names in lower case, and values.
+_Lines = tuple[tuple[bytes, bytes], ...]
+
 
 class ResponsePlan(NamedTuple):
     """One response.
@@ -42,7 +46,7 @@ class ResponsePlan(NamedTuple):
     """
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: _Lines = ()
     body: bytes | None = None
     byte_range: tuple[int, int] | None = None
     cache_state: str | None = None
@@ -65,15 +69,21 @@ class Stored(NamedTuple):
 
 
 def plan_not_modified(
-    request: VariantRequest, conditions: Conditions, now: float
+    request: VariantRequest,
+    conditions: Conditions,
+    now: float,
+    cache_tag: CacheTagHeader | None = None,
 ) -> ResponsePlan | None:
     """Return the 304 for a client that has the variant; None where the variant must be found.
 
     :param now: Unix seconds.
+    :param cache_tag: the header with the tag of the source, or None.
     """
     if not matches(conditions.if_none_match, request.tag):
         return None
-    return _plan_not_modified(request.tag, _cache_control(CACHE_CONTROL, request.exp, now))
+    cache_control = _cache_control(CACHE_CONTROL, request.exp, now)
+    lines = () if cache_tag is None else cache_tag.lines(request.source.canonical)
+    return _plan_not_modified(request.tag, cache_control, lines)
 
 
 def plan_response(
@@ -83,6 +93,7 @@ def plan_response(
     found: Stored | Literal["MISS", "COALESCED"],
     *,
     has_store: bool = True,
+    cache_tag: CacheTagHeader | None = None,
 ) -> ResponsePlan:
     """Return the response to a request for a variant.
 
@@ -91,17 +102,19 @@ def plan_response(
     :param found: the stored variant, or the cache state of one that is not stored: the body of its
         response is the output of a render.
     :param has_store: whether the output of renders is stored.
+    :param cache_tag: the header with the tag of the source, or None.
     """
+    lines = () if cache_tag is None else cache_tag.lines(request.source.canonical)
     if not isinstance(found, Stored):
         headers = VariantHeaders.of(request.options)
-        fields = _variant_headers(request.tag, found, headers, request.exp, now)
+        fields = _variant_headers(request.tag, found, headers, request.exp, now, lines)
         if has_store:
             fields |= _NOT_FOR_SHARED_CACHES
         return ResponsePlan(200, tuple(fields.items()), cache_state=found)
     is_get = conditions.method == b"GET"
     if is_get and conditions.range is None and found.presign is None and request.exp is None:
-        return _plan_whole(request.tag, found.headers, found.size)
-    fields = _variant_headers(request.tag, _HIT, found.headers, request.exp, now)
+        return _plan_whole(request.tag, found.headers, found.size, lines)
+    fields = _variant_headers(request.tag, _HIT, found.headers, request.exp, now, lines)
     # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
     # mode (D14).
     seconds = clamp(found.presign_ttl, request.exp, now)
@@ -151,19 +164,25 @@ def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Respo
 
 # Clients that have a variant request it repeatedly.
 @lru_cache(4096)
-def _plan_not_modified(tag: bytes, cache_control: bytes) -> ResponsePlan:
-    return ResponsePlan(304, ((b"etag", tag), (b"cache-control", cache_control)))
+def _plan_not_modified(tag: bytes, cache_control: bytes, lines: _Lines) -> ResponsePlan:
+    return ResponsePlan(304, ((b"etag", tag), (b"cache-control", cache_control), *lines))
 
 
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
 @lru_cache(4096)
-def _plan_whole(tag: bytes, headers: VariantHeaders, size: int) -> ResponsePlan:
-    fields = _variant_headers(tag, _HIT, headers, None, 0) | {b"content-length": b"%d" % size}
+def _plan_whole(tag: bytes, headers: VariantHeaders, size: int, lines: _Lines) -> ResponsePlan:
+    fields = _variant_headers(tag, _HIT, headers, None, 0, lines)
+    fields[b"content-length"] = b"%d" % size
     return ResponsePlan(200, tuple(fields.items()), byte_range=(0, size), cache_state=_HIT)
 
 
 def _variant_headers(
-    tag: bytes, cache_state: str, headers: VariantHeaders, exp: int | None, now: float
+    tag: bytes,
+    cache_state: str,
+    headers: VariantHeaders,
+    exp: int | None,
+    now: float,
+    lines: _Lines,
 ) -> dict[bytes, bytes]:
     """Return the headers of a variant, for a URL that expires at ``exp``."""
     fields = {
@@ -176,6 +195,7 @@ def _variant_headers(
         fields[b"content-disposition"] = headers.content_disposition.encode("ascii")
     if cache_state == _HIT:
         fields[b"accept-ranges"] = b"bytes"
+    fields.update(lines)
     return fields
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.streams import FileProducer
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.job import Preparer
@@ -39,6 +40,7 @@ class VariantHandler:
     :ivar presign: returns the presigned URL of a variant from its cache key and its lifetime; None
         in proxy mode.
     :ivar small_variants: None where a lookup in the store has to wait, and in redirect mode.
+    :ivar cache_tag: the header with the tag of the source, or None.
     """
 
     metrics: Metrics
@@ -49,13 +51,14 @@ class VariantHandler:
     presign_ttl: int | None = None
     presign: Callable[[str, int], str] | None = None
     small_variants: FileVariantStore | None = None
+    cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
         """Respond to a request whose signature is verified and that has not expired.
 
         :raises Refusal: for every response that is an error document.
         """
-        not_modified = plan_not_modified(request, exchange.conditions, self.now())
+        not_modified = plan_not_modified(request, exchange.conditions, self.now(), self.cache_tag)
         if not_modified is not None:
             exchange.respond(not_modified)
             return
@@ -79,7 +82,6 @@ class VariantHandler:
         conditions = exchange.conditions
         is_get = conditions.method == b"GET"
         subscription = None
-        has_store = self.store is not None
         stored = await self.store.lookup(request.key) if self.store is not None else None
         if stored is None and is_get:
             lane = exchange.header(_LANE) or b""
@@ -91,7 +93,7 @@ class VariantHandler:
             try:
                 presign = None if self.presign is None else partial(self.presign, request.key)
                 found = Stored(stored.size, stored.headers, presign, self.presign_ttl or 0)
-                plan = plan_response(request, conditions, self.now(), found)
+                plan = self._plan(request, conditions, found)
                 if plan.byte_range is None:
                     exchange.respond(plan)
                 else:
@@ -107,12 +109,8 @@ class VariantHandler:
                 count(request.options.f)
             try:
                 output = await subscription.output
-                plan = plan_response(
-                    request,
-                    conditions,
-                    self.now(),
-                    "MISS" if subscription.started else "COALESCED",
-                    has_store=has_store,
+                plan = self._plan(
+                    request, conditions, "MISS" if subscription.started else "COALESCED"
                 )
                 await exchange.stream(plan, FileProducer(output, descriptor=output.descriptor))
             finally:
@@ -122,8 +120,22 @@ class VariantHandler:
             # HEAD of a variant that is not stored: only a source that exists has one.
             source = await self.preparer.open(request.source)
             source.close()
-            plan = plan_response(request, conditions, self.now(), "MISS", has_store=has_store)
-            exchange.respond(plan)
+            exchange.respond(self._plan(request, conditions, "MISS"))
+
+    def _plan(
+        self,
+        request: VariantRequest,
+        conditions: Conditions,
+        found: Stored | Literal["MISS", "COALESCED"],
+    ) -> ResponsePlan:
+        return plan_response(
+            request,
+            conditions,
+            self.now(),
+            found,
+            has_store=self.store is not None,
+            cache_tag=self.cache_tag,
+        )
 
     def plan_at_once(
         self, request: VariantRequest, conditions: Conditions, now: float
@@ -135,7 +147,7 @@ class VariantHandler:
         """
         if request.is_expired(now):
             return None
-        not_modified = plan_not_modified(request, conditions, now)
+        not_modified = plan_not_modified(request, conditions, now, self.cache_tag)
         if not_modified is not None:
             return not_modified, b""
         found = self.small_variants and self.small_variants.read_small(request.key)
@@ -143,7 +155,8 @@ class VariantHandler:
             return None
         headers, data = found
         self.metrics.hit(request.options.f)
-        plan = plan_response(request, conditions, now, Stored(len(data), headers))
+        stored = Stored(len(data), headers)
+        plan = plan_response(request, conditions, now, stored, cache_tag=self.cache_tag)
         if plan.byte_range is None:
             return plan, plan.body or b""
         start, stop = plan.byte_range

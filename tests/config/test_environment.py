@@ -116,6 +116,7 @@ class DefaultsTests(ConfigCase):
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
             | {
                 "bind": None,
+                "cache_tag_header": None,
                 "drain_timeout": 30,
                 "max_child_memory": 2**30,
                 "previous_key": (),
@@ -265,6 +266,51 @@ class ScalarTests(ConfigCase):
         self.assert_refused("AP_BIND", paths, "unix: and an absolute path of up to 107 bytes is")
         # The port is not used, so the metrics may have it.
         self.assertEqual(4000, self.config(AP_BIND="unix:/x", AP_METRICS_PORT="4000").metrics_port)
+
+    def test_cache_tag_header(self) -> None:
+        """AP_CACHE_TAG_HEADER is a header name without another meaning, in any case (D59).
+
+        Tags are computed under AP_SALT, so insecure mode without a key has none (D31).
+        """
+        self.assertIsNone(self.config().cache_tag)
+        for name in (
+            "Cache-Tag",
+            "SURROGATE-KEY",
+            "xkey",
+            "X-Amz-Meta-Cache-Tag",
+            "!x.y_z~",
+            "a" * 64,
+        ):
+            config = self.config(AP_CACHE_TAG_HEADER=name)
+            self.assertEqual((name.lower(), bytes.fromhex(SALT)), config.cache_tag)
+        wanted = "a name such as Cache-Tag, Surrogate-Key or xkey is required"
+        unusable = (
+            "Cache Tag",
+            "xkey:",
+            "x\r\ny",
+            "\u00e9",
+            " xkey",
+            "xkey\n",
+            "a" * 65,
+            '"x"',
+            "a/b",
+        )
+        taken = ("etag", "Content-Type", "content-anything", "TRANSFER-ENCODING", "Connection")
+        taken += ("Vary", "expires", "set-cookie", "X-Accel-Redirect", "Access-Control-Anything")
+        self.assert_refused(
+            "AP_CACHE_TAG_HEADER", unusable, f"is not the name of a header; {wanted}"
+        )
+        self.assert_refused("AP_CACHE_TAG_HEADER", taken, f"of its own in responses; {wanted}")
+        insecure = {"AP_ALLOW_INSECURE": "1", "AP_CACHE_TAG_HEADER": "xkey"}
+        (problem,) = self.problems(insecure)
+        self.assertEqual(
+            "AP_CACHE_TAG_HEADER: set without AP_SALT, under which tags are computed; set AP_KEY"
+            " and AP_SALT",
+            problem,
+        )
+        self.assertEqual("xkey", self.config(**insecure).cache_tag_header)
+        in_code = {"allow_insecure": True, "cache_tag_header": "xkey"}
+        self.assertRaises(ConfigError, Config, **in_code)
 
     def test_conflicts(self) -> None:
         """Settings in conflict are refused with a message that names both (Limits)."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.web.metrics_resource import exposition
 from tests.support.http import NOW, Connection, Log, ResourceHarness, key_of
 from tests.support.strategies import DETERMINISTIC
@@ -122,14 +123,17 @@ class SameTests(FastPathCase):
             self.assertNotIn("lookup", self.assert_same(self.harnesses, **headers), headers)
 
     def test_other_configurations(self) -> None:
-        """With CORS, ``dl`` or ``exp``, the fast path sends the same response."""
-        for origin, path in (
-            ("*", PATH),
-            ("https://app.example", PATH),
-            (None, b"/dl:x.mp3" + PATH),
-            (None, b"/exp:%d" % (NOW + 100) + PATH),
-        ):
-            harnesses = self.build(origin=origin)
+        """With CORS, a tag for caches, ``dl`` or ``exp``, the fast path sends the same response."""
+        tagged = {"cache_tag": CacheTagHeader("cache-tag", b"salt")}
+        configurations: tuple[tuple[dict[str, Any], bytes], ...] = (
+            ({"origin": "*"}, PATH),
+            ({"origin": "https://app.example"}, PATH),
+            (tagged, PATH),
+            ({}, b"/dl:x.mp3" + PATH),
+            (tagged, b"/exp:%d" % (NOW + 100) + PATH),
+        )
+        for options, path in configurations:
+            harnesses = self.build(**options)
             for harness in harnesses:
                 harness.store_variant(path, DATA, disposition="attachment; filename=x")
                 harness.fetch_signed(path)

@@ -26,6 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Site
 from zope.interface import implementer
 
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import SigningKeys, VariantRequest, parse_request
 from audioproxy.grammar.signature import sign
 from audioproxy.observe.access_log import log_request
@@ -381,6 +382,7 @@ class ResourceHarness(FakeEngine):
         presign_ttl: int | None = None,
         now: float = NOW,
         fast: bool = False,
+        cache_tag: CacheTagHeader | None = None,
     ) -> None:
         super().__init__(probes=2, max_source=1_000_000)
         self.sources.default_size = 1000
@@ -400,12 +402,13 @@ class ResourceHarness(FakeEngine):
             presign_ttl,
             None if presign_ttl is None else presign,
             store if presign_ttl is None else None,
+            cache_tag,
         )
         self.resource = AudioProxyResource(
             self.instrumentation,
             SigningKeys(() if key is None else ((key, SALT), *previous), insecure),
             variants,
-            InfoHandler(self.sources, self.prober),
+            InfoHandler(self.sources, self.prober, cache_tag),
             self.slots,
             self.readiness,
         )

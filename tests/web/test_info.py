@@ -17,6 +17,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from tests.support.http import NOW, Response
 from tests.support.processes import FakeChild
 from tests.support.stores import FakeSource
@@ -180,6 +181,16 @@ class DocumentTests(InfoCase):
             self.assertTrue(response.complete and response.body.isascii())
             length = {"content-length": b"%d" % len(response.body)}
             self.assertEqual(expected | length, response.fields)
+
+    def test_cache_tag(self) -> None:
+        """The document, its HEAD and its 304 have the tag of the source for caches (D59)."""
+        header = CacheTagHeader("xkey", b"salt")
+        ((_, tag),) = header.lines(b"local://a.mp3")
+        self.make(cache_tag=header)
+        for validator in (None, b""):
+            self.harness.sources.validator = validator
+            for response in (self.head(), self.head(if_none_match=TAG), self.get()):
+                self.assertEqual([tag], response.all("xkey"))
 
     def test_tag_by_state(self) -> None:
         """A source that has changed has another ETag (Info endpoint, 1)."""

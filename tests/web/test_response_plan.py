@@ -7,6 +7,7 @@ from typing import Any, Literal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions
@@ -125,6 +126,25 @@ class PlanTests(SynchronousTestCase):
                 ResponsePlan(302, (*start, *end), cache_state="HIT"),
                 plan(IN_BUCKET, method, range=b"bytes=0-1"),
             )
+
+    def test_cache_tag(self) -> None:
+        """Every response for a source has its tag besides its other headers, refusals not (D59)."""
+        header = CacheTagHeader("xkey", b"salt")
+        lines = header.lines(b"local://a")
+        states: tuple[Any, ...] = (STORED, IN_BUCKET, "MISS", "COALESCED")
+        for found in states:
+            for method, value in ((GET, None), (GET, RANGE), (HEAD, None)):
+                for path in (PATH, b"/exp:%d" % (NOW + 9) + PATH, b"/f:ogg" + PATH):
+                    asked = request(path), Conditions(method, None, None, value), NOW, found
+                    tagged = plan_response(*asked, cache_tag=header)
+                    expected = dict((*plan_response(*asked).headers, *lines))
+                    self.assertEqual(expected, dict(tagged.headers))
+        conditions = Conditions(GET, request().tag)
+        not_modified = plan_not_modified(request(), conditions, NOW, header)
+        expected_headers = (TAG, LONG_CACHE_CONTROL, *lines)
+        self.assertEqual(ResponsePlan(304, expected_headers), not_modified)
+        past = request(), Conditions(GET, range=b"bytes=100-"), NOW, STORED
+        self.assertEqual(plan_response(*past), plan_response(*past, cache_tag=header))
 
     def test_expiry(self) -> None:
         """``exp`` limits max-age and the lifetime of a presigned URL, in whole seconds (D14).

@@ -13,10 +13,12 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.config.values import cache_tag_header
 from audioproxy.errors import (
     Expired,
     InvalidOptions,
     InvalidSignature,
+    InvalidValue,
     NotConfigured,
     NotFound,
     ProbeFailed,
@@ -33,6 +35,7 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.files.streams import FileProducer
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
@@ -502,6 +505,38 @@ class RedirectTests(VariantCase):
         response = self.get_miss(rest)
         self.assertEqual((200, DATA, b"MISS"), (*_seen(response), response["x-audio-proxy"]))
         self.assertEqual(200, self.harness.fetch_signed(rest, b"HEAD").status)
+
+
+class CacheTagTests(VariantCase):
+    """The tag of the source in a header of its own (D59)."""
+
+    def test_responses(self) -> None:
+        """Variants of a source have one tag, in whatever state and spelling; refusals have none.
+
+        Scripts of other origins cannot read it: it is for caches (CORS, 2). No other header of a
+        response is accepted as its name.
+        """
+        header = CacheTagHeader("cache-tag", b"salt")
+        ((_, tag),) = header.lines(b"local://a.mp3")
+        spelled, names = b"/f:ogg/enc/bG9jYWw6Ly9hLm1wMw", set()
+        for presign_ttl in (None, 300):
+            self.harness = ResourceHarness(
+                presign_ttl=presign_ttl, origin="https://a.example", cache_tag=header
+            )
+            self.harness.store_variant(PATH, DATA).headers = STORED
+            get = self.harness.fetch_signed
+            tagged = [get(PATH), get(PATH, range=b"bytes=1-2"), get(PATH, if_none_match=TAG)]
+            tagged += [get(PATH, b"HEAD"), get(spelled, b"HEAD"), self.get_miss(spelled)]
+            self.harness.renders.refusal = QueueFull(7)
+            refused = [get(b"/q:99" + PATH), get(b"/ch:1" + PATH)]
+            self.assertEqual([[tag]] * 6, [response.all("cache-tag") for response in tagged])
+            self.assertEqual([[]] * 2, [response.all("cache-tag") for response in refused])
+            for response in tagged + refused:
+                self.assertNotIn(b"cache-tag", response["access-control-expose-headers"] or b"")
+                names |= {name.decode() for name, _ in response.headers}
+        self.assertLess({"location", "retry-after", "content-range", "vary"}, names)
+        for name in names - {"cache-tag"}:
+            self.assertRaises(InvalidValue, cache_tag_header, name)
 
 
 class ConditionalTests(VariantCase):

@@ -1,0 +1,45 @@
+"""The tag by which caches in front remove all responses for a source (AP_CACHE_TAG_HEADER)."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+# Hexadecimal digits of a tag after its prefix: half of the digest, so that no two sources share
+# one.
+_DIGITS = 32
+
+
+def cache_tags(salts: Iterable[bytes], canonical_source: bytes) -> list[str]:
+    """Return the tag of a source under each salt, without repetitions.
+
+    A tag is ``ap-`` and 32 hexadecimal digits of HMAC-SHA-256, so that it does not name the source.
+
+    :param salts: decoded values of AP_SALT, the current one first.
+    """
+    digests = [hmac.digest(salt, canonical_source, "sha256").hex() for salt in salts]
+    return list(dict.fromkeys(f"ap-{digest[:_DIGITS]}" for digest in digests))
+
+
+class CacheTagHeader(NamedTuple):
+    """The response header that has the tag of the source.
+
+    :ivar name: in lower case.
+    :ivar salt: the decoded AP_SALT.
+    """
+
+    name: str
+    salt: bytes
+
+    def lines(self, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
+        """Return the header of the responses for a source, as the only one of a list."""
+        return _lines(self, canonical_source)
+
+
+# Most requests are for few sources, and the digest takes longer than this look-up.
+@lru_cache(4096)
+def _lines(header: CacheTagHeader, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
+    (tag,) = cache_tags([header.salt], canonical_source)
+    return ((header.name.encode("ascii"), tag.encode("ascii")),)
