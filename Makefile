@@ -201,12 +201,15 @@ utilities:
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
-# For tests only: caches. Their programs need more of their packages than one file.
+# For tests only: caches. Their programs need more of their packages than one file. varnish-modules
+# has xkey, and no program.
 cache-servers:
 	@for program in varnishd/varnish squid/squid traffic_server/trafficserver; do \
 	    PATH=$$PATH:/usr/sbin command -v $${program%/*} >/dev/null || \
 	        tools/system-package --stopped $${program#*/} || exit; \
 	done
+	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
+	    tools/system-package varnish-modules
 
 # For the benchmark only: an HTTP load generator.
 wrk:

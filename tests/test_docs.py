@@ -15,6 +15,7 @@ from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
+from audioproxy.cli.purge_calls import CALLS
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
 from audioproxy.config.environment import load
@@ -170,6 +171,13 @@ class ReferenceTests(SynchronousTestCase):
             kinds.add((form, type(read_source(form.encode(), source.encode()))))
         expected = {("plain", kind) for kind in SCHEMES.values()} | {("enc", LocalSource)}
         self.assertEqual(expected, kinds)
+
+    def test_every_purge_call_is_explained(self) -> None:
+        """The page on caches has the call of each cache that removes what has a tag (D59)."""
+        expected = [
+            [call.cache, f"`{call.header}`", f"`{call.commands(['TAG'])[0]}`"] for call in CALLS
+        ]
+        self.assertEqual(expected, rows("caches", "Cache or CDN"))
 
     def test_every_alert_is_explained(self) -> None:
         """Every alert links to a section of the operations page that explains it."""

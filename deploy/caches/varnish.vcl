@@ -1,9 +1,10 @@
-# Varnish 7.1 or newer as a cache in front of a node in proxy mode. Copy this file to
-# /etc/varnish/default.vcl, and set the address of your node, or of the balancer in front of your
-# nodes. `varnishd -C -f FILE` checks it.
+# Varnish 7.1 or newer, with varnish-modules, as a cache in front of a node in proxy mode. Copy this
+# file to /etc/varnish/default.vcl, and set the address of your node, or of the balancer in front of
+# your nodes. `varnishd -C -f FILE` checks it.
 vcl 4.1;
 
 import std;
+import xkey;
 
 backend node {
     .host = "127.0.0.1";
@@ -15,7 +16,23 @@ backend node {
     .between_bytes_timeout = 630s;
 }
 
+# Who may remove responses from this cache.
+acl purgers {
+    "127.0.0.1";
+    "::1";
+}
+
 sub vcl_recv {
+    # With AP_CACHE_TAG_HEADER=xkey at the nodes, this removes all responses for a source:
+    # curl -X PURGE -H 'xkey-purge: TAG' http://127.0.0.1:6081/
+    if (req.method == "PURGE") {
+        # Varnish appends the client's address to X-Forwarded-For. If there are several, a proxy on
+        # this machine forwards the request of another client.
+        if (client.ip !~ purgers || req.http.X-Forwarded-For ~ ",") {
+            return (synth(403));
+        }
+        return (synth(200, "Purged " + xkey.purge(req.http.xkey-purge)));
+    }
     # The node ignores all of these, and Varnish would not look up a request with the last two.
     set req.url = regsub(req.url, "\?.*", "");
     unset req.http.Authorization;

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection
 
 from twisted.internet.threads import deferToThread
 
+from audioproxy.grammar.cache_tag import cache_tags
 from tests.deploy.caches import NginxCache, Squid, TrafficServer, Varnish
 from tests.deploy.test_caches import CLIENTS, PATH, RANGE, CacheCase, ShortCacheTests
 from tests.deploy.test_cluster import gather
 from tests.render.test_failures_live import target
 from tests.support.buckets import s3_server
-from tests.support.http import Response
-from tests.support.service import fetch, signed, until, until_hit
+from tests.support.http import SALT, Response
+from tests.support.service import fetch, short_flac, signed, until, until_hit
 
 ORIGIN = b"https://player.example"
 
@@ -166,6 +169,36 @@ class VarnishTests(ShortCacheTests, MoreCacheTests, CacheCase):
     """Varnish"""
 
     kind = Varnish
+
+    async def test_purge_by_tag(self) -> None:
+        """A purge by tag, from this machine alone, removes the variants of one source (D59)."""
+        service = self.start(cache_tag_header="xkey")
+        port = await self.put_in_front(service)
+        self.add("other.flac", short_flac())
+        sources = ("good", "other")
+        paths = [target(name, form) for name in sources for form in ("mp3", "opus", "wav")]
+
+        async def is_cached(path: bytes) -> bool:
+            return (await fetch(port, path))["x-cache"] == b"HIT"
+
+        for path in paths:
+            await fetch(service.port, path)
+            await until_hit(service.port, path)
+            await until(partial(is_cached, path), "the variant to be cached")
+        tags = cache_tags([SALT], b"local://good.flac")
+
+        def purge(client: str, **headers: str) -> tuple[int, str]:
+            connection = HTTPConnection("127.0.0.1", port, source_address=(client, 0))
+            fields = {"xkey-purge": " ".join(tags), **headers}
+            connection.request("PURGE", "/", headers=fields)
+            with closing(connection), connection.getresponse() as response:
+                return response.status, response.reason
+
+        for client, headers in (("127.0.0.2", {}), ("127.0.0.1", {"X-Forwarded-For": "::1"})):
+            refused = await deferToThread(purge, client, **headers)
+            self.assertEqual((403, "Forbidden"), refused)
+        self.assertEqual((200, "Purged 3"), await deferToThread(purge, "127.0.0.1"))
+        self.assertEqual([False] * 3 + [True] * 3, [await is_cached(path) for path in paths])
 
 
 class SquidTests(ShortCacheTests, MoreCacheTests, CacheCase):
