@@ -159,7 +159,7 @@ class Engine:
                 self.slots,
                 ffmpeg,
                 Waveforms(self.decoder, threads, self._folder),
-                RenderStorage(self.store, self._space, clock),
+                RenderStorage(self.store, self._space, clock, cache_tag=config.cache_tag),
                 metrics,
                 config.render_timeout,
                 config.max_variant_bytes,

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import RenderFailed
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
@@ -31,6 +32,7 @@ class RenderStorage:
     :ivar store: None where nothing is stored.
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
     :ivar now: Unix time in seconds.
+    :ivar cache_tag: the header with the tag of the source, or None.
     :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
         minutes.
     """
@@ -39,6 +41,7 @@ class RenderStorage:
     space: ScratchSpace
     clock: IReactorTime
     now: Callable[[], float] = time.time
+    cache_tag: CacheTagHeader | None = None
     oversized: TTLCache[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +61,7 @@ class WriteBack:
         self._space = storage.space
         self._oversized = storage.oversized
         self._now = storage.now
+        self._cache_tag = storage.cache_tag
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
@@ -105,7 +109,7 @@ class WriteBack:
         if self._store is None or not self.possible:
             return False
         headers = VariantHeaders.of(request.options)
-        record = VariantRecord.of(request, validator, self._now())
+        record = VariantRecord.of(request, validator, self._now(), self._cache_tag)
         try:
             await self._store.commit(request.key, output.scratch, output.size, headers, record)
         except Exception as error:

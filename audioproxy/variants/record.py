@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 
 # Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
@@ -20,8 +21,10 @@ from audioproxy.grammar.request import VariantRequest
 _MAX_BYTES = 1900
 _MAX_SOURCE_BYTES = 1500
 
-#: The names of an object's metadata begin with this.
-METADATA_PREFIX = "x-amz-meta-audioproxy-"
+#: The names of an object's metadata begin with the first of these, and those of its record with the
+#: second.
+OBJECT_METADATA_PREFIX = "x-amz-meta-"
+METADATA_PREFIX = OBJECT_METADATA_PREFIX + "audioproxy-"
 
 # Header values can hold these bytes unchanged. Spaces are excluded: signatures of S3 requests merge
 # several into one.
@@ -43,6 +46,8 @@ class VariantRecord:
         too long to be recorded.
     :ivar sha256: SHA-256 of the variant's bytes, in lower-case hex; empty until the store has read
         them.
+    :ivar cache_tag: the header with the tag of the source for caches in front, as the only one of a
+        list, or an empty list. An object has it as metadata; it is not one of the `texts`.
     """
 
     options: str
@@ -51,17 +56,26 @@ class VariantRecord:
     source: bytes | None = None
     validator: bytes = b""
     sha256: str = ""
+    cache_tag: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
-    def of(cls, request: VariantRequest, validator: bytes, now: float) -> Self:
+    def of(
+        cls,
+        request: VariantRequest,
+        validator: bytes,
+        now: float,
+        header: CacheTagHeader | None = None,
+    ) -> Self:
         """Return the record of a variant that is stored now.
 
         :param validator: of the source that was rendered.
         :param now: Unix seconds.
+        :param header: the header with the tag of the source, or None.
         """
         source = request.source
         digest = hashlib.sha256(source.canonical).hexdigest()
-        return cls(request.canonical, digest, int(now), source.address, validator)
+        lines = () if header is None else header.lines(source.canonical)
+        return cls(request.canonical, digest, int(now), source.address, validator, cache_tag=lines)
 
     @classmethod
     def read(cls, texts: Mapping[str, str]) -> Self | None:

@@ -41,7 +41,11 @@ from audioproxy.s3.objects import (
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantChanged
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.record import (
+    METADATA_PREFIX,
+    OBJECT_METADATA_PREFIX,
+    VariantRecord,
+)
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
@@ -271,6 +275,9 @@ class S3VariantStore:
         }
         for name, text in replace(record, sha256=sha256).texts().items():
             lines[METADATA_PREFIX + name] = text
+        for header, tag in record.cache_tag:
+            name = header.decode("ascii").removeprefix(OBJECT_METADATA_PREFIX)
+            lines[OBJECT_METADATA_PREFIX + name] = tag.decode("ascii")
         put = partial(put_multipart, target, lines, parts)
         if len(parts) == 1:
             put = partial(target.put, lines, parts[0])

@@ -25,6 +25,7 @@ from audioproxy.errors import NotConfigured, UpstreamUnavailable
 from audioproxy.files import scratch_files
 from audioproxy.files.scratch_files import AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
+from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
     Busy,
@@ -436,11 +437,12 @@ class CommitCase(VariantCase):
         data: bytes = b"hello",
         headers: VariantHeaders = HEADERS,
         size: int | None = None,
+        record: VariantRecord = RECORD,
     ) -> Deferred[None]:
         """Start to commit a variant, then run the threads and the network."""
         size = len(data) if size is None else size
         scratch = self.create(data)
-        committing = self.begin(self.variants.commit(KEY, scratch, size, headers, RECORD))
+        committing = self.begin(self.variants.commit(KEY, scratch, size, headers, record))
         self.threads.run()
         self.network.run()
 
@@ -473,6 +475,20 @@ class CommitTests(CommitCase):
             self.assertEqual(put.headers.get("content-disposition"), kept.content_disposition)
             self.assertEqual(put.headers["x-amz-content-sha256"], digest)
             self.assertEqual(replace(RECORD, sha256=digest), read_metadata(put.headers))
+            self.assertTrue(is_signed(put, SECRET))
+
+    def test_cache_tag(self) -> None:
+        """The tag of the source is metadata with the name of its header, in lower case (D59).
+
+        The name of metadata stays as it is: CloudFront reads the tag in such a header.
+        """
+        for name in ("cache-tag", "x-amz-meta-cache-tag"):
+            lines = CacheTagHeader(name, b"salt").lines(b"local://a")
+            self.network.scripts.append(reply(200))
+            self.successResultOf(self.commit(record=replace(RECORD, cache_tag=lines)))
+            put = self.network.requests[-1]
+            self.assertEqual(lines[0][1].decode(), put.headers["x-amz-meta-cache-tag"])
+            self.assertIsNotNone(read_metadata(put.headers))
             self.assertTrue(is_signed(put, SECRET))
 
     def test_too_many(self) -> None:

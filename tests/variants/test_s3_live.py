@@ -44,11 +44,11 @@ class StoredTests(RemoteCase):
     async def test_object(self) -> None:
         """A stored object is named by its cache key and keeps the response's bytes and headers.
 
-        It is a hit on another node, even without its source.
-        (Stored object; D5; Running several nodes, 3; Request handling order, 4)
+        Its metadata has the tag of the source. It is a hit on another node, even without its
+        source. (Stored object; D5; D59; Running several nodes, 3; Request handling order, 4)
         """
         self.put("a.flac", short_flac())
-        one, other = await self.boot(), await self.boot()
+        one, other = [await self.boot(cache_tag_header="cache-tag") for _ in range(2)]
         paths = [
             self.url("a.flac", options)
             for options in (
@@ -69,6 +69,7 @@ class StoredTests(RemoteCase):
             # exp limits max-age in the response, but never in the stored object (Request option
             # exp, 3).
             self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers["cache-control"])
+            self.assertEqual(miss["cache-tag"], stored.headers["x-amz-meta-cache-tag"].encode())
             for name in ("content-type", "content-disposition"):
                 value = miss[name]
                 self.assertEqual(value.decode() if value else None, stored.headers.get(name), name)
