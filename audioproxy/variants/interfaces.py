@@ -30,7 +30,7 @@ class StoredVariant(Protocol):
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return the bytes from ``start`` up to ``stop``.
 
-        :raises VariantChanged: where the variant was replaced since its lookup.
+        :raises VariantChanged: where the variant was replaced or removed since its lookup.
         :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
         ...

@@ -86,9 +86,11 @@ class StoredObject:
         except Changed as error:
             raise VariantChanged(str(error)) from error
         except StoreError as error:
-            # The object was found a moment ago. A client that retries gets it, or a new render.
+            if error.refusal is NotFound:
+                # The object was found a moment ago. Another lookup finds that it was removed.
+                raise VariantChanged(str(error)) from error
             _log.warn("a stored variant cannot be read: {error}", error=error)
-            raise (Unavailable if error.refusal is NotFound else error).refusal() from error
+            raise error.refusal() from error
         return _RangeStream(response.stream(stop - start))
 
     def _check_version(self, response: Response) -> None:

@@ -77,7 +77,8 @@ class VariantHandler:
         """Look the variant up, or join its render, and respond.
 
         :param is_counted: this is not the first lookup of the request.
-        :raises VariantChanged: if the variant was replaced after the lookup; nothing is sent then.
+        :raises VariantChanged: if the variant was replaced or removed after the lookup; nothing is
+            sent then.
         """
         conditions = exchange.conditions
         is_get = conditions.method == b"GET"

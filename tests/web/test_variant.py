@@ -468,6 +468,13 @@ class HitTests(VariantCase):
                 self.assertEqual(b"%d" % len(expected), response["content-length"])
                 self.assertEqual([], lines)
 
+    def test_removed(self) -> None:
+        """A variant that is removed between its lookup and its reading is rendered, not a 502."""
+        self.stored.refusal = VariantChanged("status 404")
+        with patch.object(self.harness.store, "lookup", AsyncMock(side_effect=[self.stored, None])):
+            response = self.get_miss(PATH)
+        self.assertEqual((200, DATA, b"MISS"), (*_seen(response), response["x-audio-proxy"]))
+
     def test_opened_too_late(self) -> None:
         """A range that the store opens although its client has left is discarded."""
         late = Mock(FileProducer)
