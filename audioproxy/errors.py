@@ -78,6 +78,13 @@ class NotFound(Refusal):
         return self.reason or self.message
 
 
+class NoSuchSource(NotFound):
+    """The storage of a source, which can be reached, states that there is no such source.
+
+    Any other `NotFound` of a source may have another cause, such as a missing right.
+    """
+
+
 class Expired(Refusal):
     """The URL's ``exp`` has passed. The response is permanent, because ``exp`` is signed."""
 

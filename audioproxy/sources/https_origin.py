@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
@@ -26,6 +26,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _WHOLE = (200, 203)
 # Statuses with which careless servers respond to a range, though they serve the whole.
 _RANGE_REFUSED = (400, 416, 501)
+# Statuses which say that there is no such source; the others refuse it.
+_GONE = (404, 410)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
 
@@ -246,7 +248,8 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
     if status >= 400 and status != 416:
         response.discard()
         if status < 500 and status not in _TEMPORARY:
-            raise NotFound(f"the origin responds with {status}")
+            refusal = NoSuchSource if status in _GONE else NotFound
+            raise refusal(f"the origin responds with {status}")
         _log.warn("the origin {host} responds with {status}", host=source.host, status=status)
         raise UpstreamUnavailable("The origin is broken or busy.")
     first, last, size = None, None, None

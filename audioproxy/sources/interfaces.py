@@ -80,7 +80,8 @@ class SourceStore(Protocol):
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source.
 
-        :raises NotFound: where it is missing, unreadable or not allowed.
+        :raises NoSuchSource: where it is certainly missing.
+        :raises NotFound: where it may be missing, is unreadable or not allowed.
         :raises NotConfigured: where this kind of source is not configured, or its configuration is
             wrong.
         :raises UpstreamUnavailable: where the state of the source cannot be determined now.

@@ -13,7 +13,7 @@ from cachetools import TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
-from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.observe.log_context import Logger
@@ -130,7 +130,8 @@ class LocalSources:
         The path is resolved first, and then opened component by component without following
         links: a component that is replaced by a link in between is refused.
 
-        :raises NotFound: for everything but a readable regular file inside the root.
+        :raises NoSuchSource: where there is no such file.
+        :raises NotFound: for everything else but a readable regular file inside the root.
         :raises UpstreamUnavailable: for an error that does not tell whether the file exists.
         """
         try:
@@ -142,7 +143,8 @@ class LocalSources:
                 raise UpstreamUnavailable from error
             if error.errno in (errno.EACCES, errno.EPERM):
                 self._report_denied(source, error)
-            raise NotFound(str(error)) from None
+            missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+            raise (NoSuchSource if missing else NotFound)(str(error)) from None
         except ValueError as error:
             raise NotFound(str(error)) from None
         status = os.fstat(descriptor)

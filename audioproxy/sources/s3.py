@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NotFound, Refusal, UndecodableSource, UpstreamUnavailable
+from audioproxy.errors import (
+    NoSuchSource,
+    NotFound,
+    Refusal,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import USER_AGENT
@@ -172,6 +178,7 @@ def _translate(error: StoreError, bucket: str) -> Refusal:
     if error.refusal is NotFound:
         if isinstance(error, Denied):
             _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)
-        return NotFound(str(error))
+        # Without this code, the bucket itself may be missing.
+        return (NoSuchSource if error.code == "NoSuchKey" else NotFound)(str(error))
     _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)
     return error.refusal()

@@ -14,6 +14,7 @@ from audioproxy.errors import (
     DiskFull,
     InvalidOptions,
     IrregularSource,
+    NoSuchSource,
     NotFound,
     NothingDecoded,
     OutputTooLarge,
@@ -396,7 +397,7 @@ class RefusalTests(RenderCase):
 
     def test_source(self) -> None:
         """A missing source is a 404, one past AP_MAX_SRC_BYTES a 413; no child is started."""
-        for path, refusal in ((b"no.wav", NotFound), (b"huge.wav", SourceTooLarge)):
+        for path, refusal in ((b"no.wav", NoSuchSource), (b"huge.wav", SourceTooLarge)):
             self.make()
             self.harness.start_client(path=path)
             self.assertEqual(self.harness.spawner.children, [])

@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import formatEvent
 
 from audioproxy.errors import (
+    NoSuchSource,
     NotFound,
     Refusal,
     RenderFailed,
@@ -235,7 +236,8 @@ class OpenTests(OriginCase):
     def test_statuses(self) -> None:
         """Each error status is the same refusal with and without a range."""
         for kind, statuses in (
-            (NotFound, (401, 403, 404, 409, 410, 499)),
+            (NotFound, (401, 403, 409, 499)),
+            (NoSuchSource, (404, 410)),
             (UpstreamUnavailable, (408, 425, 429, 500, 503, 599)),
         ):
             for status in statuses:
@@ -725,7 +727,7 @@ class CopyTests(OriginCase):
         """
         unknown = reply(206, b"x")
         for kind, responses in (
-            (NotFound, (unknown, reply(404))),
+            (NoSuchSource, (unknown, reply(404))),
             (UpstreamUnavailable, (unknown, reply(503))),
             (UpstreamUnavailable, (unknown, reply(206, b"x", {"Content-Range": "bytes 0-0/10"}))),
             (UndecodableSource, (unknown, reply(204))),
@@ -848,7 +850,7 @@ class ReadTests(OriginCase):
         """An error status, or a body that is cut off, is a failed source."""
         for refusal, response in (
             (UpstreamUnavailable, reply(503)),
-            (NotFound, reply(404)),
+            (NoSuchSource, reply(404)),
             (UpstreamUnavailable, cut(ranged(70_000, 70_002)[:-1])),
         ):
             found = self.opened(FIRST)
@@ -879,7 +881,7 @@ class ReadTests(OriginCase):
                 (reply(200, LONG, {"ETag": '"3"'}), None),
                 (reply(200, LONG + b"x"), RenderFailed),
                 (reply(200, b"x" + LONG[1:]), RenderFailed),
-                (reply(404), NotFound),
+                (reply(404), NoSuchSource),
             ):
                 self.origins.unreliable.clear()
                 found = self.opened(FIRST)

@@ -18,7 +18,7 @@ from twisted.logger import LogLevel, eventAsText
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
@@ -92,7 +92,7 @@ class LocalCase(SynchronousTestCase):
         missing = NotFound()
         for path in paths:
             refusal = self.refusal(path)
-            self.assertIs(type(refusal), NotFound, path)
+            self.assertIsInstance(refusal, NotFound, path)
             for name in ("status", "code", "message", "cache_control"):
                 self.assertEqual(getattr(refusal, name), getattr(missing, name), path)
 
@@ -313,6 +313,15 @@ class RefusedTests(LocalCase):
             self.assert_refused(b"fifo.mp3", b"link.mp3", b"socket.mp3")
         self.files = LocalSources("/dev", execute)
         self.assert_refused(b"null", b"zero")
+
+    def test_missing(self) -> None:
+        """A file is certainly missing where its folder has no such name, or is no folder."""
+        self.link({"nowhere": "in/none.mp3", "out": self.place / "out"})
+        missing = (b"none.mp3", b"none/b.mp3", b"a.mp3/b.mp3", b"nowhere", b"out/none.mp3")
+        for path in missing:
+            self.assertIs(type(self.refusal(path)), NoSuchSource, path)
+        for path in (b"in", b"../out/secret.mp3", b"out/secret.mp3", b"a" * 300):
+            self.assertIs(type(self.refusal(path)), NotFound, path)
 
     def test_denied(self) -> None:
         """Files without read permission, and files in folders without any permission, are a 404.

@@ -10,7 +10,13 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.config import S3Config
-from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, UpstreamUnavailable
+from audioproxy.errors import (
+    NoSuchSource,
+    NotConfigured,
+    NotFound,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.media.command.inputs import Input
@@ -149,6 +155,8 @@ class OpenTests(SourceCase):
         self.open(InputTests.WHOLE)
         denied, broken = LogLevel.info, LogLevel.warn
         for refusal, level, status, code in (
+            (NoSuchSource, None, 404, "NoSuchKey"),
+            (NotFound, None, 404, "NoSuchBucket"),
             (NotFound, None, 404, ""),
             (NotFound, denied, 403, ""),
             (NotFound, denied, 401, ""),

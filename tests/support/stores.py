@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NotFound
+from audioproxy.errors import NoSuchSource
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
@@ -124,7 +124,7 @@ class FakeSources:
         if isinstance(source, LocalSource) and source.path in self.sizes:
             size = self.sizes[source.path]
         elif size is None:
-            raise NotFound("no such source")
+            raise NoSuchSource("no such source")
         opened = FakeSource(size, self.content)
         if self.validator is not None:
             opened.validator = self.validator
