@@ -205,6 +205,19 @@ class Response:
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
 
+    def headers_with_prefix(self, prefix: str) -> dict[str, str]:
+        """Return the headers whose names begin with ``prefix``, by the rest of the name.
+
+        :param prefix: in lower case, as the names in the result.
+        """
+        lines = self._response.headers.getAllRawHeaders()
+        named = ((name.decode("latin-1").lower(), b", ".join(values)) for name, values in lines)
+        return {
+            name.removeprefix(prefix): value.decode("latin-1")
+            for name, value in named
+            if name.startswith(prefix)
+        }
+
     @property
     def is_encoded(self) -> bool:
         """Whether the body has a content coding.

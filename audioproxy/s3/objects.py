@@ -225,14 +225,14 @@ class StoreObject:
         :returns: the size is None where the store does not state it. The response has no body any
             more.
         """
-        return await self._retry_once(self._find)
+        return await self.retry_once(self._find)
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
         """Return the response with a byte range of the object, if its tag is still ``etag``.
 
         A tag that is weak is not compared.
         """
-        return await self._retry_once(lambda: self._get(start, stop, etag))
+        return await self.retry_once(lambda: self._get(start, stop, etag))
 
     async def _find(self) -> tuple[int | None, Response]:
         response = await self.send("GET", headers={"range": "bytes=0-0"})
@@ -251,7 +251,7 @@ class StoreObject:
         # An empty object has no range.
         return 0 if status == 416 else response.length, response
 
-    async def _retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make an attempt, and another one if the store is busy, within what a client waits."""
         clock = self.store.client.clock
         start = clock.seconds()
@@ -349,9 +349,10 @@ def element_texts(document: bytes) -> dict[str, str]:
     return texts
 
 
-async def read_document(response: Response) -> bytes:
+async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes:
     """Return the document of a request that succeeded.
 
+    :param limit: bytes; a longer document is refused.
     :raises StoreError: if the request failed. A store may report a failure with status 200, if it
         had to send the status before the request was finished.
     """
@@ -359,7 +360,7 @@ async def read_document(response: Response) -> bytes:
         raise await _read_error(response)
     try:
         # While a store completes a multipart upload, it sends white space, for minutes.
-        document = await response.read(_MAX_DOCUMENT, extend_timeout=True)
+        document = await response.read(limit, extend_timeout=True)
     except (BodyTooLarge, TransportError) as error:
         raise Unavailable(f"the response is incomplete: {error}") from error
     texts = element_texts(document)
