@@ -14,7 +14,20 @@ def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     source. No newline follows the source. Versions of the service that make different bytes share
     no key.
     """
-    lines = f"{options.format.revision}\n{options.canonical()}\n".encode("ascii")
+    return _key(options.format.revision, options, canonical_source)
+
+
+def all_cache_keys(options: VariantOptions, canonical_source: bytes) -> tuple[str, ...]:
+    """Return the keys of a variant under every byte revision of its format, the newest first.
+
+    The first revision of each format was 1.
+    """
+    revisions = range(options.format.revision, 0, -1)
+    return tuple(_key(revision, options, canonical_source) for revision in revisions)
+
+
+def _key(revision: int, options: VariantOptions, canonical_source: bytes) -> str:
+    lines = f"{revision}\n{options.canonical()}\n".encode("ascii")
     return hashlib.sha256(lines + canonical_source).hexdigest()
 
 

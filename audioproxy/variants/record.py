@@ -15,6 +15,7 @@ from typing import Self
 
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.grammar.sources import Source
 
 # Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
 # "Working with object metadata"). A part is left for metadata that is not part of the record.
@@ -73,9 +74,15 @@ class VariantRecord:
         :param header: the header with the tag of the source, or None.
         """
         source = request.source
-        digest = hashlib.sha256(source.canonical).hexdigest()
         lines = () if header is None else header.lines(source.canonical)
-        return cls(request.canonical, digest, int(now), source.address, validator, cache_tag=lines)
+        return cls(
+            request.canonical,
+            digest_of(source),
+            int(now),
+            source.address,
+            validator,
+            cache_tag=lines,
+        )
 
     @classmethod
     def read(cls, texts: Mapping[str, str]) -> Self | None:
@@ -113,6 +120,11 @@ class VariantRecord:
                 texts[name] = text
                 size += added
         return texts
+
+
+def digest_of(source: Source) -> str:
+    """Return the digest that a record has of a whole source."""
+    return hashlib.sha256(source.canonical).hexdigest()
 
 
 def _encode(value: bytes) -> str:

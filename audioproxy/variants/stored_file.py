@@ -166,19 +166,42 @@ def read_small(path: str) -> tuple[VariantHeaders, bytes] | None:
     return None if found is None else (found[1], data[: found[0]])
 
 
+def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
+    """Return size and record of the variant in a file; None if the file is incomplete or damaged.
+
+    :returns: the record is None for a variant that was stored without one.
+    :raises OSError: where the file cannot be read.
+    """
+    length = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
+    found = _parse_trailer(tail, length)
+    data = _trailer_object(tail)
+    if found is None or data is None:
+        return None
+    return found[0], VariantRecord.read(json.loads(data))
+
+
 def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
     """Return size and headers of a variant from the end of its file; None if it is incomplete.
 
     :param length: the bytes of the file.
     """
+    data = _trailer_object(tail)
+    found = None if data is None else _read_fields(data)
+    if data is None or found is None or found[0] + len(data) + _FOOTER.size != length:
+        return None
+    return found
+
+
+def _trailer_object(tail: bytes) -> bytes | None:
+    """Return the JSON object at the end of a file; None if it is incomplete or damaged."""
     if len(tail) < _FOOTER.size:
         return None
     data_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     data = tail[-_FOOTER.size - data_length : -_FOOTER.size]
     if (magic, len(data), zlib.crc32(data)) != (_MAGIC, data_length, checksum):
         return None
-    found = _read_fields(data)
-    return found if found and found[0] + data_length + _FOOTER.size == length else None
+    return data
 
 
 # Parsing the fields takes as long as reading their file.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar import options as options_module
-from audioproxy.grammar.cache_key import cache_key, etag, info_key
+from audioproxy.grammar.cache_key import all_cache_keys, cache_key, etag, info_key
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
@@ -40,6 +40,14 @@ class CacheKeyTests(SynchronousTestCase):
                 key = cache_key(options, b"local://a")
                 self.assertEqual(sha256(text.encode()).hexdigest(), key)
                 self.assertEqual(f'"{key}"'.encode(), etag(key))
+
+    def test_all_revisions(self) -> None:
+        """A variant has had a key under each revision of its format, from 1 to the current one."""
+        options = VariantOptions(f="opus")
+        texts = [f"{revision}\nf:opus\nlocal://a" for revision in range(6, 0, -1)]
+        keys = all_cache_keys(options, b"local://a")
+        self.assertEqual(tuple(sha256(text.encode()).hexdigest() for text in texts), keys)
+        self.assertEqual(cache_key(options, b"local://a"), keys[0])
 
     # Drawing all the parts of a URL takes long.
     @settings(DETERMINISTIC, max_examples=40)

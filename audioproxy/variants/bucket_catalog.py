@@ -1,0 +1,241 @@
+"""The variants of a bucket, for commands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, DeferredQueue
+from twisted.internet.interfaces import IConsumer, IDelayedCall, IPushProducer, IReactorTime
+from zope.interface import implementer
+
+from audioproxy.concurrency.workers import for_each
+from audioproxy.http_client.client import Response
+from audioproxy.http_client.errors import TransportError
+from audioproxy.s3.listing import ListedObject, list_page
+from audioproxy.s3.objects import Changed, Denied, Missing, ObjectStore, StoreError, StoreObject
+from audioproxy.variants.catalog import (
+    KEY,
+    CatalogError,
+    Entry,
+    Finding,
+    OnFailure,
+    Pace,
+    Page,
+    Verdict,
+)
+from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+
+T = TypeVar("T")
+
+# The bucket is listed by these first digits of the keys, several of them at a time.
+_PREFIXES = [f"{digit:x}" for digit in range(16)]
+# Digits of a key that tell how far a listing has come.
+_DIGITS = 8
+
+
+class BucketCatalog:
+    """The variants in a bucket: the objects that are named by a key.
+
+    :param most: requests at a time.
+    """
+
+    def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._most = most
+
+    async def pages(self) -> AsyncGenerator[Page]:
+        """Yield the variants of one page of a listing at a time."""
+        waiting: list[tuple[str, str | None]] = [(prefix, None) for prefix in _PREFIXES]
+        running: set[Deferred[Any]] = set()
+        arrived: DeferredQueue[tuple[str, list[ListedObject], str | None]] = DeferredQueue()
+        covered = dict.fromkeys(_PREFIXES, 0.0)
+
+        def finish(outcome: Any, fetching: Deferred[Any]) -> None:
+            running.discard(fetching)
+            arrived.put(outcome)
+
+        try:
+            while waiting or running or arrived.pending:
+                while waiting and len(running) < self._most:
+                    fetching: Deferred[Any] = Deferred.fromCoroutine(self._list(*waiting.pop()))
+                    running.add(fetching)
+                    fetching.addBoth(finish, fetching)
+                prefix, objects, token = await arrived.get()
+                entries = [
+                    Entry(each.key, each.size, each.modified)
+                    for each in objects
+                    if KEY.fullmatch(each.key)
+                ]
+                if token is None:
+                    covered[prefix] = 1.0
+                else:
+                    waiting.append((prefix, token))
+                    if entries:
+                        covered[prefix] = int(entries[-1].key[1:_DIGITS], 16) / 16 ** (_DIGITS - 1)
+                yield Page(entries, sum(covered.values()) / len(_PREFIXES))
+        finally:
+            for fetching in list(running):
+                fetching.cancel()
+
+    async def find(self, key: str) -> Entry | None:
+        """Return the variant of a key."""
+        try:
+            size, response = await _translated(self._object(key).find())
+        except _Missing:
+            return None
+        try:
+            stored = parsedate_to_datetime(response.header("last-modified") or "").timestamp()
+        except (TypeError, ValueError):
+            stored = 0.0
+        return Entry(key, size or 0, stored, None, response.header("etag"))
+
+    async def read_records(
+        self, entries: Sequence[Entry], on_failure: OnFailure
+    ) -> list[tuple[Entry, VariantRecord | None]]:
+        """Return the records of variants, each of which takes a request."""
+        found: list[tuple[Entry, VariantRecord | None]] = []
+
+        async def read(entry: Entry) -> None:
+            try:
+                _, response = await _translated(self._object(entry.key).find())
+            except _Missing:
+                return
+            except CatalogError as error:
+                on_failure(entry, error)
+                return
+            found.append((replace(entry, version=response.header("etag")), _read_record(response)))
+
+        await for_each(entries, read, self._most)
+        return found
+
+    async def check(self, entry: Entry, pace: Pace) -> Finding:
+        """Read the bytes of a variant, and compare them with its digest."""
+        target = self._object(entry.key)
+        try:
+            size, response = await _translated(target.find())
+            entry = replace(entry, version=response.header("etag"))
+            record = _read_record(response)
+            if record is None:
+                return Finding(Verdict.UNKNOWN, entry)
+            if not size:
+                return Finding(Verdict.BROKEN, entry, "it is empty")
+            return await _translated(self._check(target, entry, size, record, pace))
+        except _Missing:
+            return Finding(Verdict.GONE, entry)
+
+    async def remove(
+        self,
+        entries: Sequence[Entry],
+        on_removed: Callable[[Entry], object],
+        on_failure: OnFailure,
+        *,
+        unchanged: bool = False,
+    ) -> None:
+        """Remove variants, each by a request."""
+
+        async def remove(entry: Entry) -> None:
+            target = self._object(entry.key)
+            try:
+                if unchanged:
+                    _, response = await _translated(target.find())
+                    if response.header("etag") != entry.version:
+                        return
+                await _translated(target.retry_once(target.delete))
+            except _Missing:
+                return
+            except CatalogError as error:
+                on_failure(entry, error)
+                return
+            on_removed(entry)
+
+        await for_each(entries, remove, self._most)
+
+    async def _list(
+        self, prefix: str, token: str | None
+    ) -> tuple[str, list[ListedObject], str | None]:
+        try:
+            found = await list_page(self._store, self._bucket, prefix, token)
+        except StoreError as error:
+            right = "; the right ListBucket is required" if isinstance(error, Denied) else ""
+            raise CatalogError(f"it cannot be listed ({error}){right}") from error
+        return prefix, *found
+
+    async def _check(
+        self, target: StoreObject, entry: Entry, size: int, record: VariantRecord, pace: Pace
+    ) -> Finding:
+        etag = entry.version
+        assert etag is None or isinstance(etag, str)
+        response = await target.get(0, size, etag)
+        if response.header("etag") != etag:
+            # The store ignores If-Match.
+            response.abort()
+            return Finding(Verdict.GONE, entry)
+        digest = _PacedDigest(target.store.client.clock, pace)
+        await response.stream(size).send(digest)
+        if digest.sha256.hexdigest() != record.sha256:
+            return Finding(Verdict.BROKEN, entry, "its bytes do not match their digest")
+        return Finding(Verdict.GOOD, entry)
+
+    def _object(self, key: str) -> StoreObject:
+        return self._store.object(self._bucket, key.encode("ascii"))
+
+
+class _Missing(CatalogError):
+    """There is no such object, or not in the version that was requested."""
+
+
+async def _translated(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of requests; raise `CatalogError` where they fail."""
+    try:
+        return await work
+    except (Missing, Changed) as error:
+        raise _Missing(str(error)) from error
+    except (StoreError, TransportError) as error:
+        raise CatalogError(str(error)) from error
+
+
+def _read_record(response: Response) -> VariantRecord | None:
+    return VariantRecord.read(response.headers_with_prefix(METADATA_PREFIX))
+
+
+@implementer(IConsumer)
+class _PacedDigest:
+    """Consumer that computes a digest of the bytes, and pauses their producer to keep a pace."""
+
+    def __init__(self, clock: IReactorTime, pace: Pace) -> None:
+        self.sha256 = hashlib.sha256()
+        self._clock = clock
+        self._pace = pace
+        self._producer: IPushProducer | None = None
+        self._resuming: IDelayedCall | None = None
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Keep the producer."""
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer."""
+        self._producer = None
+        if self._resuming is not None and self._resuming.active():
+            self._resuming.cancel()
+
+    def write(self, data: bytes) -> None:
+        """Add bytes."""
+        self.sha256.update(data)
+        seconds = self._pace.spend(len(data))
+        if not seconds or self._producer is None:
+            return
+        self._producer.pauseProducing()
+        if self._resuming is not None and self._resuming.active():
+            self._resuming.reset(seconds)
+        else:
+            self._resuming = self._clock.callLater(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self._producer is not None:
+            self._producer.resumeProducing()

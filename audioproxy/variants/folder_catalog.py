@@ -1,0 +1,239 @@
+"""The variants of a folder store, for commands."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.concurrency.workers import for_each
+from audioproxy.files.scratch_files import read_chunks
+from audioproxy.variants.catalog import (
+    KEY,
+    CatalogError,
+    Entry,
+    Finding,
+    OnFailure,
+    Pace,
+    Page,
+    Verdict,
+)
+from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.stored_file import read_trailer
+
+_SHARDS = [f"{number:02x}" for number in range(256)]
+_LOCK_NAME = ".prune"
+# A link is not followed: it may lead out of the store.
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# A command does not count as a use. The owner of a file, and root, may read it so (open(2)).
+_WITHOUT_USE = getattr(os, "O_NOATIME", 0)
+
+
+class FolderCatalog:
+    """The variants in the folder of a `FileVariantStore`.
+
+    A variant is a regular file that is named by its key, in the folder of the key's first two
+    digits.
+
+    :param run_in_thread: runs what reads and writes the disk.
+    :param most: the threads of `read_records`.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        run_in_thread: ThreadRunner,
+        most: int,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._root = os.path.abspath(root)
+        self._run_in_thread = run_in_thread
+        self._most = most
+        self._sleep = sleep
+
+    async def pages(self) -> AsyncGenerator[Page]:
+        """Yield the variants of one folder at a time."""
+        for number, shard in enumerate(_SHARDS, 1):
+            yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
+
+    async def find(self, key: str) -> Entry | None:
+        """Return the variant of a key."""
+
+        def find() -> Entry | None:
+            with self._shard(key[:2]) as folder:
+                return None if folder is None else _read_entry(folder, key)
+
+        return await self._run_in_thread(find)
+
+    async def read_records(
+        self, entries: Sequence[Entry], on_failure: OnFailure
+    ) -> list[tuple[Entry, VariantRecord | None]]:
+        """Return the records of variants."""
+        found: list[tuple[Entry, VariantRecord | None]] = []
+
+        def read(part: Sequence[Entry]) -> None:
+            for entry in part:
+                try:
+                    with self._file(entry) as descriptor:
+                        if descriptor is not None:
+                            trailer = read_trailer(descriptor)
+                            found.append((entry, None if trailer is None else trailer[1]))
+                except OSError as error:
+                    on_failure(entry, error)
+
+        async def read_part(start: int) -> None:
+            # A new thread for each file would take longer than reading the file.
+            await self._run_in_thread(lambda: read(entries[start :: self._most]))
+
+        await for_each(range(min(self._most, len(entries))), read_part, self._most)
+        return found
+
+    async def check(self, entry: Entry, pace: Pace) -> Finding:
+        """Read the bytes of a variant, and compare them with its digest."""
+        return await self._run_in_thread(lambda: self._check(entry, pace))
+
+    async def remove(
+        self,
+        entries: Sequence[Entry],
+        on_removed: Callable[[Entry], object],
+        on_failure: OnFailure,
+        *,
+        unchanged: bool = False,
+    ) -> None:
+        """Remove variants. A node that is sending one keeps it open."""
+        is_cancelled = False
+
+        def remove() -> None:
+            for entry in entries:
+                if is_cancelled:
+                    return
+                try:
+                    removed = self._remove(entry, unchanged)
+                except OSError as error:
+                    on_failure(entry, error)
+                else:
+                    if removed is not None:
+                        on_removed(removed)
+
+        try:
+            await self._run_in_thread(remove)
+        finally:
+            is_cancelled = True
+
+    def _list(self, shard: str) -> list[Entry]:
+        with self._shard(shard) as folder:
+            if folder is None:
+                return []
+            with os.scandir(folder) as names:
+                keys = [
+                    each.name
+                    for each in names
+                    if each.name.startswith(shard) and KEY.fullmatch(each.name)
+                ]
+            return [entry for key in keys if (entry := _read_entry(folder, key)) is not None]
+
+    def _check(self, entry: Entry, pace: Pace) -> Finding:
+        with self._file(entry) as descriptor:
+            if descriptor is None or _version(os.fstat(descriptor)) != entry.version:
+                return Finding(Verdict.GONE, entry)
+            trailer = read_trailer(descriptor)
+            if trailer is None:
+                return Finding(Verdict.BROKEN, entry, "its trailer is incomplete or damaged")
+            size, record = trailer
+            if record is None:
+                return Finding(Verdict.UNKNOWN, entry)
+            sha256 = hashlib.sha256()
+            for chunk in read_chunks(descriptor, 0, size):
+                sha256.update(chunk)
+                self._sleep(pace.spend(len(chunk)))
+        if sha256.hexdigest() != record.sha256:
+            return Finding(Verdict.BROKEN, entry, "its bytes do not match their digest")
+        return Finding(Verdict.GOOD, entry)
+
+    def _remove(self, entry: Entry, unchanged: bool) -> Entry | None:
+        """Remove a variant; return what was removed, or None."""
+        with self._shard(entry.key[:2]) as folder:
+            found = None if folder is None else _read_entry(folder, entry.key)
+            if found is None or (unchanged and found.version != entry.version):
+                return None
+            try:
+                os.unlink(entry.key, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+            return found
+
+    @contextmanager
+    def _shard(self, shard: str) -> Iterator[int | None]:
+        """Open the folder of a shard; None where there is none."""
+        try:
+            descriptor = os.open(f"{self._root}/{shard}", _FOLDER_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            # A link to a folder is no folder.
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _file(self, entry: Entry) -> Iterator[int | None]:
+        """Open the file of a variant; None where it is gone."""
+        path = f"{self._root}/{entry.key[:2]}/{entry.key}"
+        try:
+            try:
+                descriptor = os.open(path, _FILE_FLAGS | _WITHOUT_USE)
+            except PermissionError:
+                descriptor = os.open(path, _FILE_FLAGS)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def exclusive_prune(root: str) -> Iterator[None]:
+    """Hold the lock of the one command that may prune a folder at a time.
+
+    :raises CatalogError: where another process holds it.
+    """
+    descriptor = os.open(f"{root}/{_LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if os.geteuid() == 0:
+            # The service's user has to open it too.
+            owner = os.stat(root)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CatalogError("another process prunes this folder now") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_entry(folder: int, key: str) -> Entry | None:
+    """Return the variant in a folder; None for anything but a regular file."""
+    try:
+        status = os.stat(key, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    # A new file has no access time of its own on some file systems.
+    used = max(status.st_atime, status.st_mtime)
+    return Entry(key, status.st_size, status.st_mtime, used, _version(status))
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
