@@ -15,7 +15,7 @@ from audioproxy.cli.formatting import print_errors
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
 
-_DESCRIPTION = "Create, verify, explain and fetch URLs of audioproxy, and check its set-up."
+_DESCRIPTION = "URLs of audioproxy, its stored variants, and its set-up."
 _EPILOG = """\
 AP_KEY, AP_SALT and all other settings are read from the environment, as the service reads them, or
 from a file with --env-file. None is ever taken from the command line, where every user of the
@@ -39,13 +39,15 @@ examples:
 """
 
 # The commands in the order of the help text. Each, except `completion`, has a module of its name
-# in this package, with its description, its arguments and its function `execute`.
+# in this package, with its description, its arguments and its function `execute`. `store` is a
+# package, with a module for each of its own commands.
 _COMMANDS = {
     "sign": "create signed URLs",
     "verify": "check signed URLs",
     "explain": "show what a URL means, and the commands of its render",
     "warm": "fetch URLs, so that they are stored before clients request them",
     "measure": "print the loudness of sources, and the gain to a target",
+    "store": "list, remove and verify stored variants",
     "doctor": "check the settings and the machine",
     "completion": "print a shell completion script",
 }
@@ -127,19 +129,32 @@ def build_parser(
             command.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
             command.set_defaults(execute=_print_completion, env_file=None)
             continue
-        module = import_module(f"audioproxy.cli.{name}")
-        command.description = module.DESCRIPTION
-        command.set_defaults(execute=module.execute)
-        option = command.add_argument(
-            "--env-file",
-            metavar="FILE",
-            help="read the settings from FILE, in lines NAME=value, as the service's unit does;"
-            " they override the environment",
-        )
-        # shtab completes this option with the names of files.
-        option.complete = files  # type: ignore[attr-defined]
-        module.add_arguments(command)
+        _add_command(command, f"audioproxy.cli.{name}", files)
     return parser
+
+
+def _add_command(command: ArgumentParser, module_name: str, files: object) -> None:
+    """Add the description and the arguments of a command, or its own commands."""
+    module = import_module(module_name)
+    command.description = module.DESCRIPTION
+    if hasattr(module, "COMMANDS"):
+        commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        for name, summary in module.COMMANDS.items():
+            inner = commands.add_parser(
+                name, help=summary, formatter_class=RawDescriptionHelpFormatter
+            )
+            _add_command(inner, f"{module_name}.{name}", files)
+        return
+    command.set_defaults(execute=module.execute)
+    option = command.add_argument(
+        "--env-file",
+        metavar="FILE",
+        help="read the settings from FILE, in lines NAME=value, as the service's unit does;"
+        " they override the environment",
+    )
+    # shtab completes this option with the names of files.
+    option.complete = files  # type: ignore[attr-defined]
+    module.add_arguments(command)
 
 
 def _print_completion(arguments: Namespace, _environment: Mapping[str, str]) -> int:

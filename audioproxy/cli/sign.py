@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
+from argparse import ArgumentParser, Namespace, _ActionsContainer
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
@@ -28,9 +28,6 @@ examples:
   find . -name '*.wav' -printf 'local://%P\\n' | audioproxy sign --options f:opus -
   audioproxy sign --path /f:mp3/plain/local://piece.wav
 """
-
-_DURATION = re.compile(r"([0-9]{1,10})([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -69,7 +66,7 @@ def add_options_option(parser: _ActionsContainer) -> None:
 def add_url_options(parser: ArgumentParser) -> None:
     """Add the options of signed URLs."""
     parser.add_argument(
-        "-e", "--expires-in", type=_duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"
+        "-e", "--expires-in", type=duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"
     )
     parser.add_argument(
         "-b", "--base", default="", metavar="URL", help="the URL before the signature"
@@ -77,15 +74,6 @@ def add_url_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--encoded", action="store_true", help="write the sources in base64url, as enc/..."
     )
-
-
-def _duration(text: str) -> int:
-    match = _DURATION.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise ArgumentTypeError(
-            f"{text!r} is not a duration; use seconds or a number with m, h or d"
-        )
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:

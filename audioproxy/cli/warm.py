@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from cachetools import FIFOCache
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
+from audioproxy.cli.arguments import integer_to
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import (
     FAILED,
@@ -78,19 +79,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         " lines that begin with #",
     )
     parser.add_argument(
-        "-c", "--concurrency", type=_integer_to(256), default=4, metavar="N", help="at a time (4)"
+        "-c", "--concurrency", type=integer_to(256), default=4, metavar="N", help="at a time (4)"
     )
     parser.add_argument(
         "-t",
         "--timeout",
-        type=_integer_to(86_400),
+        type=integer_to(86_400),
         default=600,
         metavar="SECONDS",
         help="seconds without a byte after which a URL fails (600)",
     )
     parser.add_argument(
         "--tries",
-        type=_integer_to(1_000),
+        type=integer_to(1_000),
         default=5,
         metavar="N",
         help="requests for a URL while the service is busy and no other URL makes progress (5)",
@@ -109,15 +110,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print the elements enclosure and itunes:duration of a feed for each URL",
     )
-
-
-def _integer_to(maximum: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= maximum:
-            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {maximum} is required")
-        return int(text)
-
-    return read
 
 
 class WarmProgress:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
+from audioproxy.cli import store
 from audioproxy.cli.main import build_parser
 from tests.cli.command import command
 
-COMMANDS = ("sign", "verify", "explain", "warm", "doctor", "completion")
+COMMANDS = ("sign", "verify", "explain", "warm", "store", "doctor", "completion")
+#: The commands that have examples.
+WITH_EXAMPLES = (*COMMANDS, *(f"store {name}" for name in store.COMMANDS))
 
 
 class HelpTests(SynchronousTestCase):
@@ -23,15 +26,15 @@ class HelpTests(SynchronousTestCase):
 
     def test_examples(self) -> None:
         """Each command's help has examples, and the command accepts their arguments."""
-        for name in COMMANDS:
-            text = command(name, "--help").out
+        for name in WITH_EXAMPLES:
+            text = command(*name.split(), "--help").out
             lines = text.split("examples:\n")[1].split("\n\n")[0].splitlines()
             called = [line for line in lines if f"audioproxy {name}" in line]
             self.assertTrue(called, name)
             for line in called:
                 words = line.split(f"audioproxy {name}")[1].split("|")[0].split("<")[0]
                 words = words.split(">")[0]
-                build_parser().parse_args([name, *words.split()])
+                build_parser().parse_args([*name.split(), *words.split()])
 
     def test_version(self) -> None:
         """`--version` prints the version; wrong words print the usage and exit with 2."""

@@ -1,0 +1,41 @@
+"""Types of command line arguments: durations, sizes and numbers."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+_DURATION = re.compile(r"([0-9]{1,10})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"([0-9]{1,15})([kMGT]?)")
+_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def duration(text: str) -> int:
+    """Return the seconds of a duration such as ``90``, ``15m``, ``1h`` or ``7d``."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise ArgumentTypeError(
+            f"{text!r} is not a duration; use seconds or a number with m, h or d"
+        )
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size such as ``500G``; the units are powers of 1000."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a size; use bytes or a number with k, M, G or T")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def integer_to(maximum: int) -> Callable[[str], int]:
+    """Return the type of a whole number from 1 to ``maximum``."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= maximum:
+            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {maximum} is required")
+        return int(text)
+
+    return read

@@ -1,0 +1,130 @@
+"""``audioproxy store verify``: compare the bytes of variants with their digests."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from audioproxy.cli.arguments import size
+from audioproxy.cli.exit_status import FAILURE, UsageError
+from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.store.session import (
+    Outcome,
+    StoreSession,
+    add_common_arguments,
+    progress_bar,
+    run_command,
+)
+from audioproxy.concurrency.workers import for_each
+from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict
+
+DESCRIPTION = """\
+Read every variant, and compare its bytes with the SHA-256 that was stored with it. A variant that
+was stored without one is counted as unknown; its file is only checked to be complete. A variant
+that is removed or replaced meanwhile is no failure.
+
+examples:
+  audioproxy store verify
+  audioproxy store verify --pace 20M --delete
+  audioproxy store verify --json | jq .broken
+
+The exit status is 1 if a variant is broken, even with --delete, or cannot be read. A variant that
+cannot be read is never removed: the disk or the network may have failed.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "--pace",
+        type=size,
+        metavar="SIZE",
+        help="bytes to read in a second, such as 20M (powers of 1000); without it, as fast as"
+        " possible",
+    )
+    parser.add_argument(
+        "--delete", action="store_true", help="remove broken variants, so that they render again"
+    )
+    add_common_arguments(parser)
+
+
+class VerifyOutcome(Outcome):
+    """What was found so far."""
+
+    def __init__(self, as_json: bool, bar: Any) -> None:
+        super().__init__(as_json, bar)
+        self._counts = Counter[Verdict]()
+        self._bytes = 0
+        self._broken: list[Finding] = []
+        self._removed: set[str] = set()
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return FAILURE if self._broken else super().status
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and print that of a broken variant."""
+        self._counts[finding.verdict] += 1
+        self._bytes += finding.entry.size
+        if finding.verdict is Verdict.BROKEN:
+            self._broken.append(finding)
+            self.print_row(f"broken: {finding.entry.key}: {finding.reason}")
+
+    def removed(self, entry: Entry) -> None:
+        """Record that a variant was removed."""
+        self._removed.add(entry.key)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of the JSON object."""
+        broken = [
+            {"key": key, "reason": each.reason, "removed": key in self._removed}
+            for each in self._broken
+            if (key := each.entry.key)
+        ]
+        counts = {each.name.lower(): self._counts[each] for each in Verdict}
+        return {**counts, "bytes": self._bytes, "broken": broken}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the report."""
+        counts = [f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each]]
+        total = format_count(self._counts.total(), "variant")
+        yield f"verified: {total}, {format_bytes(self._bytes)}"
+        yield from counts
+        if self._removed:
+            yield f"removed: {format_count(len(self._removed), 'broken variant')}"
+
+
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit status."""
+    if arguments.pace == 0:
+        raise UsageError("--pace: at least one byte in a second is required")
+    bar = progress_bar(arguments)
+    outcome = VerifyOutcome(arguments.json, bar)
+
+    async def work(session: StoreSession) -> None:
+        await verify(session, outcome, Pace(arguments.pace), arguments.delete)
+
+    return run_command(arguments, environment, outcome, bar, work)
+
+
+async def verify(session: StoreSession, outcome: VerifyOutcome, pace: Pace, delete: bool) -> None:
+    """Check all variants, and remove those that are broken if ``delete`` is set."""
+
+    async def check(entry: Entry) -> None:
+        try:
+            finding = await session.catalog.check(entry, pace)
+        except (CatalogError, OSError) as error:
+            outcome.fail(entry, error)
+        else:
+            outcome.add(finding)
+            if finding.verdict is Verdict.BROKEN and delete:
+                await session.catalog.remove(
+                    [finding.entry], outcome.removed, outcome.fail, unchanged=True
+                )
+        session.bar.update()
+
+    async for page in session.pages():
+        await for_each(page.entries, check, session.concurrency)

@@ -1,0 +1,206 @@
+"""`audioproxy store` on folders and on buckets, also when it is interrupted or killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from tqdm import tqdm
+
+from audioproxy.cli.main import build_parser
+from audioproxy.cli.store.prune import PruneOutcome, prune
+from audioproxy.cli.store.purge import purge
+from audioproxy.cli.store.purge_outcome import PurgeOutcome
+from audioproxy.cli.store.purge_plan import PurgePlan
+from audioproxy.cli.store.session import StoreSession
+from audioproxy.cli.store.verify import VerifyOutcome, verify
+from audioproxy.engine import Engine
+from audioproxy.s3 import listing
+from audioproxy.variants.bucket_catalog import BucketCatalog
+from audioproxy.variants.catalog import Pace
+from audioproxy.variants.s3 import S3VariantStore
+from audioproxy.variants.stored_file import open_variant
+from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
+from tests.support.service import Process, ServiceCase, reactor, until
+from tests.support.variants import StoredVariant, neighbors
+from tests.support.wire import Request
+
+ONE = [StoredVariant.of("local://one.wav", options) for options in ("f:mp3", "f:opus")]
+TWO = StoredVariant.of("local://two.wav")
+ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other audio")
+UNKNOWN = StoredVariant.of("local://four.wav").without_record
+
+
+def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
+    """Start a command with the settings of a service."""
+    program = (sys.executable, "-m", "audioproxy.cli.main", "store")
+    return case.spawn(*program, *words, terminal=terminal, **case.environment(**variables))
+
+
+class FolderTests(ServiceCase):
+    """Commands on a folder"""
+
+    async def values(self, status: int, *words: str) -> Any:
+        """Return the values that a command prints before it ends with a status."""
+        process = start(self, *words, "--json")
+        self.assertEqual(status, await process.end(), process.stderr)
+        found = [json.loads(line) for line in process.stdout.splitlines()]
+        return found if words[0] == "ls" else found[0]
+
+    async def test_commands(self) -> None:
+        """Each command does what it says, and touches nothing that is beside the variants."""
+        for variant in (*ONE, TWO, UNKNOWN, ROTTEN):
+            variant.write(self.store)
+        beside = [self.store / name for name in neighbors(TWO.key)]
+        for path in beside:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"a master")
+        stat = await self.values(0, "stat")
+        self.assertEqual((5, 1), (stat["variants"], stat["unknown"]["variants"]))
+        self.assertEqual(
+            {"mp3": 2, "opus": 1, "wav": 1},
+            {name: amount["variants"] for name, amount in stat["formats"].items()},
+        )
+        rows = await self.values(0, "ls", "--prefix", "local://o", "--format", "opus")
+        self.assertEqual(
+            [(ONE[1].key, "f:opus", "local://one.wav")],
+            [(row["key"], row["options"], row["source"]) for row in rows],
+        )
+        verified = await self.values(1, "verify", "--delete")
+        self.assertEqual((3, 1), (verified["good"], verified["unknown"]))
+        self.assertEqual([True], [each["removed"] for each in verified["broken"]])
+        purged = await self.values(0, "purge", "local://one.wav")
+        self.assertEqual({each.key for each in ONE}, {row["key"] for row in purged["removed"]})
+        pruned = await self.values(0, "prune", "--max-bytes", "0")
+        self.assertEqual((2, 0), (pruned["removed"]["variants"], pruned["remaining"]["variants"]))
+        self.assertEqual([], [path for path in beside if not path.exists()])
+
+    async def test_killed(self) -> None:
+        """A command that is killed leaves whole variants, and none that is half removed."""
+        variants = [StoredVariant.of(f"local://{number}") for number in range(200)]
+
+        def remaining() -> list[str]:
+            return [str(path) for path in self.store.glob("??/*")]
+
+        for words in (("purge", "--prefix", "local://"), ("prune", "--max-bytes=0")):
+            for variant in variants:
+                variant.write(self.store)
+            process = start(self, *words)
+            await until(lambda: len(remaining()) < len(variants), "the first removal")
+            await process.kill()
+            for path in remaining():
+                found = open_variant(path)
+                assert found is not None
+                found.close()
+
+    async def test_progress(self) -> None:
+        """A progress bar is shown on a terminal, but not with --quiet."""
+        ONE[0].write(self.store)
+        # The terminal of a test has no size of its own.
+        size = {"TQDM_NCOLS": "80", "TQDM_NROWS": "24"}
+        for words, shown in (((), True), (("--quiet",), False)):
+            process = start(self, "stat", *words, terminal=True, **size)
+            self.assertEqual(0, await process.end(), process.stdout)
+            self.assertEqual(shown, "variants/s" in process.stdout, process.stdout)
+            self.assertIn("1 variant, ", process.stdout)
+
+
+class BucketTests(RemoteCase):
+    """Commands on a bucket"""
+
+    def write(self, variant: StoredVariant) -> None:
+        """Write a variant into the bucket."""
+        self.server.put(self.variants, variant.key, variant.data, **variant.headers)
+
+    def session(self) -> StoreSession:
+        """Return an open store."""
+        config = self.config()
+        engine = Engine(config, reactor)
+        self.addCleanup(engine.close)
+        assert isinstance(engine.store, S3VariantStore)
+        catalog = BucketCatalog(engine.store.object_store, self.variants, 4)
+        return StoreSession(config, engine, catalog, 4, tqdm(disable=True))
+
+    async def test_commands(self) -> None:
+        """Each command does what it says, and touches nothing that is beside the variants."""
+        for variant in (*ONE, TWO, ROTTEN):
+            self.write(variant)
+        self.server.put(self.variants, UNKNOWN.key, UNKNOWN.data)
+        beside = [name.encode() for name in neighbors(TWO.key)]
+        for name in beside:
+            self.server.put(self.variants, name, b"a master")
+        session = self.session()
+        verified = VerifyOutcome(True, session.bar)
+        await verify(session, verified, Pace(None), delete=True)
+        found = verified.values()
+        self.assertEqual((3, 1, 0), (found["good"], found["unknown"], verified.failed))
+        self.assertEqual([True], [each["removed"] for each in found["broken"]])
+        for words, gone in (
+            (["local://one.wav"], ONE),
+            (["-o", "f:mp3", "local://two.wav"], [TWO]),
+            (["local://two.wav"], []),
+        ):
+            found = await self.purge(session, *words)
+            keys = {row["key"] for row in found["removed"]}
+            self.assertEqual({each.key for each in gone}, keys, words)
+        pruned = PruneOutcome(True, session.bar, dry_run=False)
+        await prune(session, pruned, lambda entry: False, 0, dry_run=False)
+        self.assertEqual(1, pruned.values()["removed"]["variants"])
+        self.assertEqual(sorted(beside), sorted(self.server.keys(self.variants)))
+
+    async def purge(self, session: StoreSession, *words: str) -> dict[str, Any]:
+        """Purge the bucket, and return the values of the report."""
+        arguments = build_parser(["store"]).parse_args(["store", "purge", *words])
+        plan = PurgePlan.of(arguments)
+        outcome = PurgeOutcome(True, session.bar, plan)
+        await purge(session, plan, outcome)
+        return outcome.values()
+
+    async def test_stale(self) -> None:
+        """Variants of objects go that were replaced or removed, but not of a missing bucket."""
+        for name in ("same", "new", "gone"):
+            tag = self.put(name, b"audio").encode()
+            self.write(StoredVariant.of(f"s3://{self.sources}/{name}", validator=tag))
+        self.write(StoredVariant.of("s3://missing-bucket/a"))
+        self.put("new", b"other audio")
+        self.server.remove(self.sources, "gone")
+        found = await self.purge(self.session(), "--stale")
+        expected = {f"s3://{self.sources}/{name}" for name in ("new", "gone")}
+        self.assertEqual(expected, {row["source"] for row in found["removed"]})
+        self.assertEqual(1, found["left"]["refused"])
+
+    async def test_pages(self) -> None:
+        """A bucket is listed in any number of pages."""
+        self.patch(listing, "_PAGE_SIZE", 2)
+        variants = [StoredVariant.of(f"local://{number}") for number in range(40)]
+        for variant in variants:
+            self.write(variant)
+        pages = self.session().catalog.pages()
+        found = [entry.key async for page in pages for entry in page.entries]
+        self.assertEqual(sorted(variant.key for variant in variants), sorted(found))
+
+    async def test_interrupted(self) -> None:
+        """Ctrl-C ends a command at once with what was done, and status 130."""
+        for variant in ONE:
+            self.write(variant)
+        relay = self.relay()
+        deletions: list[Request] = []
+
+        def hold_second(request: Request) -> RequestAction:
+            if request.method == "DELETE":
+                deletions.append(request)
+            return HOLD if len(deletions) == 2 else PASS
+
+        relay.rule = hold_second
+        endpoint = f"http://127.0.0.1:{relay.port}"
+        process = start(self, "purge", "-c", "1", "local://one.wav", AP_S3_ENDPOINT=endpoint)
+        await until(lambda: relay.stalled, "the second removal")
+        process.signal(2)
+        self.assertEqual(130, await process.end(), process.stderr)
+        row, stopped, summary, *_ = process.stdout.splitlines()
+        self.assertEqual("stopped, after this was done:", stopped)
+        self.assertRegex(summary, r"\Aremoved: 1 variant, 10 B\Z")
+        (left,) = self.stored()
+        self.assertEqual({row.split()[1], left}, {variant.key for variant in ONE})
