@@ -12,6 +12,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
+from audioproxy.cli.main import build_parser
 from audioproxy.config import VARIABLES, Config, FileStore, load
 from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
@@ -99,6 +100,24 @@ class UnitTests(SynchronousTestCase):
     def drop_in(self) -> str:
         """Return the variables that the drop-in of two instances sets, as a settings file."""
         return "\n".join(unit("handover.conf")["Environment"])
+
+    def test_check_of_variants(self) -> None:
+        """The weekly check has the rights of the service and its store, and a valid command."""
+        (command,) = unit("audioproxy-verify.service")["ExecStart"]
+        program, *words = command.split()
+        self.assertEqual("/opt/audioproxy/bin/audioproxy", program)
+        self.assertTrue(build_parser(words[:1]).parse_args(words).delete)
+        changes = {f"ExecStart={command}": "ExecStart=/bin/sh"}
+        text = shipped("systemd/audioproxy-verify.service", changes)
+        (self.folder / "audioproxy-verify.service").write_text(text)
+        shutil.copy(FOLDER / "audioproxy-verify.timer", self.folder)
+        words = ["verify", "--man=no", "--recursive-errors=no", "./audioproxy-verify.timer"]
+        self.assertEqual((0, ""), self.analyze(*words, "./audioproxy-verify.service"))
+        service, check = unit("audioproxy.service"), unit("audioproxy-verify.service")
+        settings = list(service)
+        rights = settings[settings.index("NoNewPrivileges") : settings.index("WantedBy")]
+        shared = (*rights, "User", "DynamicUser", "UMask", "StateDirectory", "EnvironmentFile")
+        self.assertEqual({each: service[each] for each in shared}, {e: check[e] for e in shared})
 
     def test_wrong_settings(self) -> None:
         """Any number of restarts is allowed, except with wrong settings."""
