@@ -24,8 +24,10 @@ from audioproxy.variants.catalog import (
     Page,
     Verdict,
 )
+from audioproxy.variants.last_use import last_use
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.stored_file import read_trailer
+from audioproxy.variants.usage import StoreUsage
 
 _SHARDS = [f"{number:02x}" for number in range(256)]
 _LOCK_NAME = ".prune"
@@ -54,6 +56,7 @@ class FolderCatalog:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._root = os.path.abspath(root)
+        self._usage = StoreUsage(self._root)
         self._run_in_thread = run_in_thread
         self._most = most
         self._sleep = sleep
@@ -159,7 +162,7 @@ class FolderCatalog:
 
     def _remove(self, entry: Entry, unchanged: bool) -> Entry | None:
         """Remove a variant; return what was removed, or None."""
-        with self._shard(entry.key[:2]) as folder:
+        with self._usage.removal() as subtract, self._shard(entry.key[:2]) as folder:
             found = None if folder is None else _read_entry(folder, entry.key)
             if found is None or (unchanged and found.version != entry.version):
                 return None
@@ -167,6 +170,7 @@ class FolderCatalog:
                 os.unlink(entry.key, dir_fd=folder)
             except FileNotFoundError:
                 return None
+            subtract(found.size)
             return found
 
     @contextmanager
@@ -230,9 +234,7 @@ def _read_entry(folder: int, key: str) -> Entry | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    # A new file has no access time of its own on some file systems.
-    used = max(status.st_atime, status.st_mtime)
-    return Entry(key, status.st_size, status.st_mtime, used, _version(status))
+    return Entry(key, status.st_size, status.st_mtime, last_use(status), _version(status))
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:

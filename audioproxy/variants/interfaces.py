@@ -15,6 +15,18 @@ class Unwritable(Unusable):
     """A store cannot be written to."""
 
 
+class NoRoom(Exception):
+    """The bound of a store leaves no room for a variant, which is not stored.
+
+    :ivar needed: bytes of the variant.
+    """
+
+    def __init__(self, needed: int, used: int | None, most: int) -> None:
+        self.needed = needed
+        has = "an unknown number of" if used is None else str(used)
+        super().__init__(f"{needed} bytes have no room: the store has {has} of {most} bytes")
+
+
 class VariantChanged(Exception):
     """A variant is not the one that was looked up. The text states the difference."""
 
@@ -61,6 +73,7 @@ class VariantStore(ScratchSpace, Protocol):
         """Store the ``size`` bytes that a render wrote into ``scratch``, all or nothing.
 
         :param record: without the digest of the bytes, which the store adds.
+        :raises NoRoom: where the bound of the store leaves no room for them.
         :raises Exception: where the store refuses; then nothing can be read under ``key``.
         """
         ...

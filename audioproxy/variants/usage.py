@@ -1,0 +1,180 @@
+"""The ledger of a folder store: the number of bytes that its variants have.
+
+The ledger is the file ``.usage`` in the folder, so that all nodes and commands on the folder share
+it. Each reads and changes it under its lock (flock), and adds, replaces or removes variants under
+the same lock. It has two whole numbers:
+
+    bytes of all variants, with their trailers | bytes of all variants that were ever added
+
+The first one is ``unknown`` until the first count has ended. Nodes with a bound create the ledger.
+Everything else keeps one that exists, and creates none.
+
+The ledger may state too many bytes, but never too few, whatever is killed at whatever step: bytes
+are added before the variant has its name, and subtracted after a variant is gone. For the same
+reason, the second number never decreases. A count takes some time, and others change the store
+meanwhile. Its result is the sum of all files that it has seen, and of all bytes that were added
+since it began. Removals since then are not subtracted, since their files may not have been seen.
+The next count corrects the difference. A crash of the machine may lose changes of the ledger, which
+the count at the next start corrects.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from audioproxy.variants.interfaces import NoRoom
+
+_NAME = ".usage"
+_ENTRY = re.compile(rb" *(unknown|\d+) +(\d+)\n")
+# The width of a number, and bytes of an entry. The length is fixed, so that one write replaces it.
+_WIDTH = 20
+_LENGTH = 2 * _WIDTH + 2
+_SHARD = re.compile(r"[0-9a-f]{2}")
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """The locked ledger.
+
+    :ivar size: bytes of all variants; None while it is unknown.
+    :ivar added: bytes of all variants that were ever added.
+    """
+
+    descriptor: int
+    size: int | None
+    added: int
+
+    def set(self, size: int | None, added: int) -> None:
+        text = "unknown" if size is None else str(max(0, size))
+        os.pwrite(self.descriptor, f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0)
+        self.size, self.added = size, added
+
+    def subtract(self, size: int) -> None:
+        if size and self.size is not None:
+            # The variant is gone. If this fails, the ledger states too many bytes.
+            with suppress(OSError):
+                self.set(self.size - size, self.added)
+
+
+class StoreUsage:
+    """The usage of one folder store. Any thread may call each method, which may block.
+
+    :ivar max_bytes: the bound of this node; None without one.
+    :ivar size: bytes of all variants, when the ledger was last read; None while it is unknown.
+    """
+
+    def __init__(self, root: str, max_bytes: int | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.size: int | None = None
+        self._root = root
+
+    def ensure(self) -> None:
+        """Read the ledger, and create it if there is none; an empty store needs no count.
+
+        :raises OSError: where the folder cannot be written.
+        """
+        with self._locked(os.O_CREAT) as ledger:
+            if ledger is not None and ledger.size is None:
+                empty = not any(map(_SHARD.fullmatch, os.listdir(self._root)))
+                ledger.set(0 if empty else None, ledger.added)
+
+    def read(self) -> int | None:
+        """Return the bytes of all variants; None while unknown, and without a ledger."""
+        with self._locked() as ledger:
+            return None if ledger is None else ledger.size
+
+    def add(self, scratch: str, path: str) -> None:
+        """Rename a finished file to the name of a variant, which it may replace.
+
+        :raises NoRoom: where the bound leaves no room for it, or the usage is not known yet.
+        :raises OSError: where the file cannot be renamed.
+        """
+        with self._locked() as ledger:
+            size = None if ledger is None else ledger.size
+            new, replaced = os.stat(scratch).st_size, _read_size(path)
+            if self.max_bytes is not None and (
+                size is None or size + new - replaced > self.max_bytes
+            ):
+                raise NoRoom(new, size, self.max_bytes)
+            if ledger is None:
+                os.rename(scratch, path)
+                return
+            added = ledger.added
+            ledger.set(None if size is None else size + new, added + new)
+            try:
+                os.rename(scratch, path)
+            except OSError:
+                ledger.set(size, added)
+                raise
+            ledger.subtract(replaced)
+
+    @contextmanager
+    def removal(self) -> Iterator[Callable[[int], None]]:
+        """Lock the ledger while a variant is removed.
+
+        :returns: is to be called with the bytes of the variant, once it is gone.
+        """
+        with self._locked() as ledger:
+            yield (lambda size: None) if ledger is None else ledger.subtract
+
+    def begin_count(self) -> Callable[[int], None]:
+        """Begin a count.
+
+        :returns: is to be called with the bytes of all files that were seen since then.
+        """
+        begun = None
+        with self._locked() as ledger:
+            if ledger is not None:
+                # A malformed ledger becomes well-formed, and records additions from now on.
+                ledger.set(ledger.size, ledger.added)
+                begun = ledger.added
+
+        def end(total: int) -> None:
+            with self._locked() as ledger:
+                # The ledger may have been removed meanwhile, and created again.
+                if ledger is not None and begun is not None and ledger.added >= begun:
+                    ledger.set(total + ledger.added - begun, ledger.added)
+
+        return end
+
+    @contextmanager
+    def _locked(self, flags: int = 0) -> Iterator[_Ledger | None]:
+        """Lock and read the ledger; None without one.
+
+        Each call has an open file of its own: the lock belongs to it, and so excludes the other
+        threads of this process too.
+        """
+        descriptor = None
+        with suppress(FileNotFoundError):
+            path = f"{self._root}/{_NAME}"
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+        if descriptor is None:
+            self.size = None
+            yield None
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            entry = _ENTRY.fullmatch(os.pread(descriptor, _LENGTH, 0))
+            size = int(entry[1]) if entry and entry[1].isdigit() else None
+            ledger = _Ledger(descriptor, size, int(entry[2]) if entry else 0)
+            try:
+                yield ledger
+            finally:
+                self.size = ledger.size
+        finally:
+            os.close(descriptor)
+
+
+def _read_size(path: str) -> int:
+    """Return the bytes of a variant's file; 0 for anything but a regular file."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

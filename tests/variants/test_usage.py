@@ -1,0 +1,225 @@
+"""The ledger of a folder store: it never states fewer bytes than there are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.variants.interfaces import NoRoom
+from audioproxy.variants.usage import StoreUsage
+from tests.support.strategies import DETERMINISTIC
+
+SHARDS = ("0a", "0b", "0c")
+KEYS = [f"{shard}/{shard}-{number}" for shard in SHARDS for number in range(2)]
+BOUND = 10
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(("add", "add", "remove", "begin", "step", "step", "end")),
+        st.sampled_from(KEYS),
+        st.integers(1, 6),
+        # Where the process is killed, if it is.
+        st.none() | st.tuples(st.integers(1, 9), st.booleans()),
+    ),
+    max_size=25,
+)
+
+
+class Killed(BaseException):
+    """The end of a process at a system call."""
+
+
+@contextlib.contextmanager
+def killed_at(moment: tuple[int, bool] | None) -> Iterator[None]:
+    """Raise `Killed` at a system call; only what the system does at an exit follows.
+
+    :param moment: the number of the call, and whether it is made.
+    """
+    if moment is None:
+        yield
+        return
+    number, is_made = moment
+    calls = count(1)
+    names = ("open", "pread", "lstat", "pwrite", "rename", "unlink")
+    real = {name: getattr(os, name) for name in names}
+
+    def replacement(name: str) -> Any:
+        def call(*words: Any) -> Any:
+            is_last = next(calls) == number
+            if is_last and not is_made:
+                raise Killed
+            result = real[name](*words)
+            if is_last:
+                if name == "open":
+                    os.close(result)
+                raise Killed
+            return result
+
+        return call
+
+    for name in names:
+        setattr(os, name, replacement(name))
+    try:
+        with contextlib.suppress(Killed):
+            yield
+    finally:
+        for name in names:
+            setattr(os, name, real[name])
+
+
+class UsageCase(SynchronousTestCase):
+    """A folder that has no ledger yet."""
+
+    def setUp(self) -> None:
+        self.root = Path(self.mktemp()).absolute()
+        self.scratches = count()
+        for folder in (".scratch", *SHARDS):
+            (self.root / folder).mkdir(parents=True)
+
+    def usage(self, max_bytes: int | None = None) -> StoreUsage:
+        """Return the usage as one node sees it."""
+        return StoreUsage(str(self.root), max_bytes)
+
+    def write(self, ledger: bytes) -> None:
+        """Write the ledger."""
+        (self.root / ".usage").write_bytes(ledger)
+
+    def add(self, key: str, size: int, max_bytes: int | None = None) -> None:
+        """Store a variant."""
+        scratch = self.root / ".scratch" / str(next(self.scratches))
+        scratch.write_bytes(bytes(size))
+        self.usage(max_bytes).add(str(scratch), str(self.root / key))
+
+    def remove(self, key: str) -> None:
+        """Remove a variant, if there is one."""
+        path = self.root / key
+        with contextlib.suppress(FileNotFoundError), self.usage().removal() as subtract:
+            size = path.stat().st_size
+            path.unlink()
+            subtract(size)
+
+    def total(self, shard: str = "??") -> int:
+        """Return the bytes of the variants."""
+        return sum(path.stat().st_size for path in self.root.glob(f"{shard}/*"))
+
+    def count(self) -> None:
+        """Count the variants."""
+        self.usage().begin_count()(self.total())
+
+
+class LedgerTests(UsageCase):
+    """Single calls"""
+
+    def test_before_the_first_count(self) -> None:
+        """Nothing is stored before the usage is known, which takes a count."""
+        for ledger in (None, b"", b"12", b"-1 5\n", b"unknown 7\n", b"1 2\n3 4\n", bytes(64)):
+            self.setUp()
+            if ledger is not None:
+                self.write(ledger)
+            usage = self.usage(BOUND)
+            self.assertRaises(NoRoom, self.add, KEYS[0], 1, BOUND)
+            usage.ensure()
+            self.assertEqual((None, None), (usage.read(), usage.size), ledger)
+            self.assertRaises(NoRoom, self.add, KEYS[0], 1, BOUND)
+            end_count = usage.begin_count()
+            self.add(KEYS[0], 3)
+            end_count(10)
+            self.assertEqual(13, usage.read())
+
+    def test_empty_store(self) -> None:
+        """A store without a folder of variants needs no count."""
+        for shard in SHARDS:
+            (self.root / shard).rmdir()
+        usage = self.usage(BOUND)
+        usage.ensure()
+        self.assertEqual((0, 0), (usage.read(), usage.size))
+
+    def test_bound(self) -> None:
+        """The bound may be reached, and is never passed; a replaced variant makes room."""
+        self.usage(BOUND).ensure()
+        self.count()
+        for key, size, has_room in (
+            (KEYS[0], 11, False),
+            (KEYS[0], 4, True),
+            (KEYS[1], 6, True),
+            (KEYS[2], 1, False),
+            (KEYS[0], 3, True),
+            (KEYS[2], 1, True),
+            (KEYS[2], 2, False),
+        ):
+            if has_room:
+                self.add(key, size, BOUND)
+            else:
+                self.assertRaises(NoRoom, self.add, key, size, BOUND)
+            self.assertEqual(self.total(), self.usage().read())
+
+    def test_removed_ledger(self) -> None:
+        """A count of a ledger that was removed meanwhile has no result."""
+        self.write(b"5 7\n")
+        end_count = self.usage().begin_count()
+        (self.root / ".usage").unlink()
+        self.usage(BOUND).ensure()
+        end_count(9)
+        self.assertIsNone(self.usage().read())
+
+    def test_link(self) -> None:
+        """A link in the place of a variant, which no count includes, is replaced as nothing."""
+        self.write(b"5 7\n")
+        (self.root / KEYS[0]).symlink_to("elsewhere")
+        self.add(KEYS[0], 3)
+        self.assertEqual(8, self.usage().read())
+
+    def test_failure(self) -> None:
+        """A variant that cannot be renamed is not added."""
+        self.write(b"5 7\n")
+        (self.root / KEYS[0]).mkdir()
+        self.assertRaises(OSError, self.add, KEYS[0], 3)
+        self.assertEqual(5, self.usage().read())
+
+    def test_no_bound(self) -> None:
+        """Without a bound, everything is stored, and no ledger is created."""
+        self.add(KEYS[0], 4)
+        self.count()
+        self.remove(KEYS[0])
+        self.assertEqual((None, False), (self.usage().read(), (self.root / ".usage").exists()))
+
+
+class InterleavingTests(UsageCase):
+    """Nodes and commands on one folder, some of which are killed"""
+
+    @settings(DETERMINISTIC, max_examples=300)
+    @given(ACTIONS)
+    def test_never_too_few(self, actions: list[Any]) -> None:
+        """Whatever nodes and commands do, and wherever they are killed, no byte is missing (D40).
+
+        Commits, removals and a count may overlap in any way. The next count is exact.
+        """
+        self.setUp()
+        self.usage(BOUND).ensure()
+        end_count, total, shards = None, 0, list[str]()
+        for action, key, size, moment in actions:
+            with killed_at(moment), contextlib.suppress(NoRoom):
+                match action:
+                    case "add":
+                        self.add(key, size, BOUND if size % 2 else None)
+                    case "remove":
+                        self.remove(key)
+                    case "begin":
+                        end_count, total, shards = self.usage().begin_count(), 0, list(SHARDS)
+                    case "step" if shards:
+                        total += self.total(shards.pop())
+                    case "end" if not shards and end_count is not None:
+                        end_count(total)
+            known = self.usage().read()
+            if known is not None:
+                self.assertLessEqual(self.total(), known, (action, moment))
+        self.count()
+        self.assertEqual(self.total(), self.usage().read())
