@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, probe_limits, probe_parent_death_prefix
+from audioproxy.process.store_upkeep import StoreUpkeep
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
@@ -122,6 +124,7 @@ class Engine:
             probe_parent_death_prefix(),
             probe_limits(config.max_child_memory),
         )
+        self._upkeep = self._make_upkeep(launcher)
         program = shutil.which("ffmpeg") or "ffmpeg"
         ffprobe = shutil.which("ffprobe") or "ffprobe"
         self.programs = Programs(launcher, program, ffprobe)
@@ -191,6 +194,8 @@ class Engine:
         if self._is_open:
             self.renders.open()
             self._monitor.start()
+            if self._upkeep is not None:
+                self._upkeep.start()
 
     def deadline(self) -> Deadline:
         """Return the deadline of a render that gets its slot now."""
@@ -224,6 +229,8 @@ class Engine:
         self._is_open = False
         draining = Deferred.fromCoroutine(self.renders.drain(deadline))
         await self._monitor.stop()
+        if self._upkeep is not None:
+            await self._upkeep.stop()
         await draining
 
     async def close(self, deadline: Deadline | None = None) -> None:
@@ -290,7 +297,12 @@ class Engine:
         if not isinstance(where, BucketStore):
             threads = bounded(self._threads, _MOST_READ_THREADS)
             reads = BlockingCalls(self.clock, threads, _MOST_READS)
-            return FileVariantStore(where.path, self._blocking_calls, reads)
+            return FileVariantStore(
+                where.path,
+                self._blocking_calls,
+                reads,
+                max_bytes=config.variant_store_max_bytes,
+            )
         if not config.variant_s3.configured:
             fault = "an s3:// store needs credentials, and none are set"
             raise BootError(Problem("AP_VARIANT_STORE", fault, ""))
@@ -317,6 +329,18 @@ class Engine:
             raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error
         self.presign = bucket.presign
         return bucket
+
+    def _make_upkeep(self, launcher: Launcher) -> StoreUpkeep | None:
+        store = self.file_store
+        if store is None or (most := store.usage.max_bytes) is None:
+            return None
+        usage = store.usage
+        self.metrics.watch_store(most, lambda: usage.size)
+        # The limits are those of ffmpeg: a prune is a part of this program, and reads no source.
+        environment = _prune_environment(launcher.environment, store.root)
+        launcher = replace(launcher, environment=environment, limits=None)
+        evicted = self.metrics.variants_evicted
+        return StoreUpkeep(store, most, launcher, self._threads, time.time, evicted)
 
     def _object_store(
         self, settings: S3Config, endpoint_prefix: str, bundle_prefix: str
@@ -355,6 +379,16 @@ async def _same(opened: Input) -> Input:
 def _child_environment() -> dict[str, str]:
     """Return the environment of ffmpeg and ffprobe: only PATH and the locale (D45)."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
+def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]:
+    """Return the environment of `audioproxy store prune`: the store, and where this package is."""
+    return {
+        **children,
+        "AP_VARIANT_STORE": f"file://{root}",
+        "AP_SERVE_MODE": "proxy",
+        "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    }
 
 
 def _is_public(endpoint: str) -> bool:

@@ -105,6 +105,7 @@ class ReferenceTests(SynchronousTestCase):
         """The operations page lists exactly the metrics that the service exposes (Metrics)."""
         metrics = Metrics()
         metrics.watch(Slots(Clock(), 1, 1, 1))
+        metrics.watch_store(1, lambda: 0)
         exposed = re.findall(r"^# TYPE (\w+)", exposition(metrics.registry).decode(), re.MULTILINE)
         named = " ".join(row[0] for row in rows("operations", "Metric"))
         self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", named)))

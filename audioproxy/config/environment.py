@@ -161,6 +161,13 @@ def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
         fault = f"{mode} cannot serve from the file:// store that AP_VARIANT_STORE names"
         wanted = "set AP_SERVE_MODE to proxy, or name an s3:// store"
         yield Problem("AP_SERVE_MODE", fault, wanted, ("AP_VARIANT_STORE",))
+    if "AP_VARIANT_STORE_MAX_BYTES" in present and not isinstance(config.variant_store, FileStore):
+        bucket = isinstance(config.variant_store, BucketStore)
+        fault = "set with an s3:// store" if bucket else "set without a store"
+        wanted = "unset it, and limit the bucket by its lifecycle rules"
+        if not bucket:
+            wanted = "unset it, or set AP_VARIANT_STORE to a file:// store"
+        yield Problem("AP_VARIANT_STORE_MAX_BYTES", fault, wanted, ("AP_VARIANT_STORE",))
     # A group that is only partly set is already reported with the missing names.
     identities = (*_SHARED_IDENTITY, *_VARIANT_IDENTITY)
     if isinstance(config.variant_store, BucketStore) and present.isdisjoint(identities):

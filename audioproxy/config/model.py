@@ -185,6 +185,7 @@ class Config:
         port; None for every interface.
     :ivar local_root: directory of local sources, or None for no local sources.
     :ivar variant_store: where variants are stored, or None for no store.
+    :ivar variant_store_max_bytes: the bound of a `FileStore`, or None for no bound.
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_allowlist: the entries, or None where the variable is unset.
@@ -214,6 +215,7 @@ class Config:
     bind: str | None = _setting(bind_address)
     local_root: str | None = _setting(readable_directory)
     variant_store: FileStore | BucketStore | None = _setting(_variant_store)  # noqa: RUF009
+    variant_store_max_bytes: int | None = _setting(whole_number(1, _MAX_BYTES))
     serve_mode: str = _setting(choice("redirect", "proxy"), "redirect")
     presign_ttl: int = _setting(whole_number(1, _MAX_PRESIGN_SECONDS), 300)
     source_s3: S3Config = S3Config()

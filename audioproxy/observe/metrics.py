@@ -5,6 +5,7 @@ Every label value comes from a fixed set. Nothing from a request becomes a label
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
@@ -107,6 +108,16 @@ class Metrics:
             "Finished renders that could not be stored.",
             registry=registry,
         )
+        self._store_refusals = Counter(
+            "audio_proxy_variant_store_full",
+            "Finished renders that were not stored, since the store has its maximum size.",
+            registry=registry,
+        )
+        self._store_evictions = Counter(
+            "audio_proxy_variant_store_evictions",
+            "Variants that this node has removed from the store to make room for others.",
+            registry=registry,
+        )
         self._evictions = Counter(
             "audio_proxy_connection_evictions",
             "Idle or stalled connections that were closed to make room for new ones.",
@@ -152,6 +163,25 @@ class Metrics:
             gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self.registry)
             gauge.set_function(value)
 
+    def watch_store(self, max_bytes: int, size: Callable[[], int | None]) -> None:
+        """Expose the size of a store with a bound from now on.
+
+        :param size: returns the bytes of the store, or None while they are unknown.
+        """
+
+        def value() -> float:
+            found = size()
+            return math.nan if found is None else found
+
+        Gauge(
+            "audio_proxy_variant_store_bytes", "Bytes in the variant store.", registry=self.registry
+        ).set_function(value)
+        Gauge(
+            "audio_proxy_variant_store_max_bytes",
+            "Maximum number of bytes in the variant store.",
+            registry=self.registry,
+        ).set(max_bytes)
+
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
         """Count the render that runs in the ``with`` block, its duration and its outcome.
@@ -195,6 +225,14 @@ class Metrics:
     def write_failed(self) -> None:
         """Count a finished render that could not be stored."""
         self._write_failures.inc()
+
+    def store_full(self) -> None:
+        """Count a finished render that was not stored, for lack of room."""
+        self._store_refusals.inc()
+
+    def variants_evicted(self, count: int) -> None:
+        """Count variants that were removed from the store to make room."""
+        self._store_evictions.inc(count)
 
     def connection_evicted(self) -> None:
         """Count a connection that was closed to make room for a new one."""

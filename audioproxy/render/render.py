@@ -34,6 +34,7 @@ from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.write_back import RenderStorage, WriteBack
+from audioproxy.variants.interfaces import NoRoom
 
 if TYPE_CHECKING:
     from audioproxy.observe.metrics import Metrics
@@ -276,7 +277,11 @@ class Render:
         context = self._context
         if context.storage.store is None:
             return False
-        stored = await self._write_back.commit(self._request, output, validator)
+        try:
+            stored = await self._write_back.commit(self._request, output, validator)
+        except NoRoom:
+            context.metrics.store_full()
+            return False
         if stored:
             self._enter(State.STORED)
         else:

@@ -16,7 +16,7 @@ from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import VariantStore
+from audioproxy.variants.interfaces import NoRoom, VariantStore
 from audioproxy.variants.record import VariantRecord
 
 _REMEMBERED_KEYS = 4096
@@ -105,6 +105,7 @@ class WriteBack:
         """Store a complete output, and return whether the store has it now.
 
         :param validator: of the source that was rendered.
+        :raises NoRoom: where the bound of the store leaves no room for the output.
         """
         if self._store is None or not self.possible:
             return False
@@ -112,6 +113,8 @@ class WriteBack:
         record = VariantRecord.of(request, validator, self._now(), self._cache_tag)
         try:
             await self._store.commit(request.key, output.scratch, output.size, headers, record)
+        except NoRoom:
+            raise
         except Exception as error:
             _log.warn("write-back of {key} failed: {error}", key=request.key, error=error)
             return False

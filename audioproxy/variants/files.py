@@ -23,7 +23,8 @@ from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.interfaces import NoRoom, Unwritable
+from audioproxy.variants.last_use import record_use
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from audioproxy.variants.stored_file import (
@@ -34,6 +35,7 @@ from audioproxy.variants.stored_file import (
     open_variant,
     read_small,
 )
+from audioproxy.variants.usage import StoreUsage
 
 _SCRATCH_FOLDER = ".scratch"
 _KINDS = {
@@ -55,6 +57,9 @@ _COMMIT_TIMEOUT = 120.0
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_FRACTION = 20
 
+# Variants whose use is noted until `FileVariantStore.record_uses`. Each key takes some 200 bytes.
+_MOST_USES = 16_384
+
 _log = Logger()
 
 
@@ -64,6 +69,10 @@ class FileVariantStore:
     :param blocking_calls: runs what writes to the disk.
     :param reads: runs lookups, apart from what writes: a write may take minutes.
     :param seconds: a clock, which threads call too.
+    :param max_bytes: the bound of the store; None without one.
+    :ivar root: the absolute path of the folder.
+    :ivar usage: the bytes of the store.
+    :ivar on_commit: called after each commit, with the refusal if the bound left no room.
     """
 
     def __init__(
@@ -72,18 +81,35 @@ class FileVariantStore:
         blocking_calls: BlockingCalls,
         reads: BlockingCalls,
         seconds: Callable[[], float] = time.monotonic,
+        max_bytes: int | None = None,
     ) -> None:
-        self._root = os.path.abspath(root)
+        self.root = os.path.abspath(root)
+        self.usage = StoreUsage(self.root, max_bytes)
+        self.on_commit: Callable[[NoRoom | None], object] = lambda refusal: None
+        # Keys of variants that were read since `record_uses`; None without a bound.
+        self._used: set[str] | None = None if max_bytes is None else set()
         self._blocking_calls = blocking_calls
         self._reads = reads
         self._seconds = seconds
         self._warm = WarmKeys()
         self._scratch = ScratchFolder(
-            os.path.join(self._root, _SCRATCH_FOLDER), blocking_calls.run_detached
+            os.path.join(self.root, _SCRATCH_FOLDER), blocking_calls.run_detached
         )
 
     async def open(self) -> None:
-        """Prove the store writable, by writing and removing a file, and claim a scratch folder."""
+        """Prove the store writable, by writing and removing a file, and claim a scratch folder.
+
+        With a bound, the ledger of its usage is created.
+        """
+        self._prove_writable()
+        if self.usage.max_bytes is not None:
+            try:
+                self.usage.ensure()
+            except OSError as error:
+                fault = f"the ledger of its usage cannot be changed ({error})"
+                raise Unwritable(fault, "write permission for the file is required") from error
+
+    def _prove_writable(self) -> None:
         try:
             self._scratch.open()
             proof = self._scratch.create()
@@ -102,11 +128,12 @@ class FileVariantStore:
 
         :raises Unwritable: where it is not.
         """
-        parent = os.path.join(self._root, _SCRATCH_FOLDER)
-        # If root runs this, the service's user could not write to a folder that is left behind.
+        parent = os.path.join(self.root, _SCRATCH_FOLDER)
+        # If root runs this, the service's user could not write to a folder or a ledger that is left
+        # behind.
         fresh = not os.path.exists(parent)
         try:
-            await self.open()
+            self._prove_writable()
             (await self.create()).close_now()
         except OSError as error:
             raise Unwritable(
@@ -143,11 +170,12 @@ class FileVariantStore:
 
         :raises UpstreamUnavailable: where the disk fails, or does not respond within 10 seconds.
         """
-        path, began = variant_path(self._root, key), self._seconds()
+        path, began = variant_path(self.root, key), self._seconds()
         try:
             if self._warm.has(key, began):
                 found = open_variant(path)
                 self._warm.renew(key, began, self._seconds())
+                self._note_use(key)
                 return found
             found, began, ended = await self._reads.run(
                 lambda: self._load(path), _READ_TIMEOUT, _close_loaded
@@ -158,6 +186,7 @@ class FileVariantStore:
         if found is not None:
             found.run_read = self._run_read
             self._warm.add(key, began, ended)
+            self._note_use(key)
         return found
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
@@ -168,9 +197,24 @@ class FileVariantStore:
         began = self._seconds()
         if not self._warm.has(key, began):
             return None
-        found = read_small(variant_path(self._root, key))
+        found = read_small(variant_path(self.root, key))
         self._warm.renew(key, began, self._seconds())
+        self._note_use(key)
         return found
+
+    def _note_use(self, key: str) -> None:
+        used = self._used
+        if used is not None and len(used) < _MOST_USES:
+            used.add(key)
+
+    def record_uses(self, now: float) -> None:
+        """Set the time of use of the variants that were read since the last call, in a thread.
+
+        :param now: Unix seconds.
+        """
+        used, self._used = self._used, set()
+        for key in used or ():
+            record_use(variant_path(self.root, key), now)
 
     async def commit(
         self,
@@ -186,6 +230,7 @@ class FileVariantStore:
         its bytes. After its timeout, a commit may still store the variant; otherwise it stores
         nothing.
 
+        :raises NoRoom: where the bound leaves no room for the variant.
         :raises OSError: where the store fails, or does not respond within 2 minutes.
         """
         if not isinstance(scratch, NamedFile):
@@ -193,10 +238,15 @@ class FileVariantStore:
         if scratch.path is None:
             raise FileNotFoundError("the scratch file is gone")
         path = scratch.path
-        await self._blocking_calls.run(
-            lambda: self._commit(key, path, size, headers, record), _COMMIT_TIMEOUT
-        )
+        try:
+            await self._blocking_calls.run(
+                lambda: self._commit(key, path, size, headers, record), _COMMIT_TIMEOUT
+            )
+        except NoRoom as refusal:
+            self.on_commit(refusal)
+            raise
         scratch.moved()
+        self.on_commit(None)
 
     def _run_read(self, read: Callable[[], object]) -> Deferred[object]:
         return Deferred.fromCoroutine(self._reads.run(read, _READ_TIMEOUT))
@@ -208,7 +258,7 @@ class FileVariantStore:
 
     def _create(self) -> NamedFile:
         # A full disk can still create an empty file, but then the render would fail.
-        disk = os.statvfs(self._root)
+        disk = os.statvfs(self.root)
         reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_FRACTION)
         if disk.f_bavail * disk.f_frsize < reserve:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -230,11 +280,11 @@ class FileVariantStore:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        final = variant_path(self._root, key)
+        final = variant_path(self.root, key)
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(final))
         _check_replaceable(final)
-        os.rename(path, final)
+        self.usage.add(path, final)
 
 
 def variant_path(root: str, key: str) -> str:

@@ -25,13 +25,14 @@ from audioproxy.cli.checks.machine import (
 )
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
-from audioproxy.cli.checks.stores import check_folder
+from audioproxy.cli.checks.stores import check_bound, check_folder
 from audioproxy.cli.doctor import check_urls, report_access
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.urls import Signer
 from tests.cli.command import PIECE, SECRETS, SIGNER
 from tests.support.checks import collect
+from tests.variants.test_files import store_in
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 PETABYTE = 10**15
@@ -196,6 +197,18 @@ class MachineTests(SynchronousTestCase):
         config = replace(config, max_src_bytes=PETABYTE, **settings)
         words = "with https sources of AP_MAX_SRC_BYTES, may take 2000 TB"
         self.assert_result(check_temporary_files(config), NOTE, words)
+
+    def test_bound(self) -> None:
+        """`doctor` prints the bytes of a store, and compares its bound with the disk."""
+        store: Any = SimpleNamespace(usage=SimpleNamespace(read=lambda: 1500))
+        for most, verdict, words in (
+            (2000, GOOD, r"1\.5 kB of at most 2 kB"),
+            (1000 * PETABYTE, NOTE, "1.5 kB of .*, but the disk has .*; lower"),
+        ):
+            found = check_bound(str(self.folder), store, most)
+            self.assertEqual((verdict, "store size"), (found.verdict, found.check))
+            self.assertRegex(found.text, words)
+        self.assertIn("unknown", check_bound("/", store_in(self.folder), 1).text)
 
     def test_temporary_files(self) -> None:
         """An unusable TMPDIR is an error: no other folder is used instead."""

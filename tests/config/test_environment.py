@@ -114,6 +114,7 @@ class DefaultsTests(ConfigCase):
             | {"serve_mode": "redirect", "presign_ttl": 300, "source_allowlist": None}
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
+            | {"variant_store_max_bytes": None}
             | {
                 "bind": None,
                 "cache_tag_header": None,
@@ -197,10 +198,12 @@ class ScalarTests(ConfigCase):
         """A number is accepted from its minimum to its maximum, in decimal digits (Limits)."""
         greater = {"ready_queue_threshold": "AP_QUEUE_SIZE=1000000"}
         greater["probe_timeout"] = "AP_RENDER_TIMEOUT=86400"
+        store = f"AP_VARIANT_STORE=file://{self.folder()} AP_SERVE_MODE=proxy"
+        greater["variant_store_max_bytes"] = store
         for low, high, names in (
             (0, 65_535, "port metrics_port"),
             (1, 604_800, "presign_ttl"),
-            (1, 10**15, "max_src_bytes max_variant_bytes"),
+            (1, 10**15, "max_src_bytes max_variant_bytes variant_store_max_bytes"),
             (384 * 2**20, 10**15, "max_child_memory"),
             (1, 4096, "max_concurrency"),
             (1, 65_536, "max_probe_concurrency"),
@@ -505,6 +508,13 @@ class PathTests(ConfigCase):
         except ValueError:
             accepted = False
         self.assertEqual(accepted, legal)
+
+    def test_bound_without_folder(self) -> None:
+        """A bound is refused without a file store; a bucket has rules of its own (D59)."""
+        bound = {"AP_VARIANT_STORE_MAX_BYTES": "1"}
+        bucket = {"AP_VARIANT_STORE": "s3://variants", **SHARED}
+        for store, words in (({}, "AP_VARIANT_STORE"), (bucket, "lifecycle rules")):
+            self.assertIn(words, self.problem(*bound, **bound, **store))
 
     def test_redirect_to_files(self) -> None:
         """Redirect mode is refused with a file store (Deployment configuration)."""

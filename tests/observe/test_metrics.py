@@ -33,6 +33,10 @@ TABLE = {
     "audio_proxy_render_queue_rejections_total": ("counter", ""),
     "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
     "audio_proxy_variant_store_write_failures_total": ("counter", ""),
+    "audio_proxy_variant_store_full_total": ("counter", ""),
+    "audio_proxy_variant_store_evictions_total": ("counter", ""),
+    "audio_proxy_variant_store_bytes": ("gauge", ""),
+    "audio_proxy_variant_store_max_bytes": ("gauge", ""),
     "audio_proxy_connection_evictions_total": ("counter", ""),
     "audio_proxy_signed_requests_total": ("counter", "pair"),
     "audio_proxy_http_requests_total": ("counter", "endpoint status"),
@@ -107,6 +111,7 @@ def full() -> Metrics:
     """Return metrics with at least one series each."""
     metrics = Metrics()
     metrics.watch(FakePool())
+    metrics.watch_store(1000, lambda: 900)
     with metrics.render("mp3", Clock().seconds):
         pass
     return metrics
@@ -161,6 +166,8 @@ class ContractTests(SynchronousTestCase):
             ("http_requests_total", ENDPOINTS, ["2xx", "3xx", "4xx", "5xx"]),
             ("render_queue_rejections_total",),
             ("variant_store_write_failures_total",),
+            ("variant_store_full_total",),
+            ("variant_store_evictions_total",),
             ("connection_evictions_total",),
             ("signed_requests_total", ["current", "previous"]),
             ("renders_running",),
@@ -186,12 +193,16 @@ class ContractTests(SynchronousTestCase):
         counts, other_counts = Counts(one), Counts(other)
         one.render_rejected()
         one.write_failed()
+        one.store_full()
+        one.variants_evicted(3)
         one.connection_evicted()
         one.request_ended("render", 206)
         one.hit("mp3")
         expected = {
             "render_queue_rejections_total": 1,
             "variant_store_write_failures_total": 1,
+            "variant_store_full_total": 1,
+            "variant_store_evictions_total": 3,
             "connection_evictions_total": 1,
             "http_requests_total render 2xx": 1,
             "cache_lookups_total mp3 hit": 1,
@@ -213,6 +224,17 @@ class ContractTests(SynchronousTestCase):
             series = read(exposition(metrics.registry))
             values = [series[f"render_{name}"] for name in names]
             self.assertEqual([held, 3, depth, low_depth, 7], values)
+
+    def test_store(self) -> None:
+        """A store with a bound has gauges of its bytes, which may be unknown, and of its bound."""
+        metrics, sizes = Metrics(), [900, None]
+        self.assertNotIn("variant_store_bytes", read(exposition(metrics.registry)))
+        metrics.watch_store(1000, lambda: sizes[0])
+        for text in ("900.0", "nan"):
+            series = read(exposition(metrics.registry))
+            values = str(series["variant_store_bytes"]), series["variant_store_max_bytes"]
+            self.assertEqual((text, 1000), values)
+            sizes.pop(0)
 
 
 class RenderTests(SynchronousTestCase):

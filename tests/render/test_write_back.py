@@ -239,6 +239,15 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
 
+    def test_no_room(self) -> None:
+        """Without room in the store, the client gets all bytes; that is no write failure (D59)."""
+        self.harness.variants.usage.max_bytes = 1
+        client, _ = self.harness.render()
+        self.harness.complete()
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual(self.counted(), {SUCCESS: 1, "variant_store_full_total": 1})
+        self.assertEqual((self.warnings(), self.harness.found()), ([], None))
+
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.
 

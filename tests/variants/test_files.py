@@ -29,7 +29,7 @@ from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.consumers import FakeConsumer
@@ -55,9 +55,10 @@ SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 begin = Deferred.fromCoroutine
 
 
-def store_in(root: Path) -> FileVariantStore:
+def store_in(root: Path, max_bytes: int | None = None) -> FileVariantStore:
     """Return a store that runs blocking calls at once, and whose disk is never slow."""
-    return FileVariantStore(str(root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS, Clock().seconds)
+    calls = SYNCHRONOUS_CALLS
+    return FileVariantStore(str(root), calls, calls, Clock().seconds, max_bytes)
 
 
 def fail(*_: object) -> None:
@@ -258,6 +259,65 @@ class PlaceTests(StoreCase):
         self.root = self.root.rename(self.root.with_name(self.root.name + "-moved"))
         self.store = self.open()
         self.assertEqual(self.read(), b"abc")
+
+
+class BoundTests(StoreCase):
+    """Stores with and without AP_VARIANT_STORE_MAX_BYTES (D59)"""
+
+    def use(self, max_bytes: int | None) -> None:
+        """Open the store with a bound."""
+        self.store.close_now()
+        self.store = store_in(self.root, max_bytes)
+        self.successResultOf(begin(self.store.open()))
+        self.addCleanup(self.store.close_now)
+
+    def test_no_room(self) -> None:
+        """A variant without room is not stored; the bound counts whole files."""
+        self.commit(bytes(500))
+        size = self.path().stat().st_size
+        shutil.rmtree(self.path().parent)
+        self.use(2 * size)
+        outcomes: list[NoRoom | None] = []
+        self.store.on_commit = outcomes.append
+        self.commit(bytes(500))
+        self.commit(bytes(500), key_of("b"))
+        self.assertEqual(([None, None], 2 * size), (outcomes, self.store.usage.size))
+        scratch = self.create(b"x")
+        committing = begin(self.store.commit(key_of("c"), scratch, 1, HEADERS, RECORD))
+        self.assertEqual([None, None, self.failureResultOf(committing, NoRoom).value], outcomes)
+        scratch.close()
+        self.assertEqual(sorted([".usage", KEY, key_of("b")]), self.files())
+
+    def test_uses(self) -> None:
+        """With a bound, the access time of a variant is that of its use, to within an hour.
+
+        Its modification time, which is that of its storing, is kept.
+        """
+        self.use(10_000)
+        used, small, unused = KEY, key_of("b"), key_of("c")
+        for key in (used, small, unused):
+            self.commit(b"abc", key)
+        for now, last, expected in ((5599, 2000, 2000), (5600, 2000, 5600), (9199, 5600, 5600)):
+            self.read(used)
+            self.store._warm.add(small, 0, 0)
+            self.store.read_small(small)
+            for key in (used, small, unused):
+                # The system may have changed it already.
+                os.utime(self.path(key), (last, 2000))
+            self.store.record_uses(now)
+            for key, time in ((used, expected), (small, expected), (unused, last)):
+                status = self.path(key).stat()
+                self.assertEqual((time, 2000), (status.st_atime, status.st_mtime), (now, key))
+        self.store.record_uses(99_999)
+        self.assertEqual(5600, self.path(used).stat().st_atime)
+
+    def test_gone(self) -> None:
+        """Variants that were removed since their use are skipped."""
+        self.use(10_000)
+        self.commit(b"abc")
+        self.read()
+        self.path().unlink()
+        self.store.record_uses(99_999)
 
 
 class ReadSmallTests(StoreCase):

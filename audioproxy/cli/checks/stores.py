@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from audioproxy.cli.checks.machine import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.formatting import format_bytes
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.engine import Engine
 from audioproxy.http_client.errors import TransportError
@@ -51,6 +52,10 @@ async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterato
         )
     elif isinstance(config.variant_store, FileStore) and engine.file_store is not None:
         yield await check_folder(config, config.variant_store.path, engine.file_store)
+        if config.variant_store_max_bytes is not None:
+            yield check_bound(
+                config.variant_store.path, engine.file_store, config.variant_store_max_bytes
+            )
     elif isinstance(engine.store, S3VariantStore):
         async for result in check_bucket(config, engine.store):
             yield result
@@ -81,6 +86,21 @@ async def check_folder(config: Config, path: str, store: FileVariantStore) -> Ch
         f"{renders} renders at a time (AP_MAX_CONCURRENCY) of AP_MAX_VARIANT_BYTES",
         "free some space, or lower one of these settings",
     )
+
+
+def check_bound(path: str, store: FileVariantStore, max_bytes: int) -> CheckResult:
+    """Check that the disk of a variant store is as large as the store may be."""
+    try:
+        size = store.usage.read()
+    except OSError:
+        size = None
+    found = "an unknown number of bytes" if size is None else format_bytes(size)
+    text = f"{found} of at most {format_bytes(max_bytes)} (AP_VARIANT_STORE_MAX_BYTES)"
+    disk = os.statvfs(path)
+    total = disk.f_blocks * disk.f_frsize
+    if max_bytes <= total:
+        return good("store size", text)
+    return note("store size", f"{text}, but the disk has {format_bytes(total)}; lower the setting")
 
 
 async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[CheckResult]:
