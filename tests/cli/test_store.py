@@ -315,17 +315,19 @@ class PruneTests(StoreCase):
         least=st.integers(1, 60),
     )
     def test_selection(self, uses: list[tuple[int, int]], least: int) -> None:
-        """The selection is that of sorting all variants, but keeps only what it selects."""
-        entries = [Entry(f"{n:02}", size, 0, used) for n, (used, size) in enumerate(uses)]
-        selection, expected, total = LeastRecentlyUsed(least), [], 0
+        """The selection is that of sorting all variants."""
+        entries = [Entry(f"{n:02}", size, 0, 1000 * used) for n, (used, size) in enumerate(uses)]
+        selection, expected, total = LeastRecentlyUsed(), [], 0
         for entry in entries:
-            selection.add(entry)
+            selection.count(entry)
+        selection.select(least)
         for entry in sorted(entries, key=lambda entry: (-entry.last_use, entry.key), reverse=True):
             if total < least:
                 expected.append(entry.key)
                 total += entry.size
-        found = [entry.key for batch in selection.batches() for entry in batch]
-        self.assertEqual(expected, found)
+        found = [entry.key for entry in entries if selection.takes(entry)]
+        found += [entry.key for batch in selection.rest() for entry in batch]
+        self.assertEqual(sorted(expected), sorted(found))
 
 
 class SizeTests(SynchronousTestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
@@ -146,49 +147,74 @@ async def prune(
         else:
             await session.catalog.remove(entries, outcome.removed.add, outcome.fail)
 
+    selection = LeastRecentlyUsed()
     async for page in session.pages():
         for entry in page.entries:
             outcome.listed.add(entry)
+            if not is_old(entry):
+                selection.count(entry)
         await remove([entry for entry in page.entries if is_old(entry)])
         session.bar.update(len(page.entries))
     excess = outcome.listed.bytes - outcome.removed.bytes - (max_bytes or 0)
     if max_bytes is None or excess <= 0:
         return
-    selection = LeastRecentlyUsed(excess)
+    selection.select(excess)
     session.bar.reset()
     async for page in session.pages():
-        for entry in page.entries:
-            if not is_old(entry):
-                selection.add(entry)
+        left = [entry for entry in page.entries if not is_old(entry)]
+        await remove([entry for entry in left if selection.takes(entry)])
         session.bar.update(len(page.entries))
-    for batch in selection.batches():
+    for batch in selection.rest():
         await remove(batch)
 
 
 class LeastRecentlyUsed:
-    """The least recently used of all variants, which together have at least some bytes.
+    """Selects the least recently used of all variants, which together have at least some bytes.
 
-    Nothing else is kept in memory, and of these the key, the bytes and the last use.
-
-    :param least: bytes.
+    The first listing gives the bytes that were last used in each hour, and with them the hour up to
+    which variants have to go. Of that hour alone, the variants that have to go are kept in memory.
     """
 
-    def __init__(self, least: int) -> None:
-        self._least = least
+    def __init__(self) -> None:
+        self._bytes_by_hour = Counter[int]()
+        self._last_hour = 0
+        # Of the last hour: the bytes that have to go, those that are selected, and their variants,
+        # the most recently used one first.
+        self._least = 0
         self._bytes = 0
-        # The most recently used one is the first.
         self._heap: list[tuple[float, bytes, int]] = []
 
-    def add(self, entry: Entry) -> None:
-        """Consider a variant."""
-        heappush(self._heap, (-entry.last_use, bytes.fromhex(entry.key), entry.size))
-        self._bytes += entry.size
-        while self._bytes - self._heap[0][2] >= self._least:
-            self._bytes -= heappop(self._heap)[2]
+    def count(self, entry: Entry) -> None:
+        """Count a variant of the first listing."""
+        self._bytes_by_hour[_hour(entry)] += entry.size
 
-    def batches(self) -> Iterator[list[Entry]]:
-        """Yield the variants, the least recently used one first. Only key and bytes are known."""
+    def select(self, least: int) -> None:
+        """Select variants that together have at least some bytes."""
+        for hour in sorted(self._bytes_by_hour):
+            self._last_hour, self._least = hour, least
+            least -= self._bytes_by_hour[hour]
+            if least <= 0:
+                return
+
+    def takes(self, entry: Entry) -> bool:
+        """Return whether a variant of the second listing is selected before its end."""
+        if _hour(entry) == self._last_hour:
+            heappush(self._heap, (-entry.last_use, bytes.fromhex(entry.key), entry.size))
+            self._bytes += entry.size
+            while self._heap and self._bytes - self._heap[0][2] >= self._least:
+                self._bytes -= heappop(self._heap)[2]
+        return _hour(entry) < self._last_hour
+
+    def rest(self) -> Iterator[list[Entry]]:
+        """Yield the other selected variants, the least recently used first.
+
+        Only their keys and bytes are known.
+        """
         self._heap.sort(reverse=True)
         for start in range(0, len(self._heap), _BATCH):
             part = self._heap[start : start + _BATCH]
             yield [Entry(key.hex(), size, stored=0) for _, key, size in part]
+
+
+def _hour(entry: Entry) -> int:
+    return int(entry.last_use // 3600)
