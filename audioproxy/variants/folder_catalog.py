@@ -27,7 +27,7 @@ from audioproxy.variants.catalog import (
 from audioproxy.variants.last_use import last_use
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.stored_file import read_trailer
-from audioproxy.variants.usage import StoreUsage
+from audioproxy.variants.usage import EndCount, StoreUsage
 
 _SHARDS = [f"{number:02x}" for number in range(256)]
 _LOCK_NAME = ".prune"
@@ -206,9 +206,10 @@ class FolderCatalog:
 
 
 @contextmanager
-def exclusive_prune(root: str) -> Iterator[None]:
+def exclusive_prune(root: str) -> Iterator[EndCount]:
     """Hold the lock of the one command that may prune a folder at a time.
 
+    :returns: ends a count of the variants that begins now, for the ledger.
     :raises CatalogError: where another process holds it.
     """
     descriptor = os.open(f"{root}/{_LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -221,7 +222,7 @@ def exclusive_prune(root: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CatalogError("another process prunes this folder now") from error
-        yield
+        yield StoreUsage(root).begin_count()
     finally:
         os.close(descriptor)
 

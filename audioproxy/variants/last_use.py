@@ -23,14 +23,22 @@ def last_use(status: os.stat_result) -> float:
     return max(status.st_atime, status.st_mtime)
 
 
+def is_due(last: float, now: float) -> bool:
+    """Return whether a new use is recorded.
+
+    :param last: the time of the last use that is recorded, in Unix seconds, as ``now``.
+    """
+    return now - last >= _INTERVAL
+
+
 def record_use(path: str, now: float) -> None:
-    """Set the time of the last use of a variant, unless it was set within the last hour.
+    """Set the time of the last use of a variant, at most once an hour.
 
     :param path: of its file. One that is gone, or that belongs to another user, is left as it is.
     :param now: Unix seconds.
     """
     with suppress(OSError):
         status = os.lstat(path)
-        if now - last_use(status) >= _INTERVAL:
+        if is_due(last_use(status), now):
             times = int(now * 1e9), status.st_mtime_ns
             os.utime(path, ns=times, follow_symlinks=False)

@@ -27,6 +27,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from audioproxy.variants.interfaces import NoRoom
 
@@ -36,6 +37,9 @@ _ENTRY = re.compile(rb" *(unknown|\d+) +(\d+)\n")
 _WIDTH = 20
 _LENGTH = 2 * _WIDTH + 2
 _SHARD = re.compile(r"[0-9a-f]{2}")
+
+#: Records the end of a count; called with the bytes of all files that were seen since its begin.
+EndCount: TypeAlias = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -123,11 +127,8 @@ class StoreUsage:
         with self._locked() as ledger:
             yield (lambda size: None) if ledger is None else ledger.subtract
 
-    def begin_count(self) -> Callable[[int], None]:
-        """Begin a count.
-
-        :returns: is to be called with the bytes of all files that were seen since then.
-        """
+    def begin_count(self) -> EndCount:
+        """Begin a count, and return the function that ends it."""
         begun = None
         with self._locked() as ledger:
             if ledger is not None:

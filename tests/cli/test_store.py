@@ -31,7 +31,8 @@ from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.sources.local import LocalSources
 from audioproxy.urls import Variant
 from audioproxy.variants.catalog import Entry
-from audioproxy.variants.folder_catalog import FolderCatalog
+from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
+from audioproxy.variants.usage import StoreUsage
 from tests.cli.command import command
 from tests.support.folders import short_folder
 from tests.support.stores import FakeSources
@@ -287,12 +288,17 @@ class PruneTests(StoreCase):
     ) -> PruneOutcome:
         """Prune the store."""
         outcome = PruneOutcome(True, self.bar, dry_run)
-        work = prune(self.session, outcome, is_old, max_bytes, dry_run)
-        self.successResultOf(Deferred.fromCoroutine(work))
+        with exclusive_prune(str(self.store)) as end_count:
+            work = prune(self.session, outcome, is_old, max_bytes, dry_run, end_count)
+            self.successResultOf(Deferred.fromCoroutine(work))
         return outcome
 
     def test_limits(self) -> None:
-        """The least recently used variants go, and no more than needed; the old ones go first."""
+        """The least recently used variants go, and no more than needed; the old ones go first.
+
+        The ledger of the store has the bytes that remain.
+        """
+        (self.store / ".usage").touch()
         variants = [StoredVariant.of(f"local://{number:02}") for number in range(20)]
         for age, variant in enumerate(variants):
             self.put(variant, used=NOW - age)
@@ -301,6 +307,9 @@ class PruneTests(StoreCase):
         for limits, kept in (((20 * size,), 20), ((20 * size, is_old), 17), ((9 * size - 1,), 8)):
             dry = self.prune(*limits, dry_run=True)
             outcome = self.prune(*limits)
+            self.assertEqual(
+                outcome.values()["remaining"]["bytes"], StoreUsage(str(self.store)).read()
+            )
             self.assertEqual({each.key for each in variants[:kept]}, self.stored())
             self.assertEqual(dry.values() | {"dry_run": False}, outcome.values())
             self.assertEqual(kept, outcome.values()["remaining"]["variants"])

@@ -146,7 +146,7 @@ class BucketTests(RemoteCase):
             keys = {row["key"] for row in found["removed"]}
             self.assertEqual({each.key for each in gone}, keys, words)
         pruned = PruneOutcome(True, session.bar, dry_run=False)
-        await prune(session, pruned, lambda entry: False, 0, dry_run=False)
+        await prune(session, pruned, lambda entry: False, 0, False, lambda total: None)
         self.assertEqual(1, pruned.values()["removed"]["variants"])
         self.assertEqual(sorted(beside), sorted(self.server.keys(self.variants)))
 

@@ -23,6 +23,7 @@ from audioproxy.cli.store.session import (
 from audioproxy.config import FileStore
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import exclusive_prune
+from audioproxy.variants.usage import EndCount
 
 DESCRIPTION = """\
 Remove variants until none is older than the given times, and all of them together have at most the
@@ -98,14 +99,14 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     is_old = age_limit(time.time(), arguments.older_than, arguments.unused_for)
 
     async def work(session: StoreSession) -> None:
-        lock: AbstractContextManager[None] = nullcontext()
+        lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
         if not isinstance(store := session.config.variant_store, FileStore):
             if arguments.unused_for is not None:
                 raise UsageError("--unused-for: a bucket does not record when a variant was used")
         elif not arguments.dry_run:
             lock = exclusive_prune(store.path)
-        with lock:
-            await prune(session, outcome, is_old, arguments.max_bytes, arguments.dry_run)
+        with lock as end_count:
+            await prune(session, outcome, is_old, arguments.max_bytes, arguments.dry_run, end_count)
 
     return run_command(arguments, environment, outcome, bar, work)
 
@@ -134,10 +135,13 @@ async def prune(
     is_old: Callable[[Entry], bool],
     max_bytes: int | None,
     dry_run: bool,
+    end_count: EndCount,
 ) -> None:
     """Remove what is too old, and then what exceeds the bytes.
 
     The store is listed twice where it exceeds them: the first time to count.
+
+    :param end_count: called with the bytes that the first listing has found and left.
     """
 
     async def remove(entries: Sequence[Entry]) -> None:
@@ -155,7 +159,9 @@ async def prune(
                 selection.count(entry)
         await remove([entry for entry in page.entries if is_old(entry)])
         session.bar.update(len(page.entries))
-    excess = outcome.listed.bytes - outcome.removed.bytes - (max_bytes or 0)
+    total = outcome.listed.bytes - outcome.removed.bytes
+    end_count(total)
+    excess = total - (max_bytes or 0)
     if max_bytes is None or excess <= 0:
         return
     selection.select(excess)
