@@ -11,6 +11,8 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.stored_file import open_variant
 from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     Client,
@@ -64,14 +66,19 @@ class TwoNodeTests(ServiceCase):
         node.signal(signal.SIGTERM)
         await here.stopService()
         self.assertEqual(0, await node.end())
-        # The stored files are identical too, and have the same names.
+        # The stored bytes and headers are identical too, and the files have the same names.
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))
 
 
-def variants(store: Path) -> dict[str, bytes]:
-    """Return the content of each file in a store by file name."""
-    return {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+def variants(store: Path) -> dict[str, tuple[VariantHeaders, bytes]]:
+    """Return the headers and the bytes of each variant in a store by file name."""
+    found = {}
+    for path in store.rglob("*"):
+        if path.is_file() and (stored := open_variant(str(path))) is not None:
+            found[path.name] = stored.headers, stored.read(0, stored.size)
+            stored.close()
+    return found
 
 
 class CountingClient(Client):
