@@ -77,7 +77,8 @@ class StoreUpkeep:
     def start(self) -> None:
         """Start, with a prune at once."""
         self._store.on_commit = self._committed
-        self._updates.start(_INTERVAL, now=False)
+        updating = self._updates.start(_INTERVAL, now=False)
+        updating.addErrback(lambda failure: _log.failure("the updates have crashed", failure))
         self._check()
 
     async def stop(self) -> None:
