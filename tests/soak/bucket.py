@@ -47,7 +47,8 @@ class BucketNode:
             "AWS_SECRET_ACCESS_KEY": server.secret_key,
             "AWS_REGION": server.region,
         }
-        self.node = Node("c", rig.base, {**rig.environment, **variables})
+        self.environment = {**rig.environment, **variables}
+        self.node = Node("c", rig.base, self.environment)
         await self.node.start()
         # The first large response takes memory that stays allocated.
         await self._store(rig.variant(*LARGE, cold=False))

@@ -25,6 +25,8 @@ from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
 CAPACITY, QUEUE = 2, 12
+#: The bytes that nodes A and B may store.
+BOUND = 10**12
 
 #: Options and source of the short renders: every format, and some of the other options.
 SHORT = [
@@ -98,7 +100,7 @@ class RunParameters:
 class Rig:
     """The nodes, sources, references and journal of a run.
 
-    :ivar environment: variables of nodes A and B.
+    :ivar environment: variables of nodes A and B, but for the bound of their store.
     :ivar restarts: lock for restarts of a node and for taking the store away, because a node does
         not start without the store.
     """
@@ -130,7 +132,9 @@ class Rig:
             "SOAK_BUG": parameters.bug,
         }
         limits = TimeLimits(parameters.timeout, parameters.probe_timeout)
-        nodes = [Node(name, base, environment) for name in "ab"]
+        # It is never reached, but the usage of the store is counted.
+        bounded = {**environment, "AP_VARIANT_STORE_MAX_BYTES": str(BOUND)}
+        nodes = [Node(name, base, bounded) for name in "ab"]
         rig = cls(parameters, base, environment, Journal(limits), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
         for options, source in parameters.renders:

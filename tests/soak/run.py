@@ -14,6 +14,7 @@ from tests.soak.checks import Check, Level
 from tests.soak.counters import entries
 from tests.soak.faults import Faults
 from tests.soak.lines import PATIENCE, pause, wait_for
+from tests.soak.operator import Operator
 from tests.soak.rig import CAPACITY, Rig
 from tests.soak.warm_up import WarmUp
 from tests.support.service import reactor
@@ -46,6 +47,7 @@ class Run:
         self.outcome = Outcome(rig)
         self._rig = rig
         self._bucket = BucketNode(rig)
+        self._operator = Operator(rig, self._bucket)
         self._over: list[bool] = []
         self._peaks = {"descriptors": 0, "encoders": 0}
 
@@ -95,6 +97,7 @@ class Run:
         if rig.parameters.faults:
             for program in ("ffmpeg", "ffprobe"):
                 tasks.append(attacks.stop_children(self._over, program, rig.random(program)))
+            tasks.append(self._operator.work(self._over, rig.random("operator")))
         await good_clients.gather(*tasks)
         await lasting_clients.leave()
 
@@ -162,5 +165,6 @@ class Run:
             checks.check_counters(journal, rig.a, metrics, logged),
             await checks.check_store(journal, rig.store),
             bucket,
+            await self._operator.check(),
             checks.check_end(rig.store, codes),
         ]
