@@ -62,7 +62,7 @@ def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = 
     """
     _require_secrets(environment)
     try:
-        return Signer.from_hex(environment["AP_KEY"], environment["AP_SALT"], base, encoded=encoded)
+        return Signer.from_env(environment, base, encoded=encoded)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -18,7 +18,7 @@ from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.measure_report import REPORTS, Report, Row
 from audioproxy.cli.reactor import run
-from audioproxy.cli.sign import add_options_option, add_url_options
+from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
 from audioproxy.loudness import Gain, LoudnessMeter, Measurement, find_gain
@@ -182,7 +182,7 @@ def _read_plan(arguments: Namespace, environment: Mapping[str, str]) -> MeasureP
     sign: Callable[[str, Variant], str] | None = None
     if arguments.sign:
         signer = make_signer(environment, arguments.base, arguments.encoded)
-        sign = partial(signer.url, expires_in=arguments.expires_in)
+        sign = partial(signer.url, **expiry(arguments))
     ceiling = _DEFAULT_CEILING if arguments.ceiling is None else arguments.ceiling
     return MeasurePlan(variant, arguments.target, ceiling, arguments.album, sign)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, _ActionsContainer
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
 from functools import partial
+from typing import Any
 
 from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
@@ -23,6 +25,8 @@ examples:
   audioproxy sign local://masters/piece.wav
   audioproxy sign --options f:opus/br:96/t:30:15 s3://masters/piece.wav
   audioproxy sign --options f:mp3 --expires-in 1h --base https://audio.example local://piece.wav
+  audioproxy sign --expires-in 1d --round 6h local://piece.wav
+  audioproxy sign --expires-at 2030-12-31T18:00+01:00 local://piece.wav
   audioproxy sign --options f:mp3 --file-name 'Episode 1.mp3' local://episode-1.wav
   audioproxy sign --info local://piece.wav
   find . -name '*.wav' -printf 'local://%P\\n' | audioproxy sign --options f:opus -
@@ -65,8 +69,23 @@ def add_options_option(parser: _ActionsContainer) -> None:
 
 def add_url_options(parser: ArgumentParser) -> None:
     """Add the options of signed URLs."""
-    parser.add_argument(
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
         "-e", "--expires-in", type=duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"
+    )
+    end.add_argument(
+        "--expires-at",
+        type=_end,
+        metavar="DATE",
+        help="such as 2030-12-31 (its first second in UTC), 2030-12-31T18:00+01:00, or Unix"
+        " seconds",
+    )
+    parser.add_argument(
+        "--round",
+        type=duration,
+        metavar="TIME",
+        help="expire later than --expires-in, at the next multiple of this time (UTC), so that many"
+        " URLs are the same for caches; 1d is midnight",
     )
     parser.add_argument(
         "-b", "--base", default="", metavar="URL", help="the URL before the signature"
@@ -76,14 +95,48 @@ def add_url_options(parser: ArgumentParser) -> None:
     )
 
 
+def _end(text: str) -> int | datetime:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a date; use one such as 2030-12-31 or 2030-12-31T18:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        raise ArgumentTypeError(f"{text!r} has no time zone; add one, such as Z or +01:00")
+    return moment
+
+
+def expiry(arguments: Namespace) -> dict[str, Any]:
+    """Return the arguments of `Signer.url` that set the end of a URL.
+
+    :raises UsageError: for ``--round`` alone.
+    """
+    if arguments.round is not None and arguments.expires_in is None:
+        raise UsageError("--round goes with --expires-in")
+    return {
+        "expires_in": arguments.expires_in,
+        "expires_at": arguments.expires_at,
+        "round_to": arguments.round,
+    }
+
+
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     signer = make_signer(environment, arguments.base, arguments.encoded)
     variant = Variant.read(arguments.options)
-    of_variant = {"expires_in": arguments.expires_in, "file_name": arguments.file_name}
+    of_variant = {**expiry(arguments), "file_name": arguments.file_name}
     for name, value in of_variant.items():
         if value is not None and (arguments.info or arguments.path):
-            option = name.replace("_", "-")
+            option = name.replace("_", "-").removesuffix("-to")
             raise UsageError(f"--{option} works with variants only, not with --info or --path")
     if arguments.file_name is not None:
         try:

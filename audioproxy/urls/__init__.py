@@ -1,18 +1,19 @@
 """Creates and signs URLs: the library for client applications.
 
-It needs only Python's standard library, and no settings of the service::
+It needs only Python's standard library, and two settings of the service, AP_KEY and AP_SALT::
 
+    import os
     from datetime import timedelta
     from audioproxy.urls import Signer, Variant, https, local, s3
 
-    signer = Signer.from_hex(key, salt, "https://audio.example")  # AP_KEY, AP_SALT
+    signer = Signer.from_env(os.environ, "https://audio.example")
     preview = Variant(f="opus", br=96, t=(30, 15), fade=(0.5, 2))
     signer.url(s3("masters", "piece.wav"), preview, expires_in=timedelta(hours=1))
     signer.info_url(local("masters/Größe.wav"))
 
 `Signer`
-    `Signer.url` signs a variant of a source, `Signer.info_url` the source's info document, and
-    `Signer.sign` any path.
+    `Signer.url` signs a variant of a source, `Signer.audio_element` an ``<audio>`` element,
+    `Signer.info_url` the source's info document, and `Signer.sign` any path.
 `Variant`
     The options of a variant: format, quality, trim, fades, loudness and so on.
 `s3`, `https`, `local`

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import html
+import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from numbers import Integral
-from typing import ClassVar
+from numbers import Real
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from audioproxy import errors
@@ -20,7 +22,7 @@ from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES, secret_parser
 from audioproxy.grammar.values import parse_file_name, percent_encode
 from audioproxy.urls.sources import SourceLike, read_source, require_type
-from audioproxy.urls.variant import Variant, parse_segments
+from audioproxy.urls.variant import Format, Variant, parse_segments
 
 # Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC
 # 3986, 5.2.4; URL standard, 4.4).
@@ -31,6 +33,9 @@ _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
 _PATH = re.compile(r"/[!$-;=@-\[\]_a-z|~]*")
 _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
+
+# Parameter of the type of a source, which browsers that cannot play its codec skip.
+_CODECS = {"opus": "; codecs=opus", "ogg": "; codecs=vorbis"}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
@@ -44,7 +49,8 @@ class Expired(errors.Expired, ValueError):
 class Signer:
     """Creates URLs that a service with the same key and salt accepts.
 
-    `from_hex` takes key and salt as the service does, in hexadecimal digits.
+    `from_hex` takes key and salt as the service does, in hexadecimal digits, and `from_env` takes
+    them from the environment.
 
     :ivar key: AP_KEY, decoded: at least 32 bytes.
     :ivar salt: AP_SALT, decoded: at least 1 byte.
@@ -58,7 +64,7 @@ class Signer:
     """
 
     # `help` lists these methods before all others.
-    _fields: ClassVar = ("url", "info_url", "sign")
+    _fields: ClassVar = ("url", "audio_element", "info_url", "sign")
 
     key: bytes = field(repr=False)
     salt: bytes = field(repr=False)
@@ -103,53 +109,96 @@ class Signer:
         raw_salt = _secret("AP_SALT", salt, MIN_SALT_BYTES)
         return cls(raw_key, raw_salt, base, encoded=encoded, now=now)
 
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, Any],
+        base: str = "",
+        *,
+        encoded: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> Signer:
+        """Return the signer for AP_KEY and AP_SALT of a mapping, such as ``os.environ``.
+
+        :raises TypeError: for an argument that is no mapping.
+        :raises ValueError: for a value that is missing or that `from_hex` refuses.
+        """
+        require_type("environ", environ, (Mapping,), "a mapping such as os.environ")
+        for name in ("AP_KEY", "AP_SALT"):
+            if not environ.get(name):
+                raise ValueError(f"{name}: not set; use the value that the service has")
+        return cls.from_hex(environ["AP_KEY"], environ["AP_SALT"], base, encoded=encoded, now=now)
+
     def url(
         self,
         source: SourceLike,
         variant: Variant | None = None,
         *,
-        expires_in: int | timedelta | None = None,
-        expires_at: int | datetime | None = None,
+        expires_in: float | timedelta | None = None,
+        expires_at: float | datetime | None = None,
+        round_to: float | timedelta | None = None,
         file_name: str | None = None,
     ) -> str:
         """Return the signed URL of a variant, by default an mp3 without other options.
 
-        A fraction of a second in either time is rounded up: the URL never expires early.
+        A fraction of a second is rounded up: the URL never expires early.
 
         :param expires_in: time from now until the service refuses the URL: seconds, or a timedelta.
         :param expires_at: the same point in time: Unix seconds, or a datetime with a time zone.
             URLs with the same ``expires_at`` are the same for caches.
+        :param round_to: expire later than ``expires_in``, at the next multiple of this time (UTC):
+            seconds, or a timedelta. All URLs of a day are the same with ``timedelta(days=1)``.
         :param file_name: end the URL in this name, for podcast directories, and put ``/media``
             before the signature. The balancer in front has to remove both.
         :raises TypeError: for an argument of another type.
-        :raises ValueError: for a datetime without a time zone, for both times, or for a file name
-            that does not suit the variant.
+        :raises ValueError: for a datetime without a time zone, for both times, for ``round_to``
+            without ``expires_in``, or for a file name that does not suit the variant.
         :raises NotFound: for a malformed source.
         :raises Expired: if that time has already passed.
         """
-        if variant is None:
-            variant = Variant()
-        require_type("variant", variant, (Variant,), "Variant(...) or Variant.read(...)")
+        variant = _require_variant(variant)
         segments = variant.canonical.split("/")
-        if expires_in is not None and expires_at is not None:
-            raise ValueError("expires_in and expires_at exclude each other")
-        exp = None if expires_at is None else _unix_seconds(expires_at)
-        if expires_in is not None:
-            accepted = "int (seconds) or timedelta"
-            require_type("expires_in", expires_in, (Integral, timedelta), accepted)
-            exp = int(self.now()) + _whole_seconds(expires_in)
+        exp = self._expiry(expires_in, expires_at, round_to)
         if exp is not None:
             # The order does not matter to the service.
             segments.append(f"exp:{exp}")
-            parse_segments(segments[-1:])
-            if expired(exp, self.now()):
-                raise Expired
         path = f"/{'/'.join(segments)}/{_spell_source(source, self.encoded)}"
         if file_name is None:
             return self.sign(path)
         name = encode_file_name(file_name, variant)
         signed = replace(self, base="").sign(path)
         return f"{self.base.rstrip('/')}/{MEDIA.decode('ascii')}{signed}/{name}"
+
+    def audio_element(
+        self,
+        source: SourceLike,
+        variant: Variant | None = None,
+        *,
+        formats: Iterable[Format] = ("opus", "m4a", "mp3"),
+        attributes: str = 'controls preload="none"',
+        expires_in: float | timedelta | None = None,
+        expires_at: float | datetime | None = None,
+        round_to: float | timedelta | None = None,
+    ) -> str:
+        """Return an HTML ``<audio>`` element with a variant in each format, the smallest first.
+
+        Browsers play the first one that they support. With ``preload="none"``, they request it when
+        the listener presses play, so a page view renders nothing.
+
+        :param variant: the other options; each of ``formats`` replaces its ``f``.
+        :param attributes: of the element, as they stand in HTML.
+        :raises TypeError: as in `url`, like every other error.
+        """
+        exp = self._expiry(expires_in, expires_at, round_to)
+        variant = _require_variant(variant)
+        sources = []
+        for form in formats:
+            each = replace(variant, f=form)
+            url = html.escape(self.url(source, each, expires_at=exp))
+            sources.append(
+                f'<source src="{url}" type="{each.content_type}{_CODECS.get(form, "")}">'
+            )
+        return f"<audio {attributes}>{''.join(sources)}</audio>"
 
     def info_url(self, source: SourceLike) -> str:
         """Return the signed URL of a source's info document. It has no options or expiry."""
@@ -169,6 +218,33 @@ class Signer:
             raise ValueError("clients remove . and .. segments from a path; use enc/")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
+
+    def _expiry(
+        self,
+        expires_in: float | timedelta | None,
+        expires_at: float | datetime | None,
+        round_to: float | timedelta | None,
+    ) -> int | None:
+        """Return ``exp`` in Unix seconds, or None for a URL that never expires."""
+        if expires_in is not None and expires_at is not None:
+            raise ValueError("expires_in and expires_at exclude each other")
+        if round_to is not None and expires_in is None:
+            raise ValueError("round_to goes with expires_in")
+        if expires_in is not None:
+            exp = int(self.now()) + _whole_seconds("expires_in", expires_in)
+            if round_to is not None:
+                step = _whole_seconds("round_to", round_to)
+                if step < 1:
+                    raise ValueError("round_to: at least 1 second is expected")
+                exp += -exp % step
+        elif expires_at is not None:
+            exp = _unix_seconds(expires_at)
+        else:
+            return None
+        parse_segments([f"exp:{exp}"])
+        if expired(exp, self.now()):
+            raise Expired
+        return exp
 
 
 def encode_file_name(name: str, variant: Variant) -> str:
@@ -200,25 +276,42 @@ def extensions_of(content_type: str) -> list[str]:
     return [row.token for row in FORMATS.values() if row.content_type == content_type]
 
 
-def _unix_seconds(value: int | datetime) -> int:
+def _require_variant(variant: Variant | None) -> Variant:
+    if variant is None:
+        return Variant()
+    require_type("variant", variant, (Variant,), "Variant(...) or Variant.read(...)")
+    return variant
+
+
+def _unix_seconds(value: float | datetime) -> int:
     """Return ``expires_at`` in whole Unix seconds.
 
     :raises ValueError: for a datetime without a time zone.
     """
-    require_type("expires_at", value, (Integral, datetime), "int (Unix seconds) or datetime")
     if not isinstance(value, datetime):
-        return int(value)
+        return _whole_seconds("expires_at", value, "a number of Unix seconds or datetime")
     if value.utcoffset() is None:
         raise ValueError(
             f"expires_at: {value.isoformat()} has no time zone; add one, such as"
             " datetime.now(UTC) has"
         )
-    return _whole_seconds(value - _EPOCH)
+    return _whole_seconds("expires_at", value - _EPOCH)
 
 
-def _whole_seconds(span: int | timedelta) -> int:
-    # A fraction of a second is rounded up.
-    return -(-span // _SECOND) if isinstance(span, timedelta) else int(span)
+def _whole_seconds(
+    name: str, span: float | timedelta, accepted: str = "a number of seconds or timedelta"
+) -> int:
+    """Return a time in whole seconds; a fraction of a second is rounded up.
+
+    :raises TypeError: for another type.
+    :raises ValueError: for NaN and infinity.
+    """
+    require_type(name, span, (Real, timedelta), accepted)
+    if isinstance(span, timedelta):
+        return -(-span // _SECOND)
+    if not math.isfinite(span):
+        raise ValueError(f"{name}: {span} is not a number of seconds")
+    return math.ceil(span)
 
 
 def _spell_source(source: SourceLike, encoded: bool) -> str:

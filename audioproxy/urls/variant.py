@@ -24,6 +24,9 @@ Number = int | float | Decimal | str
 #: A number of seconds.
 Seconds = Number | timedelta
 
+#: An output format.
+Format = Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"]
+
 
 class InvalidOptions(errors.InvalidOptions, ValueError):
     """An option that the service refuses with 422. The message quotes it."""
@@ -51,6 +54,7 @@ class _Kind:
     :ivar description: of the types.
     :ivar several: a sequence of such values is accepted too.
     :ivar encoded: the URL has the value percent-encoded.
+    :ivar whole: numbers are whole. The parser refuses others.
     :ivar prefix: precedes numbers in the URL.
     """
 
@@ -58,6 +62,7 @@ class _Kind:
     description: str
     several: bool = False
     encoded: bool = False
+    whole: bool = False
     prefix: str = ""
 
     def segment(self, name: str, value: Any) -> str:
@@ -83,8 +88,10 @@ class _Kind:
             return str.__str__(value)
         if isinstance(value, Decimal):
             return format(value, "f")
-        if isinstance(value, Integral):
+        if isinstance(value, Integral) or (self.whole and float(value).is_integer()):
             return str(int(value))
+        if self.whole:
+            return str(value)
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         return format(float(seconds), ".3f")
 
@@ -95,7 +102,7 @@ _SEVERAL = "or a tuple or list of them"
 _WORD = _Kind((str,), "str")
 _TEXT = _Kind((str,), "str", encoded=True)
 _BYTES = _Kind((str, bytes), "str or bytes", encoded=True)
-_WHOLE = _Kind((Integral, str), "int or str")
+_WHOLE = _Kind((Real, str), "int or str", whole=True)
 _NUMBER = _Kind((Real, Decimal, str), _NUMBER_TYPES)
 _LOUDNESS = _Kind(_NUMBER.types, f"{_NUMBER_TYPES}, {_SEVERAL}", several=True, prefix="ebu")
 _SECONDS = _Kind(
@@ -103,11 +110,32 @@ _SECONDS = _Kind(
 )
 
 
+# Names that other programs have for options, in lower case and without underscores.
+_OTHER_NAMES = {
+    "bitdepth": "bd",
+    "bitrate": "br",
+    "channels": "ch",
+    "codec": "f",
+    "download": "dl",
+    "fadein": "fade",
+    "fadeout": "fade",
+    "filename": "dl",
+    "format": "f",
+    "loudness": "norm",
+    "normalize": "norm",
+    "preset": "enhance",
+    "quality": "q",
+    "samplerate": "sr",
+    "trim": "t",
+    "volume": "gain",
+}
+
+
 def _option(kind: _Kind, default: str | None = None) -> Any:
     return field(default=default, metadata={"kind": kind})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Variant:
     """The options of a variant. Fields have the names of the options; None omits an option.
 
@@ -115,8 +143,8 @@ class Variant:
     service's default targets, ``norm=(-14, -1)`` has others.
 
     URLs have 3 decimal places. A float or a timedelta is rounded to them: ``t=(0.1 + 0.2, 5)`` is
-    ``t=(0.3, 5)``. A Decimal, or text as in a URL, with more places is refused. Variants with the
-    same canonical options are equal.
+    ``t=(0.3, 5)``. A Decimal, or text as in a URL, with more places is refused. Where an option is
+    whole, so is its float: ``br=96.0``. Variants with the same canonical options are equal.
 
     :ivar f: the output format.
     :ivar br: kbps.
@@ -140,7 +168,7 @@ class Variant:
         message.
     """
 
-    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = _option(_WORD, "mp3")
+    f: Format = _option(_WORD, "mp3")
     br: int | None = _option(_WHOLE)
     q: Number | None = _option(_NUMBER)
     sr: int | None = _option(_WHOLE)
@@ -158,6 +186,21 @@ class Variant:
     cb: str | bytes | None = _option(_BYTES)
     options: VariantOptions = field(init=False, repr=False)
 
+    def __new__(cls, **values: Any) -> Variant:
+        """Refuse names that are no options, with a hint.
+
+        :raises TypeError: for such a name.
+        """
+        names = [row.name for row in fields(cls) if row.init]
+        for name in values:
+            if name.startswith("exp"):
+                raise TypeError(f"Variant: {name} is an argument of Signer.url, not of a variant")
+            if name not in names:
+                meant = _OTHER_NAMES.get(name.lower().replace("_", ""))
+                hint = f"did you mean {meant}?" if meant else f"use {', '.join(names)}"
+                raise TypeError(f"Variant: {name} is not an option; {hint}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         segments = (
             row.metadata["kind"].segment(row.name, value)
@@ -165,6 +208,11 @@ class Variant:
             if row.init and (value := getattr(self, row.name)) is not None
         )
         object.__setattr__(self, "options", parse_segments(segments)[0])
+
+    def __repr__(self) -> str:
+        values = ((row.name, getattr(self, row.name)) for row in fields(self) if row.init)
+        given = (f"{name}={value!r}" for name, value in values if value is not None)
+        return f"Variant({', '.join(given)})"
 
     def __eq__(self, other: object) -> bool:
         return self.options == other.options if isinstance(other, Variant) else NotImplemented
@@ -182,7 +230,10 @@ class Variant:
         require_type("segments", segments, (str,), "str")
         options, exp = parse_segments(segments.split("/") if segments else [])
         if exp is not None:
-            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
+            raise InvalidOptions(
+                f'"exp:{exp}" is not accepted: a variant never expires; the URL does, with'
+                " expires_in or expires_at (--expires-in or --expires-at)."
+            )
         values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
         return cls(**{name: _accepted(value) for name, value in values.items()})
 

@@ -50,6 +50,37 @@ class SignTests(SynchronousTestCase):
             exp = int(url.split("/exp:")[1].split("/")[0])
             self.assertIn(exp - seconds, range(before, int(time.time()) + 1))
 
+    def test_end(self) -> None:
+        """--expires-at accepts a date, a date with a time and a zone, or Unix seconds."""
+        for text, exp in (
+            ("2100-01-01", 4_102_444_800),
+            ("2100-01-01T01:00+01:00", 4_102_444_800),
+            ("2100-01-01 00:00Z", 4_102_444_800),
+            ("4102444800", 4_102_444_800),
+        ):
+            url = command("sign", "--expires-at", text, PIECE).out
+            self.assertIn(f"/exp:{exp}/", url, text)
+        for text, message in (
+            ("2100-01-01T00:00", "has no time zone; add one"),
+            ("tomorrow", "'tomorrow' is not a date; use one such as 2030-12-31"),
+        ):
+            ended = command("sign", "--expires-at", text, PIECE)
+            self.assertEqual((2, ""), (ended.status, ended.out), text)
+            self.assertIn(message, ended.err)
+        ended = command("sign", "--expires-at", "2020-01-01", PIECE)
+        self.assertEqual(
+            (1, f"audioproxy: {PIECE}: This URL has expired.\n"), (ended.status, ended.err)
+        )
+
+    def test_round(self) -> None:
+        """--round moves the end to the next multiple, so that many URLs are the same."""
+        before = int(time.time())
+        url = command("sign", "--expires-in", "1d", "--round", "6h", PIECE).out
+        exp = int(url.split("/exp:")[1].split("/")[0])
+        self.assertEqual(0, exp % 21_600)
+        after = int(time.time())
+        self.assertTrue(before + 86_400 <= exp < after + 86_400 + 21_600, url)
+
     def test_standard_input(self) -> None:
         """`sign -` signs each non-blank line, and reports an invalid source."""
         ended = command("sign", "-", stdin=f"{PIECE}\n\nhttp://h/a\n  s3://b/k\n")
@@ -68,6 +99,7 @@ class SignTests(SynchronousTestCase):
             (2, "a base is an origin", ("-b", "audio example", PIECE), {}),
             (2, "--path: a path starts with a slash", ("--path", "f:mp3"), {}),
             (2, "--expires-in works with", ("-e", "1h", "--info", PIECE), {}),
+            (2, "--round goes with --expires-in", ("--round", "1h", PIECE), {}),
             (2, "--file-name works with", ("--file-name", "a.mp3", "--path", "/f:mp3"), {}),
             (
                 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -95,6 +96,9 @@ class SignerTests(SynchronousTestCase):
             ({"expires_in": timedelta(microseconds=1)}, NOW + 1),
             ({"expires_at": datetime.fromtimestamp(NOW, UTC)}, NOW),
             ({"expires_at": datetime.fromtimestamp(NOW, EAST) + INSTANT}, NOW + 1),
+            ({"expires_in": 3600.0}, NOW + 3600),
+            ({"expires_at": NOW + 0.5}, NOW + 1),
+            ({"expires_in": 1, "round_to": timedelta(days=1)}, NOW - NOW % 86400 + 86400),
         ):
             found = parse_options(take_apart(SIGNER.url("local://a", **values)).options)[1]
             self.assertEqual(exp, found, values)
@@ -107,6 +111,8 @@ class SignerTests(SynchronousTestCase):
             ({"expires_in": timedelta(seconds=-1)}, Expired),
             ({"expires_at": datetime.fromtimestamp(NOW - 1, EAST)}, Expired),
             ({"expires_in": 1, "expires_at": NOW}, ValueError),
+            ({"expires_in": float("inf")}, ValueError),
+            ({"expires_at": float("nan")}, ValueError),
         ):
             self.assertRaises(error, SIGNER.url, "local://a", **values)
         naive = datetime(2030, 1, 1)
@@ -116,8 +122,7 @@ class SignerTests(SynchronousTestCase):
     def test_types(self) -> None:
         """An argument of a wrong type is a TypeError that names the argument and the type."""
         values: tuple[dict[str, Any], ...] = (
-            *({"expires_in": 1.5}, {"expires_in": True}, {"expires_in": "60"}),
-            *({"expires_at": NOW + 0.5}, {"expires_at": date(2030, 1, 1)}),
+            *({"expires_in": True}, {"expires_in": "60"}, {"expires_at": date(2030, 1, 1)}),
             *({"variant": {}}, {"variant": "f:opus"}, {"source": 1}, {"source": Path("a")}),
         )
         for wrong in values:
@@ -184,6 +189,29 @@ class SignerTests(SynchronousTestCase):
         self.assertIn("ends in .opus or .ogg suits audio/ogg", str(error))
         self.assertRaises(TypeError, SIGNER.url, "local://a", file_name=b"a.mp3")
 
+    def test_one_url_a_day(self) -> None:
+        """With ``round_to``, all page views of a day share one URL, which lasts ``expires_in``."""
+        day, found = 86400, set()
+        for second in range(NOW - NOW % day + 1, NOW - NOW % day + day + 1, 997):
+            signer = Signer(KEY, SALT, BASE, now=lambda second=second: second + 0.5)
+            url = signer.url("local://a", expires_in=timedelta(days=1), round_to=timedelta(days=1))
+            exp = parse_options(take_apart(url).options)[1]
+            self.assertIn(exp - second, range(day, 2 * day))
+            found.add(url)
+        self.assertEqual(1, len(found))
+
+    def test_element(self) -> None:
+        """An element has the source in each format; its text is safe in HTML."""
+        signer = Signer(KEY, SALT, "/a&'b'")
+        element = signer.audio_element("local://a", formats=["opus"], attributes="controls")
+        self.assertEqual(
+            '<audio controls><source src="/a&amp;&#x27;b&#x27;/'
+            + signer.url("local://a", Variant(f="opus")).removeprefix("/a&'b'/")
+            + '" type="audio/ogg; codecs=opus"></audio>',
+            element,
+        )
+        self.assertRaises(Expired, SIGNER.audio_element, "local://a", expires_at=NOW - 1)
+
     def test_own_path(self) -> None:
         """`Signer.sign` signs a path unchanged, and refuses a path that clients cannot send."""
         path = "/f:mp3/plain/local://a%2fb'(c)"
@@ -203,6 +231,17 @@ class SignerTests(SynchronousTestCase):
         ):
             error = self.assertRaises(kind, Signer, key, salt)
             self.assertIn("from_hex", str(error))
+
+    def test_environment(self) -> None:
+        """`Signer.from_env` takes any mapping, and names a variable that is not set."""
+        values = {"AP_KEY": KEY.hex(), "AP_SALT": SALT.hex(), "PATH": "/bin"}
+        made = Signer.from_env(MappingProxyType(values), BASE)
+        self.assertEqual((KEY, SALT, BASE), (made.key, made.salt, made.base))
+        for name in ("AP_KEY", "AP_SALT"):
+            for wrong in ({**values, name: ""}, {**values, name: None}):
+                error = self.assertRaises(ValueError, Signer.from_env, wrong)
+                self.assertTrue(str(error).startswith(f"{name}: not set"), error)
+        self.assertRaises(TypeError, Signer.from_env, None)
 
     def test_secrets_untold(self) -> None:
         """Error messages and `repr` contain no part of the key or the salt."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pydoc
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
@@ -24,6 +25,8 @@ from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Variant, https, local, s3
 from tests.support.strategies import DETERMINISTIC, encoded, junk, sources
+from tests.test_vectors import rows
+from tests.urls.calls import answer, mismatch, vectors
 
 WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
 TEXTS = ("dl", "cb")
@@ -57,6 +60,7 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
         "f:mp3/norm:ebu:-23:-1.5:11/t:0.1:2",
     ),
     ({"f": Codec.OPUS, "bd": None}, "f:opus"),
+    ({"br": 96.0, "sr": np.float32(48000), "ch": Fraction(2)}, "br:96/ch:2/f:mp3/sr:48000"),
     ({"dl": "Größe: 1", "cb": b"\xff%"}, "cb:%FF%25/dl:Gr%C3%B6%C3%9Fe%3A%201/f:mp3"),
 )
 
@@ -65,6 +69,8 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"f": "MP3"}, "f:MP3"),
     ({"f": "mp3/br:96"}, "f:mp3/br:96"),
     ({"br": 128, "q": 2}, "br:128"),
+    ({"br": 96.5}, "br:96.5"),
+    ({"br": float("inf")}, "br:inf"),
     ({"q": float("nan")}, "q:nan"),
     ({"q": Decimal("Infinity")}, "q:Infinity"),
     ({"t": Decimal("0.3001")}, "t:0.3001"),
@@ -85,7 +91,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 #: Arguments of a wrong type.
 MISTYPED: tuple[dict[str, Any], ...] = (
-    *({"br": 96.0}, {"br": True}, {"ch": [1]}, {"q": [2]}, {"gain": b"3"}, {"gain": timedelta(1)}),
+    *({"br": True}, {"ch": [1]}, {"q": [2]}, {"gain": b"3"}, {"gain": timedelta(1)}),
     *({"t": {}}, {"t": {30, 15}}, {"t": b"30"}, {"t": (30, None)}, {"t": [[30, 15]]}, {"t": 1j}),
     *({"norm": (timedelta(1),)}, {"fade": True}, {"dl": b"a"}, {"cb": 1}, {"f": b"mp3"}),
 )
@@ -111,6 +117,17 @@ def climbs(source: bytes) -> bool:
     """
     path = source.removeprefix(b"local://")
     return path != source and grammar.leaves_root(path)
+
+
+class VectorTests(SynchronousTestCase):
+    """Published vectors; `tests.urls.test_clients_live` has the other languages."""
+
+    def test_vectors(self) -> None:
+        """`audioproxy.urls` answers every vector, and they have each field of `Variant`."""
+        wrong = [mismatch(call, expected, answer(call)) for call, expected in vectors()]
+        self.assertEqual([], [text for text in wrong if text])
+        given = {name for row in rows("paths") for name in row.get("variant", {})}
+        self.assertEqual({row.name for row in fields(Variant) if row.init}, given)
 
 
 class VariantTests(SynchronousTestCase):
@@ -175,6 +192,25 @@ class VariantTests(SynchronousTestCase):
         self.assertEqual({one: 1}, {Variant(f="opus", t=[30.0, "15.00"]): 1})
         self.assertNotIn(Variant(f="opus", t=30), {one, "f:opus/t:30:15"})
         self.assertRaises(AttributeError, setattr, one, "f", "mp3")
+
+    def test_repr(self) -> None:
+        """`repr` shows the options that are set, and is itself Python."""
+        text = "Variant(f='opus', br=96, t=(30, 15), cb=b'1')"
+        self.assertEqual(text, repr(eval(text, {"Variant": Variant})))
+        self.assertEqual("Variant(f='mp3')", repr(Variant()))
+
+    def test_hints(self) -> None:
+        """A name that is no option is a TypeError that names what was meant."""
+        for name, words in (
+            ("format", "did you mean f?"),
+            ("bit_rate", "did you mean br?"),
+            ("speed", "use f, br, q, "),
+            ("expires_in", "an argument of Signer.url"),
+        ):
+            error = self.assertRaises(TypeError, variant_of, {name: 1})
+            self.assertIn(words, str(error))
+        error = self.assertRaises(InvalidOptions, Variant.read, "f:mp3/exp:1893456000")
+        self.assertIn("expires_in or expires_at (--expires-in or --expires-at)", error.message)
 
     def test_type_of_f(self) -> None:
         """The type of `Variant.f` contains exactly the output formats."""
