@@ -184,7 +184,7 @@ readers:
 	done
 	@sox --help | grep -q ' mp3 ' || tools/system-package libsox-fmt-mp3
 
-# For tests only: the languages of examples/signing that tests need for nothing else.
+# For tests only: the languages of examples/clients and examples/signing that tests need for nothing else.
 languages:
 	@command -v go >/dev/null || tools/system-package golang-go
 	@command -v javac >/dev/null || tools/system-package default-jdk-headless

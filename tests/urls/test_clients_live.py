@@ -1,0 +1,97 @@
+"""The libraries of ``examples/clients`` build and refuse the same URLs as `audioproxy.urls`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import fields
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.urls import Variant
+from tests.deploy.balancer import installed
+from tests.support.service import PATIENCE, PROJECT
+from tests.urls.calls import answer, mismatch, more_calls, vectors
+
+#: Environments that `Signer.from_env` accepts or refuses.
+ENVIRONMENTS = (
+    {"AP_KEY": "0A" * 32, "AP_SALT": "ff"},
+    {"AP_KEY": "00" * 32},
+    {"AP_KEY": "", "AP_SALT": "01"},
+    {"AP_KEY": "00" * 31, "AP_SALT": "01"},
+    {"AP_KEY": "0" * 65, "AP_SALT": "01"},
+    {"AP_KEY": "00" * 32 + "\n", "AP_SALT": "01"},
+    {"AP_KEY": "00" * 32, "AP_SALT": "0x01"},
+)
+
+
+class ClientTests(SynchronousTestCase):
+    """Clients in other languages"""
+
+    def answers(self, program: str, file: str, calls: list[Any]) -> list[dict[str, Any]]:
+        """Return the answers of a program in ``tests/urls/clients``."""
+        command = (
+            installed(program, "AUDIOPROXY_LANGUAGES"),
+            PROJECT / "tests/urls/clients" / file,
+        )
+        ended = subprocess.run(
+            command,
+            input=json.dumps(calls),
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+        answers: list[dict[str, Any]] = json.loads(ended.stdout)
+        self.assertEqual(len(calls), len(answers))
+        return answers
+
+    def check(self, program: str, file: str) -> None:
+        """Compare the answers of a client with the vectors and with those of `audioproxy.urls`."""
+        published = list(vectors())
+        environments = [{"call": "from_env", "environ": each} for each in ENVIRONMENTS]
+        calls = [call for call, _ in published] + environments + list(more_calls())
+        found = self.answers(program, file, calls)
+        wrong = [mismatch(*row, got) for row, got in zip(published, found, strict=False)]
+        for call, got in zip(calls, found, strict=True):
+            here = answer(call)
+            # The functions `local`, `s3` and `https` may name things of their language.
+            if here.get("code") and call["call"] in ("read", "read_source", "url"):
+                here["says"] = here["message"]
+            wrong.append(mismatch(call, here, got))
+        differences = [text for text in wrong if text]
+        self.assertFalse(differences, "\n".join(differences[:20]))
+
+    def test_javascript(self) -> None:
+        """The JavaScript client answers all vectors, and more calls as `audioproxy.urls` does."""
+        self.check("node", "run.mjs")
+
+    def test_php(self) -> None:
+        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does."""
+        self.check("php", "run.php")
+
+    def test_ruby(self) -> None:
+        """The Ruby client answers all vectors, and more calls as `audioproxy.urls` does."""
+        self.check("ruby", "run.rb")
+
+    def test_types(self) -> None:
+        """The types of JavaScript have every option, every format and every name of the module."""
+        folder = PROJECT / "examples/clients/javascript"
+        types = (folder / "index.d.ts").read_text()
+        exported = r"^export (?:declare )?(?:class|function) (\w+)"
+        names = re.findall(exported, (folder / "index.js").read_text(), re.MULTILINE)
+        self.assertEqual(sorted(names), sorted(re.findall(exported, types, re.MULTILINE)))
+        options = re.search(r"interface Options \{(.*?)^\}", types, re.DOTALL | re.MULTILINE)
+        assert options is not None
+        self.assertEqual(
+            [row.name for row in fields(Variant) if row.init],
+            re.findall(r"^  (\w+)\?:", options[1], re.MULTILINE),
+        )
+        union = re.search(r"type Format =([^;]*);", types)
+        assert union is not None
+        self.assertEqual(list(FORMATS), re.findall(r'"(\w+)"', union[1]))
