@@ -25,7 +25,10 @@ SOUND = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1")
 
 #: The pages, in the order of a reader who tries one after the other: some use what an earlier one
 #: installs.
-PLACES = ("*.md", "docs/operations.md", "docs/*.md", "examples/*/README.md")
+PLACES = (
+    *("*.md", "docs/operations.md", "docs/*.md"),
+    *("examples/*/README.md", "examples/clients/*/README.md"),
+)
 PAGES = list(dict.fromkeys(page for place in PLACES for page in sorted(PROJECT.glob(place))))
 
 #: Code block of a page. Groups: its language and its text.
@@ -223,7 +226,7 @@ class BlockTests(SynchronousTestCase):
         odd = [
             f"{page}: {block}"
             for page, language, block in blocks()
-            if language not in ("ini", "js", "json", "python", "sh", "text")
+            if language not in ("ini", "js", "json", "php", "python", "ruby", "sh", "text")
             or (language == "text" and programs & set(block.split("\n")[0].split()[:1]))
         ]
         self.assertEqual([], odd)

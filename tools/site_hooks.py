@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from markdown import Extension, Markdown
@@ -18,6 +19,9 @@ _PICTURE = re.compile(
     r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)">\s*'
     r'<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
 )
+
+# A block of code below its name in bold, such as a language.
+_NAMED_CODE = re.compile(r"^\*\*([^*\n]+)\*\*\n\n(```\w+\n.*?^```)$", re.MULTILINE | re.DOTALL)
 
 # Characters after which a long word of code may be broken.
 _BREAK = re.compile(r"(?<=[_/.:,=?-])(?=\w)")
@@ -38,12 +42,16 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace links out of docs/, which the site cannot serve, and pictures for dark mode.
+    """Replace links out of docs/, which the site cannot serve, pictures for dark mode, and code.
 
-    Each link becomes its text and path. `tests.test_docs` checks the path.
+    Each link becomes its text and path. `tests.test_docs` checks the path. Blocks of code below
+    their names become tabs.
     """
     pictures = r"![\g<alt>](\g<light>#only-light)![\g<alt>](\g<dark>#only-dark)"
-    return _PICTURE.sub(pictures, _OUTWARD.sub(r"\1 (`\2`)", markdown))
+    markdown = _PICTURE.sub(pictures, _OUTWARD.sub(r"\1 (`\2`)", markdown))
+    return _NAMED_CODE.sub(
+        lambda match: f'=== "{match[1]}"\n\n{indent(match[2], " " * 4)}', markdown
+    )
 
 
 class _NarrowScreens(Extension):

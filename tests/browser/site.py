@@ -39,6 +39,9 @@ class SiteCase(NodeCase):
             self.assertIsNone(FOREIGN.search(html), name)
             # The theme would load a library from another host for such diagrams.
             self.assertNotIn('class="mermaid"', html, name)
+        # Blocks of code in several languages are tabs.
+        signing = (SITE / "signing.html").read_text()
+        self.assertEqual(2, signing.count('class="tabbed-set'))
         home = (SITE / "index.html").read_text()
         article = home.partition("<article")[2].partition("</article")[0]
         links = set(re.findall(r'href="([^":#]+)', article))
