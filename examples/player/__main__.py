@@ -24,7 +24,7 @@ from audioproxy.loudness import LoudnessMeter
 from audioproxy.observe.logs import LineObserver
 from audioproxy.service import BootError, make_resource
 from audioproxy.urls import Signer
-from examples.player.site import LIBRARY, make_site
+from examples.player.site import LIBRARIES, make_site
 from examples.player.sources import Sources
 from examples.samples import Home
 
@@ -115,8 +115,8 @@ async def serve(reactor: Any, config: Config) -> None:
 
 def main(*words: str) -> None:
     """Start the player, or print in a line or two why it cannot start."""
-    if not LIBRARY.is_dir():
-        sys.exit(f"player: {LIBRARY} is missing; `make demo` installs it")
+    if not LIBRARIES.is_dir():
+        sys.exit(f"player: {LIBRARIES} is missing; `make demo` installs it")
     try:
         config = configure(Path(words[0]) if words else Path(__file__).parents[2] / ".run")
     except ConfigError as error:

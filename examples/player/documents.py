@@ -1,4 +1,4 @@
-"""JSON documents for the page, and error documents."""
+"""Responses: JSON documents for the page, error documents, and lines of text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from inspect import isawaitable
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
+from twisted.web.error import UnsupportedMethod
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
@@ -22,16 +23,23 @@ class Document(Resource):
 
     isLeaf = True
 
-    def __init__(self, make: Callable[[dict[str, str]], object]) -> None:
-        """Serve the document that a function or a coroutine returns for a request's parameters."""
+    def __init__(
+        self,
+        make: Callable[[Request, dict[str, str]], object],
+        methods: tuple[bytes, ...] = (b"GET", b"HEAD"),
+    ) -> None:
+        """Serve what a function or a coroutine returns for a request and its parameters."""
         Resource.__init__(self)
         self._make = make
+        self._methods = methods
 
-    def render_GET(self, request: Request) -> int:
+    def render(self, request: Request) -> int:
         """Send the document, or the error document of a refusal.
 
         If the client disconnects, the coroutine is cancelled.
         """
+        if request.method not in self._methods:
+            raise UnsupportedMethod(self._methods)
         left = request.notifyFinish()
         responding = Deferred.fromCoroutine(self._respond(request))
         left.addErrback(lambda _: responding.cancel())
@@ -45,7 +53,7 @@ class Document(Resource):
 
     async def _respond(self, request: Request) -> None:
         try:
-            document = self._make(_parameters(request))
+            document = self._make(request, _parameters(request))
             if isawaitable(document):
                 document = await document
         except Refusal as refusal:
@@ -58,10 +66,37 @@ class Document(Resource):
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"content-type", b"application/json")
         request.setHeader(b"content-length", b"%d" % len(body))
-        # Twisted warns of a body in response to HEAD.
-        if request.method != b"HEAD":
-            request.write(body)
+        request.write(trim_body(request, body))
         request.finish()
+
+
+class Line(Resource):
+    """A line of text with a status, for requests that cannot be served."""
+
+    isLeaf = True
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        """Serve a line."""
+        Resource.__init__(self)
+        self._status = status
+        self._text = text
+
+    def render(self, request: Request) -> bytes:
+        """Return the line."""
+        request.setResponseCode(self._status, self._status.phrase.encode())
+        request.setHeader(b"content-type", b"text/plain")
+        return trim_body(request, f"{self._text}\n".encode())
+
+
+NOTHING = Line(HTTPStatus.NOT_FOUND, "There is no such page.")
+
+
+def trim_body(request: Request, body: bytes) -> bytes:
+    """Return the body, or an empty one for HEAD; Twisted warns of a body in response to HEAD."""
+    if request.method == b"HEAD":
+        request.setHeader(b"content-length", b"%d" % len(body))
+        return b""
+    return body
 
 
 def _parameters(request: Request) -> dict[str, str]:

@@ -9,7 +9,6 @@ send requests from the user's browser.
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
@@ -19,21 +18,22 @@ from twisted.web.server import Request, Site
 from twisted.web.static import File
 
 from audioproxy.urls import Signer
-from examples.player.documents import Document
+from examples.player.documentation import Documentation
+from examples.player.documents import NOTHING, Document, Line, trim_body
 from examples.player.loudness import LoudnessDocuments, Measure
 from examples.player.signing import describe_formats, sign
 from examples.player.sources import Sources
 
 HERE = Path(__file__).parent
 PAGE = HERE / "page"
-LIBRARY = HERE / "node_modules" / "wavesurfer.js" / "dist"
-#: The pages that `make docs` builds.
-DOCUMENTATION = HERE.parent.parent / "build" / "site"
+LIBRARIES = HERE / "node_modules"
+WAVESURFER = LIBRARIES / "wavesurfer.js" / "dist"
 
 #: Files of the page, by their names in URLs.
 FILES = {path.name: path for path in PAGE.iterdir() if path.suffix in (".css", ".mjs", ".svg")} | {
-    "wavesurfer.js": LIBRARY / "wavesurfer.esm.js",
-    "regions.js": LIBRARY / "plugins" / "regions.esm.js",
+    "marked.js": LIBRARIES / "marked" / "lib" / "marked.esm.js",
+    "wavesurfer.js": WAVESURFER / "wavesurfer.esm.js",
+    "regions.js": WAVESURFER / "plugins" / "regions.esm.js",
 }
 
 NAMES = (b"127.0.0.1", b"localhost")
@@ -60,68 +60,23 @@ class Page(Resource):
         request.setHeader(b"content-type", b"text/html; charset=utf-8")
         request.setHeader(b"cache-control", b"no-store")
         page = (PAGE / "index.html").read_text("utf-8").replace("{{nonce}}", nonce)
-        return _body(request, page.encode())
+        return trim_body(request, page.encode())
 
 
-def _body(request: Request, body: bytes) -> bytes:
-    """Return the body, or an empty one for HEAD; Twisted warns of a body in response to HEAD."""
-    if request.method == b"HEAD":
-        request.setHeader(b"content-length", b"%d" % len(body))
-        return b""
-    return body
-
-
-class _Words(Resource):
-    """Resource that returns a line of text with a status, for requests that cannot be served."""
-
-    isLeaf = True
-
-    def __init__(self, status: HTTPStatus, text: str) -> None:
-        Resource.__init__(self)
-        self._status = status
-        self._text = text
-
-    def render(self, request: Request) -> bytes:
-        request.setResponseCode(self._status, self._status.phrase.encode())
-        request.setHeader(b"content-type", b"text/plain")
-        return _body(request, f"{self._text}\n".encode())
-
-
-_NOTHING = _Words(HTTPStatus.NOT_FOUND, "There is no such page.")
-_STRANGE_HOST = _Words(
+_STRANGE_HOST = Line(
     HTTPStatus.MISDIRECTED_REQUEST,
     "This application accepts only the host names 127.0.0.1 and localhost.",
 )
-
-
-_NO_DOCUMENTATION = _Words(
-    HTTPStatus.NOT_FOUND,
-    "`make docs` builds these pages. Their sources are the Markdown files in docs/.",
-)
-
-
-class Documentation(File):
-    """The pages of the documentation, or a line that says how to build them."""
-
-    def getChild(self, path: bytes, request: Request) -> IResource:
-        """Return a page. A folder without a page is not listed."""
-        if not (DOCUMENTATION / "index.html").is_file():
-            return _NO_DOCUMENTATION
-        return File.getChild(self, path, request)
-
-    def directoryListing(self) -> IResource:
-        """Return a 404."""
-        return _NOTHING
 
 
 class _Folder(Resource):
     """Resource with children, which itself returns a 404."""
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        return _NOTHING
+        return NOTHING
 
     def render(self, request: Request) -> bytes:
-        return _NOTHING.render(request)
+        return NOTHING.render(request)
 
 
 class Root(_Folder):
@@ -136,12 +91,12 @@ class Root(_Folder):
         Resource.__init__(self)
         self.putChild(b"", Page())
         self.putChild(b"audio", proxy)
-        self.putChild(b"docs", Documentation(str(DOCUMENTATION)))
-        self.putChild(b"sources", Document(lambda _: sources.describe()))
-        self.putChild(b"formats", Document(lambda _: describe_formats()))
-        self.putChild(b"sign", Document(partial(sign, signer, sources.find)))
+        self.putChild(b"docs", Documentation())
+        self.putChild(b"sources", Document(lambda *_: sources.describe()))
+        self.putChild(b"formats", Document(lambda *_: describe_formats()))
+        self.putChild(b"sign", Document(lambda _, given: sign(signer, sources.find, given)))
         loudness = LoudnessDocuments(measure, sources.find)
-        self.putChild(b"loudness", Document(loudness.describe))
+        self.putChild(b"loudness", Document(lambda _, given: loudness.describe(given)))
         files = _Folder()
         for name, path in FILES.items():
             files.putChild(name.encode(), File(str(path)))

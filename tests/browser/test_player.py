@@ -15,7 +15,7 @@ import numpy as np
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from examples.player.__main__ import main
-from examples.player.site import LIBRARY
+from examples.player.site import LIBRARIES
 from tests.browser.node import NodeCase, missing
 from tests.examples.test_player import HOSTILE
 from tests.support.audio import Sound, write_wav
@@ -51,8 +51,8 @@ class PlayerCase(NodeCase):
 
     def setUp(self) -> None:
         super().setUp()
-        if not LIBRARY.is_dir():
-            raise missing(f"there is no {LIBRARY.relative_to(PROJECT)}")
+        if not LIBRARIES.is_dir():
+            raise missing(f"there is no {LIBRARIES.relative_to(PROJECT)}")
 
     def start_player(self, **variables: str) -> Process:
         """Start the player."""

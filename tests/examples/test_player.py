@@ -23,8 +23,7 @@ from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source
 from audioproxy.media.loudness import Measurement
 from audioproxy.urls import Signer, Variant
-from examples.player import site as player_site
-from examples.player import sources
+from examples.player import documentation, sources
 from examples.player.__main__ import configure
 from examples.player.site import make_site
 from examples.player.sources import Sources
@@ -391,15 +390,16 @@ class SiteTests(PlayerCase):
             self.assertEqual((200, b"nosniff"), found)
 
     def test_documentation(self) -> None:
-        """/docs/ has the pages that `make docs` built; else it says how to build them."""
-        self.patch(player_site, "DOCUMENTATION", self.root / "site")
-        missing = self.fetch("/docs/")
-        self.assertEqual(404, missing.status)
-        self.assertIn(b"`make docs`", missing.body)
+        """/docs/ has the site that `make docs` has built, or else the Markdown and its reader."""
+        self.patch(documentation, "SITE", self.root / "site")
+        for name in ("", "urls.html", "urls.md", "images/player-light.png"):
+            self.assertEqual(200, self.fetch(f"/docs/{name}", b"HEAD").status, name)
+        for target in ("/docs/images/", "/docs/none.html", "/docs/..%2fREADME.md"):
+            self.assertEqual(404, self.fetch(target).status, target)
         (self.root / "site" / "assets").mkdir(parents=True)
         (self.root / "site" / "index.html").write_text("Home")
         home = self.fetch("/docs/", b"HEAD")
         self.assertEqual((200, b"4"), (home.status, home["content-length"]))
-        self.assertEqual(b"/docs/", self.fetch("/docs")["location"][-6:])
-        for target in ("/docs/assets/", "/docs/none.html", "/docs/..%2fa.wav"):
+        self.assertEqual(b"docs/", self.fetch("/docs")["location"][-5:])
+        for target in ("/docs/assets/", "/docs/none.html", "/docs/..%2fa.wav", "/docs/urls.md"):
             self.assertEqual(404, self.fetch(target).status, target)
