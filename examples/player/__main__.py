@@ -9,6 +9,7 @@ an object store allow sources in buckets.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from audioproxy.loudness import LoudnessMeter
 from audioproxy.observe.logs import LineObserver
 from audioproxy.service import BootError, make_resource
 from audioproxy.urls import Signer
-from examples.player.site import LIBRARIES, make_site
+from examples.player.site import LIBRARIES, Root, make_site
 from examples.player.sources import Sources
+from examples.player.uploads import Uploads
 from examples.samples import Home
 
 ADDRESS = "127.0.0.1"
@@ -66,7 +68,7 @@ Ctrl-C stops the player.
 """
 
 
-def configure(path: Path) -> Config:
+def configure(home: Home) -> Config:
     """Create missing files in a folder, and return the configuration of a service that uses it.
 
     :raises ConfigError: for settings that cannot be used.
@@ -74,7 +76,6 @@ def configure(path: Path) -> Config:
     # An empty AP_SOURCE_ALLOWLIST is refused. Every other empty variable counts as unset.
     kept = KEPT + IDENTITY if os.environ.get(IDENTITY[0]) else KEPT
     settings = {name: os.environ[name] for name in kept if name in os.environ}
-    home = Home(path.resolve())
     if not settings.get("AP_LOCAL_ROOT"):
         home.make_samples()
     for name, text in (DEFAULTS | home.settings()).items():
@@ -85,8 +86,11 @@ def configure(path: Path) -> Config:
     return config
 
 
-async def serve(reactor: Any, config: Config) -> None:
-    """Open the port, and serve until the process is stopped."""
+async def serve(reactor: Any, config: Config, env_file: Path) -> None:
+    """Open the port, and serve until the process is stopped.
+
+    :param env_file: a file with the key and the salt, for programs that sign URLs.
+    """
     assert config.key and config.salt and config.local_root
     try:
         proxy = make_resource(config, reactor)
@@ -98,8 +102,13 @@ async def serve(reactor: Any, config: Config) -> None:
     for stop in (lambda: Deferred.fromCoroutine(meter.close()), proxy.stopService):
         reactor.addSystemEventTrigger("before", "shutdown", stop)
     sources = Sources(Path(config.local_root).absolute(), config.source_allowlist)
+    uploads = Uploads(sources.folder, config.max_src_bytes)
+    reactor.addSystemEventTrigger("after", "shutdown", uploads.remove)
+    # A terminal that is closed must not leave the files behind.
+    signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
     signer = Signer(config.key, config.salt, "/audio")
-    site = make_site(proxy.resource, signer, sources, meter.measure)
+    root = Root(proxy.resource, signer, sources, uploads, meter.measure, env_file)
+    site = make_site(root)
     try:
         listening = reactor.listenTCP(config.port, site, interface=ADDRESS)
     except CannotListenError as error:
@@ -117,13 +126,14 @@ def main(*words: str) -> None:
     """Start the player, or print in a line or two why it cannot start."""
     if not LIBRARIES.is_dir():
         sys.exit(f"player: {LIBRARIES} is missing; `make demo` installs it")
+    home = Home(Path(words[0] if words else Path(__file__).parents[2] / ".run").resolve())
     try:
-        config = configure(Path(words[0]) if words else Path(__file__).parents[2] / ".run")
+        config = configure(home)
     except ConfigError as error:
         sys.exit("\n".join(f"player: {problem}" for problem in error.problems))
     observer = LineObserver(sys.stdout, config.log_level)
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
-    react(serve, (config,))
+    react(serve, (config, home.write_settings()))
 
 
 if __name__ == "__main__":

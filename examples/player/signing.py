@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
 from audioproxy.grammar.options import VariantOptions, refusals
 from audioproxy.grammar.sources import Source
 from audioproxy.urls import InvalidOptions, Signer, Variant
+from examples.player.snippets import write_snippets
 
 #: Options that change the audio, and therefore the waveform too.
 SHAPING = ("t", "ch", "fade", "gain", "norm", "enhance")
@@ -59,11 +61,18 @@ def _describe(form: Format) -> dict[str, object]:
 
 
 def sign(
-    signer: Signer, find: Callable[[str], Source], parameters: Mapping[str, str]
+    signer: Signer,
+    find: Callable[[str], Source],
+    env_file: Path,
+    parameters: Mapping[str, str],
 ) -> dict[str, object]:
     """Return the document with the URLs of a variant, of its waveform and of the source's info.
 
+    ``original`` is the URL of the same part of the source, without loss and without other options.
+    ``snippets`` are programs that print ``url``, or fetch or embed it.
+
     :param find: returns a source, as `Sources.find` does.
+    :param env_file: a file with the settings of the service.
     :param parameters: ``source``, the options with their values as in a URL, and ``exp`` as seconds
         from now.
     :raises Refusal: for options and sources that the service would refuse.
@@ -71,20 +80,27 @@ def sign(
     given = dict(parameters)
     source = find(given.pop("source", ""))
     expires_in = _read_seconds(given.pop("exp", None))
+    expires_at = None if expires_in is None else int(signer.now()) + expires_in
     for name in given.keys() - set(_OPTIONS):
         raise InvalidOptions(f'"{name}" is not accepted: the options are {", ".join(_OPTIONS)}.')
+
+    def build_url(variant: Variant) -> str:
+        return signer.url(source, variant, expires_at=expires_at)
+
     drawing = {name: value for name, value in given.items() if name in SHAPING + DRAWING}
-    drawn = read_variant(f="peaks", **drawing)
     if given.get("f") == "peaks":
         heard = read_variant(**given)
     else:
         heard = read_variant(**{name: text for name, text in given.items() if name not in DRAWING})
+    url = build_url(heard)
     return {
-        "url": signer.url(source, heard, expires_in=expires_in),
+        "url": url,
         "canonical": heard.canonical,
         "key": heard.key(source),
-        "waveform": signer.url(source, drawn, expires_in=expires_in),
+        "waveform": build_url(read_variant(**{**drawing, "f": "peaks"})),
+        "original": build_url(Variant(f="flac", t=given.get("t"))),
         "info": signer.info_url(source),
+        "snippets": write_snippets(url, signer.base, source, heard, expires_at, env_file),
     }
 
 

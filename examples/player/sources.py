@@ -65,8 +65,7 @@ class Sources:
     def describe(self) -> dict[str, object]:
         """Return the document of the files below the folder.
 
-        File names are bytes and may have any values. ``source`` has those bytes, percent-encoded;
-        ``name`` has the name as text, for display.
+        ``complete`` is false if the list has only some of the files.
         """
         found = []
         complete = True
@@ -80,15 +79,20 @@ class Sources:
         shown = found[:MAX_LISTED]
         return {
             "folder": os.fsencode(self.folder).decode("utf-8", "replace"),
-            "sources": [
-                {
-                    "source": quote_from_bytes(path, safe="/:"),
-                    "name": path.decode("utf-8", "replace"),
-                }
-                for path in shown
-            ],
+            "sources": [describe_file(path) for path in shown],
             "complete": complete and len(shown) == len(found),
         }
+
+
+def describe_file(path: bytes) -> dict[str, str]:
+    """Return the row of a file in the list of sources.
+
+    File names are bytes and may have any values. ``source`` has those bytes, percent-encoded;
+    ``name`` has the name as text, for display.
+
+    :param path: relative to the folder.
+    """
+    return {"source": quote_from_bytes(path, safe="/:"), "name": path.decode("utf-8", "replace")}
 
 
 def _files(root: bytes, folder: bytes) -> Iterator[bytes]:

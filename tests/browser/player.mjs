@@ -1,5 +1,7 @@
 // Use the player's controls as a person would, and report what the page shows.
 
+import { useOwnFile } from "./own_file.mjs";
+
 // Open the player in a state, and collect messages of its console and requests to other hosts.
 async function open(context, { url, consoleMessages, foreignRequests }, state = "") {
   const page = await context.newPage();
@@ -232,6 +234,8 @@ const findUnexplained = (page) =>
   });
 
 const scenarios = {
+  useOwnFile,
+
   // Load states from the address, and sources that are typed.
   async keepState({ open, url, consoleMessages }, remote, refused) {
     const page = await open("#source=rising.wav&f=opus&br=96&t=1:2");

@@ -25,6 +25,16 @@ from tests.support.service import PATIENCE, PROJECT, Process, fetch, until_hit
 
 RATE = 44_100
 SECONDS = 6
+#: Program that starts the player as if `make docs` had never run.
+WITHOUT_SITE = """
+import sys
+from pathlib import Path
+from examples.player import __main__, documentation
+documentation.SITE = Path("/nowhere")
+__main__.main(*sys.argv[1:])
+"""
+#: AP_MAX_SRC_BYTES.
+LIMIT = 1_000_000
 #: Minimum number of columns of a waveform on the page.
 COLUMNS = 100
 
@@ -54,9 +64,9 @@ class PlayerCase(NodeCase):
         if not LIBRARIES.is_dir():
             raise missing(f"there is no {LIBRARIES.relative_to(PROJECT)}")
 
-    def start_player(self, **variables: str) -> Process:
-        """Start the player."""
-        command = (sys.executable, "-m", "examples.player", str(self.store))
+    def start_player(self, *program: str, **variables: str) -> Process:
+        """Start the player, or a program that starts it."""
+        command = (sys.executable, *(program or ("-m", "examples.player")), str(self.store))
         # On a busy machine probes take long.
         limits = {"AP_PROBE_TIMEOUT": f"{PATIENCE:g}"}
         environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **limits, **variables}
@@ -74,8 +84,10 @@ class PlayerCase(NodeCase):
         origin = open_origin(self, authority.issue("localhost"))
         self.remote = origin.put("/a/remote.wav", rising)
         player = self.start_player(
+            *("-c", WITHOUT_SITE),
             AP_LOCAL_ROOT=str(self.root),
             AP_SOURCE_ALLOWLIST="localhost",
+            AP_MAX_SRC_BYTES=str(LIMIT),
             SSL_CERT_FILE=str(authority.bundle),
         )
         url = (await player.printed(r"http://\S+", "the player to listen"))[0]
@@ -83,6 +95,7 @@ class PlayerCase(NodeCase):
             "playFormats": [SECONDS, *AUDIO_FORMATS],
             "keepState": [f"{self.remote}?x=1&y#z", [row[:2] for row in UNREADABLE]],
             "useControls": ["falling.wav", "rising.wav", HOSTILE, "text.wav"],
+            "useOwnFile": ["../<b>own.wav", str(self.root / "rising.wav"), LIMIT],
         }
         return ["usePlayer", url, scenarios]
 
@@ -93,6 +106,7 @@ class PlayerCase(NodeCase):
         self.assert_formats_played(report["playFormats"])
         self.assert_state_kept(report["keepState"], self.remote)
         self.assert_controls_worked(report["useControls"])
+        self.assert_own_file_used(report["useOwnFile"])
 
     def assert_formats_played(self, report: dict[str, Any]) -> None:
         """Require that every format has played."""
@@ -203,6 +217,32 @@ class PlayerCase(NodeCase):
         for line in seen["failureMessages"]:
             self.assertRegex(line, "ERR_FAILED|Failed to fetch|415")
 
+    def assert_own_file_used(self, seen: dict[str, Any]) -> None:
+        """Require that a dropped file was trimmed, compared and copied as programs."""
+        self.assertRegex(seen["source"], r"\Adropped-\w{8}/<b>own\.wav\Z")
+        self.assertIn("large.wav: It is larger than 1,000,000 bytes.", seen["tooLarge"])
+        for box in seen["trim"]["sizes"]:
+            self.assertGreaterEqual(min(box["width"], box["height"]), 44)
+        self.assertEqual("0:01.1 of 0:06.0", seen["trim"]["value"])
+        start, duration = map(float, seen["trim"]["dragged"].split("/t:")[1].split(":"))
+        self.assertEqual(1.1, start)
+        self.assertApproximates(4 - 1.1, duration, 0.1)
+        self.assertRegex(
+            seen["compared"],
+            r"f:mp3/gain:-6. Both at \N{MINUS SIGN}\d+\.\d LUFS: the source turned down by 6\.0 dB",
+        )
+        own, source = seen["volumes"]
+        self.assertEqual(1, own)
+        self.assertApproximates(-6, 20 * np.log10(source), 0.1)
+        self.assertEqual([True, False, False, False, False, False], seen["switched"])
+        self.assertEqual([0.5, source / 2, "50 %"], seen["half"])
+        self.assertEqual([0.5, False, False, True], seen["alone"])
+        copied = seen["copied"]
+        self.assertEqual(seen["shown"], copied.pop("url"))
+        self.assertEqual(5, len({text for text in copied.values() if "exp" in text}))
+        self.assertRegex(seen["documentation"], ". · audioproxy")
+        self.assert_equal_to(seen, invited=True, consoleMessages=[], barriers=[])
+
 
 class PlayerTests(PlayerCase):
     """The player on the command line."""
@@ -221,7 +261,7 @@ class PlayerTests(PlayerCase):
         self.assertLessEqual({"melody.wav", "nocturne.flac"}, {row["name"] for row in listed})
         document = json.loads((await fetch(port, b"/sign?source=drone.mp3&f=ogg")).body)
         # The page reads the cache state of its audio element's requests from Server-Timing.
-        target = document["url"].encode()
+        target = urlsplit(document["url"]).path.encode()
         miss, hit = await fetch(port, target), await until_hit(port, target)
         for state, response in ((b"MISS", miss), (b"HIT", hit)):
             self.assertEqual((200, state), (response.status, response["x-audio-proxy"]))
@@ -234,5 +274,10 @@ class PlayerTests(PlayerCase):
         self.patch(os, "environ", {"AP_LOCAL_ROOT": "/nowhere"})
         refusal = str(self.assertRaises(SystemExit, main, str(self.store)))
         self.assertRegex(refusal, r"\Aplayer: AP_LOCAL_ROOT: '/nowhere' is not a directory[^\n]*\Z")
-        process.signal(signal.SIGINT)
+        await fetch(port, b"/uploads?name=a.wav", b"PUT", origin=b"http://localhost")
+        samples = self.store / "samples"
+        self.assertEqual(1, len(list(samples.glob("dropped-*/a.wav"))))
+        # Ctrl-C, and a terminal that is closed.
+        process.signal(signal.SIGHUP)
         self.assertEqual(0, await process.end(), process.stderr)
+        self.assertEqual([], list(samples.glob("dropped-*")))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlencode
@@ -25,10 +29,16 @@ from audioproxy.media.loudness import Measurement
 from audioproxy.urls import Signer, Variant
 from examples.player import documentation, sources
 from examples.player.__main__ import configure
-from examples.player.site import make_site
+from examples.player.site import Root, make_site
 from examples.player.sources import Sources
-from tests.support.http import KEY, NOW, SALT, Connection, Log, Response
+from examples.player.uploads import Uploads
+from examples.samples import Home
+from tests.deploy.balancer import installed
+from tests.support.http import KEY, NOW, SALT, Connection, Log, Malformed, Response
+from tests.support.service import PROJECT
 
+#: The part of the URLs before the signature.
+BASE = "http://127.0.0.1:4001/audio"
 #: A file name that a page could interpret as markup.
 HOSTILE = "<img src=x onerror=alert(1)>.wav"
 
@@ -41,6 +51,8 @@ class PlayerCase(SynchronousTestCase):
         self.root = Path(self.mktemp()).resolve()
         self.root.mkdir()
         self.allowed: tuple[str, ...] | None = None
+        self.uploads = Uploads(self.root, 1000)
+        self.env_file = self.root.parent / "its settings.env"
         #: Calls of the function that measures, each with the Deferred that it awaits.
         self.measuring: list[tuple[Source, Variant | None, Deferred[Measurement]]] = []
         #: Measurements that were cancelled.
@@ -64,7 +76,9 @@ class PlayerCase(SynchronousTestCase):
         proxy = Resource()
         proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
         signer = Signer(KEY, SALT, "/audio", now=lambda: NOW)
-        site = make_site(proxy, signer, Sources(self.root, self.allowed), self.measure)
+        sources = Sources(self.root, self.allowed)
+        root = Root(proxy, signer, sources, self.uploads, self.measure, self.env_file)
+        site = make_site(root)
         site.timeOut = None
         return site
 
@@ -122,7 +136,7 @@ class ListingTests(PlayerCase):
         signed = set()
         for row in rows:
             document = json.loads(self.fetch(f"/sign?source={row['source']}").body)
-            path = document["url"].removeprefix("/audio").encode()
+            path = document["url"].removeprefix(BASE).encode()
             target = split_target(split_signature(path).signed)
             signed.add(unquote_to_bytes(target.source))
         self.assertEqual({b"local://" + name for name in names}, signed)
@@ -144,7 +158,108 @@ class ListingTests(PlayerCase):
         """A missing folder is listed as empty."""
         self.root.rmdir()
         folder = str(self.root)
-        self.assertEqual({"folder": folder, "sources": [], "complete": True}, self.listed())
+        expected = {"folder": folder, "sources": [], "complete": True, "limit": 1000}
+        self.assertEqual(expected, self.listed())
+
+
+class UploadTests(PlayerCase):
+    """Files that the user drops on the page."""
+
+    def put(
+        self, name: str, body: bytes = b"sound", target: str = "/uploads", **headers: str
+    ) -> Response:
+        """Return the response to a file that the page sends; an empty header is left out."""
+        headers = {"Host": "127.0.0.1:4001", "Origin": "http://127.0.0.1:4001", **headers}
+        headers = {"Content-Length": str(len(body)), **headers}
+        lines = [f"{key}: {value}" for key, value in headers.items() if value]
+        self.connection = Connection(self.site())
+        query = urlencode({"name": os.fsencode(name)})
+        head = "\r\n".join([f"PUT {target}?{query} HTTP/1.1", *lines, "", ""])
+        self.connection.send_raw(head.encode() + body)
+        return self.connection.response
+
+    def stored(self) -> list[Path]:
+        """Return all files below the root, hidden ones too."""
+        return sorted(path for path in self.root.rglob("*") if path.is_file())
+
+    def test_source(self) -> None:
+        """A file becomes a source in a folder of its own, until the end of the demo.
+
+        The folder has another name in each run: the store keeps the variants of the run before.
+        """
+        row = self.put("My song.wav").document
+        (path,) = self.stored()
+        self.assertEqual(b"sound", path.read_bytes())
+        self.assertEqual(str(path.relative_to(self.root)), row["name"])
+        self.assertIn(row, json.loads(self.fetch("/sources").body)["sources"])
+        self.assertEqual(200, self.fetch(f"/sign?source={row['source']}").status)
+        self.add("own.wav")
+        self.uploads.remove()
+        self.assertEqual(
+            [Path("own.wav")], [it.relative_to(self.root) for it in self.root.iterdir()]
+        )
+        self.uploads = Uploads(self.root, 1000)
+        self.assertNotEqual(row, self.put("My song.wav").document)
+
+    def test_names(self) -> None:
+        """No name leaves the folder, hides the file or misleads, and none replaces another file."""
+        for name, stored in (
+            ("a.wav", "a.wav"),
+            ("a.wav", "a-2.wav"),
+            ("a.wav", "a-3.wav"),
+            ("../../etc/passwd", "passwd"),
+            ("C:\\Music\\b.mp3", "b.mp3"),
+            ("..", "audio"),
+            ("", "audio-2"),
+            (".hidden.wav", "hidden.wav"),
+            ("Größe 1%.wav", "Größe 1%.wav"),
+            ("line\n\x00\u202egnp.wav", "linegnp.wav"),
+            ("\udcff.wav", "\N{REPLACEMENT CHARACTER}.wav"),
+            (HOSTILE.replace("/", ""), HOSTILE),
+            ("ö" * 300 + ".flac", "ö" * 97 + ".flac"),
+            ("x." + "y" * 300, "x." + "y" * 99),
+        ):
+            row = self.put(name).document
+            self.assertEqual(stored, Path(row["name"]).name)
+            self.assertEqual(b"sound", (self.root / row["name"]).read_bytes())
+
+    def test_other_origins(self) -> None:
+        """Only the page itself writes: no other site, no other host name, no other address."""
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": ""},
+            {"Origin": "http://127.0.0.1:8000"},
+            {"Origin": "http://localhost:4001"},
+            {"Origin": "https://127.0.0.1:4001"},
+            {"Origin": "http://evil.example:4001", "Host": "evil.example:4001"},
+        ):
+            response = self.put("a.wav", **headers)
+            self.assertEqual(421 if "Host" in headers else 403, response.status, headers)
+            self.assertEqual([], list(self.root.iterdir()))
+        for method in (b"GET", b"HEAD", b"POST"):
+            self.assertEqual(405, self.fetch("/uploads?name=a.wav", method).status, method)
+
+    def test_incomplete(self) -> None:
+        """A file that is too large, cannot be written or ends early is refused, and removed.
+
+        A file of the largest size is stored, and so is an empty one.
+        """
+        for size, status in ((1001, 413), (1000, 200), (0, 200)):
+            response = self.put("a.wav", bytes(size))
+            self.assertEqual(status, response.status)
+            self.assertEqual(status == 413, b"more than 1000 bytes" in response.body)
+        before = self.stored()
+        self.assertEqual([0, 1000], sorted(path.stat().st_size for path in before))
+        # A body that belongs to no upload is not kept either.
+        self.assertEqual(404, self.put("a.wav", target="/nothing").status)
+        self.assertRaises(Malformed, self.put, "a.wav", **{"Content-Length": "9"})
+        self.connection.leave()
+        self.assertEqual(before, self.stored())
+        self.uploads = Uploads(self.root / "missing", 1000)
+        response = self.put("a.wav")
+        self.assertEqual((507, "not_written"), (response.status, response.error))
+        self.assertIn(b"No such file", response.body)
 
 
 class SigningTests(PlayerCase):
@@ -153,8 +268,8 @@ class SigningTests(PlayerCase):
     def signed(self, document: dict[str, str], name: str) -> bytes:
         """Return the signed part of a URL after verifying its signature."""
         path = document[name]
-        self.assertTrue(path.startswith("/audio/"))
-        split = split_signature(path.removeprefix("/audio").encode())
+        self.assertTrue(path.startswith(f"{BASE}/"))
+        split = split_signature(path.removeprefix(BASE).encode())
         assert split is not None
         self.assertTrue(verify(KEY, SALT, split.signed, split.signature))
         return split.signed
@@ -263,6 +378,73 @@ class SigningTests(PlayerCase):
                 self.assertEqual(200, self.document(f=token, sr=str(rate))["status"])
 
 
+class SnippetTests(PlayerCase):
+    """Programs to copy, each of which gives the URL that the page shows."""
+
+    def setUp(self) -> None:
+        """Write the settings of the service, and require node."""
+        super().setUp()
+        self.env_file.write_text(f"AP_KEY={KEY.hex()}\nAP_SALT={SALT.hex()}\n")
+        node = Path(installed("node", "AUDIOPROXY_LANGUAGES"))
+        self.path = f"{Path(sys.executable).parent}:{node.parent}:{os.environ['PATH']}"
+
+    def run_bash(self, script: str) -> str:
+        """Return the output of a script."""
+        environ = {"PATH": self.path, "PYTHONPATH": str(PROJECT), "LC_ALL": "C.UTF-8"}
+        words = ["bash", "-c", script]
+        return subprocess.run(
+            words, env=environ, cwd=self.root, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.strip()
+
+    def run_program(self, command: str, text: str) -> str:
+        """Return the output of a program, after the command for the shell in its first line."""
+        setup = text.splitlines()[0].partition("in the shell: ")[2]
+        (self.root / "program.mjs").write_text(text)
+        return self.run_bash(f"{setup}; {command} program.mjs")
+
+    def test_programs(self) -> None:
+        """Each program prints the URL, whatever the source and the options are."""
+        self.allowed = ("*",)
+        rows: list[dict[str, str | bytes]] = [
+            {"source": "a.wav"},
+            {"f": "opus", "br": "96", "t": "4:14.25", "fade": "0.5:2", "norm": "ebu:-14"},
+            {
+                "source": b'it\'s \xff\n\\ "$HOME".wav',
+                "f": "wav",
+                "bd": "24",
+                "t": "3",
+                "gain": "-2.50",
+                "exp": "999999999",
+                "dl": "Größe '1\".wav",
+                "cb": b"\xfe'",
+            },
+            {"source": "Größe %41 😀.wav", "f": "flac", "bd": "16", "enhance": "voice"},
+            {"source": "https://host.example/a%20b.wav?x=%2F&y", "f": "peaks", "pk_fmt": "dat"},
+        ]
+        for row in rows:
+            query = urlencode({"source": "a.wav", **row})
+            document = json.loads(self.fetch(f"/sign?{query}").body)
+            url, snippets = document["url"], document["snippets"]
+            self.assertEqual(url, self.run_bash(snippets["command"]))
+            self.assertEqual(url, self.run_program("python", snippets["python"]))
+            self.assertEqual(url, self.run_program("node", snippets["javascript"]))
+            (embedded,) = re.findall(r'="(http[^"]*)"', snippets["html"])
+            self.assertEqual(url, html.unescape(embedded))
+            self.assertEqual(url, self.run_bash(f"curl() {{ echo $3; }}; {snippets['curl']}"))
+            for secret in (KEY.hex(), SALT.hex()):
+                self.assertNotIn(secret, json.dumps(snippets))
+
+    def test_embedding(self) -> None:
+        """Audio is embedded, and what a browser saves is a link."""
+        for options, element in (
+            ("f=opus", "<audio "),
+            ("f=mp3&dl=a.mp3", "<a "),
+            ("f=peaks", "<a "),
+        ):
+            document = json.loads(self.fetch(f"/sign?source=a.wav&{options}").body)
+            self.assertTrue(document["snippets"]["html"].startswith(element), options)
+
+
 class LoudnessTests(PlayerCase):
     """Loudness of sources and results."""
 
@@ -315,7 +497,7 @@ class SettingsTests(PlayerCase):
     def settings(self, **variables: str) -> Config:
         """Return the configuration for these variables."""
         self.patch(os, "environ", {"AP_LOCAL_ROOT": str(self.root), **variables})
-        return configure(self.root / "run")
+        return configure(Home(self.root / "run"))
 
     def test_sources(self) -> None:
         """The allowlist and the object store are configured as in the service.

@@ -25,20 +25,17 @@ export class LoudnessTable {
 
   // Measure what is not known yet. The last values stay visible meanwhile.
   async show(source, options, signal) {
-    const names = this.#shaping.filter((name) => options[name]);
-    const shaping = Object.fromEntries(names.map((name) => [name, options[name]]));
     const queries = [query({ source })];
     if (options.f === "peaks") {
       this.#fill(RESULT, {});
     } else {
-      // The loudness before the encoder is that of every format. wav has every sample rate.
-      queries.push(query({ source, f: "wav", ...shaping }));
+      queries.push(shaped(source, options, this.#shaping));
     }
     if (!queries.every((it) => this.#known.has(it))) {
       this.#note("measuring");
       await new Promise((resolve) => setTimeout(resolve, PATIENCE));
     }
-    const found = await Promise.all(queries.map((it, column) => this.#measure(it, column, signal)));
+    const found = await Promise.all(queries.map((it, column) => this.#show(it, column, signal)));
     const missing = found.some((loudness) => Object.values(loudness).includes(null));
     const [failure] = found.filter(({ message }) => message);
     this.#note(missing ? "short" : "measured", failure?.message);
@@ -49,18 +46,31 @@ export class LoudnessTable {
     this.#note("");
   }
 
-  async #measure(it, column, signal) {
+  // Return the integrated loudness of the result, and of the same part of the source, or null.
+  async compare(source, options, signal) {
+    const queries = [shaped(source, options, this.#shaping), shaped(source, options, ["t"])];
+    const found = await Promise.all(queries.map((it) => this.#measure(it, signal)));
+    const [result, original] = found.map(({ integrated }) => integrated ?? null);
+    return result === null || original === null ? null : { result, source: original };
+  }
+
+  async #show(it, column, signal) {
+    const loudness = await this.#measure(it, signal);
+    this.#fill(column, loudness);
+    return loudness;
+  }
+
+  // Return the loudness, or the error document of a refusal.
+  async #measure(it, signal) {
     if (!this.#known.has(it)) {
       signal.throwIfAborted();
       const response = await fetch(`loudness?${it}`, { signal });
-      const loudness = await response.json();
+      const document = await response.json();
       if (!response.ok) {
-        this.#fill(column, {});
-        return loudness;
+        return document;
       }
-      this.#known.set(it, loudness);
+      this.#known.set(it, document);
     }
-    this.#fill(column, this.#known.get(it));
     return this.#known.get(it);
   }
 
@@ -75,4 +85,11 @@ export class LoudnessTable {
     at("loudness").classList.toggle("measuring", note === "measuring");
     at("loudness-note").textContent = failure ?? NOTES[note] ?? "";
   }
+}
+
+// Return the query of a source's loudness with the options of these names. The loudness before the encoder is
+// that of every format. wav has every sample rate.
+function shaped(source, options, names) {
+  const given = names.filter((name) => options[name]).map((name) => [name, options[name]]);
+  return query({ source, f: "wav", ...Object.fromEntries(given) });
 }

@@ -1,13 +1,17 @@
 // Connects the parts of the page: signs the options of the controls, and plays and shows the variant.
 
 import { Address, query, readAddress } from "./address.mjs";
+import { Comparison } from "./comparison.mjs";
 import { Controls } from "./controls.mjs";
+import { acceptFiles } from "./drop.mjs";
 import { showFailure } from "./failures.mjs";
 import { LoudnessTable } from "./loudness.mjs";
 import { Playback, UNREACHABLE } from "./playback.mjs";
-import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
+import { showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
+import { SignedPanel } from "./signed.mjs";
 import { SourcePicker } from "./sources.mjs";
-import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
+import { TrimHandles } from "./trim.mjs";
+import { Overview, readWaveform, span, Stage } from "./waves.mjs";
 
 // Milliseconds without a change before a request is sent, so that a moving slider sends only one.
 const PATIENCE = 180;
@@ -43,9 +47,23 @@ const controls = new Controls(at("controls"), table.formats, changed);
 const loudness = new LoudnessTable(table.shaping);
 const playback = new Playback(at("audio"), show);
 const stage = new Stage(at("waveform"), (time) => playback.seek(time));
-const trimmer = new Trimmer(at("overview"), (start, duration) => {
-  controls.fill("t", ...[start, duration].map((seconds) => String(Number(seconds.toFixed(2)))));
+const overview = new Overview(at("overview"));
+const trim = new TrimHandles(at("trim"), (...times) => {
+  controls.fill("t", ...times.map((seconds) => (seconds === null ? "" : String(Number(seconds.toFixed(2))))));
 });
+const comparison = new Comparison();
+const signedPanel = new SignedPanel();
+
+acceptFiles(
+  at("file"),
+  listing.limit,
+  (text) => (at("notice").textContent = text),
+  (rows) => {
+    rows.forEach((row) => picker.add(row));
+    picker.value = rows[0].source;
+    follow(choose);
+  },
+);
 
 function changed() {
   clearTimeout(timer);
@@ -96,9 +114,10 @@ async function run(what) {
 function stop(refusal) {
   playback.close();
   loudness.clear();
-  whole || trimmer.clear();
+  comparison.offer(null);
+  whole || overview.clear();
   if (shown !== picker.value) {
-    showAddress(null);
+    signedPanel.show(null);
     stage.clear();
   }
   refuse(refusal);
@@ -119,10 +138,10 @@ async function update(signal) {
   }
   playback.known.refusal && playback.close();
   refuse(null);
-  showAddress(signed);
+  signedPanel.show(signed);
   shown = picker.value;
-  const [start, duration] = (options.t ?? "0").split(":").map(Number);
-  trimmer.show(start, duration ?? null);
+  showTrim();
+  offerComparison(signed, options);
   if (expected(options) === 0) {
     // Nothing plays before the service has found audio after the end that the source's header states.
     playback.close();
@@ -143,6 +162,18 @@ async function update(signal) {
   if (!refused) {
     await loudness.show(picker.value, options, signal);
   }
+}
+
+// Show the trim of the controls, which a handle may have changed meanwhile.
+function showTrim() {
+  const [start, duration = null] = (controls.options.t ?? "0").split(":").map(Number);
+  trim.show(start, duration, whole);
+}
+
+function offerComparison({ original, canonical }, options) {
+  const source = picker.value;
+  const measure = (signal) => loudness.compare(source, options, signal);
+  comparison.offer(options.f === "peaks" ? null : { url: original, result: canonical, measure });
 }
 
 // Fetch and draw a waveform, and return the measurements of the response.
@@ -176,6 +207,7 @@ function refuse(refusal) {
 async function choose(signal) {
   playback.close();
   loudness.clear();
+  comparison.offer(null);
   whole = 0;
   refuse(null);
   if (!picker.value) {
@@ -201,7 +233,8 @@ async function choose(signal) {
   whole = description.duration ?? span(drawn);
   showInfo(description, picker.name);
   controls.stretch(whole);
-  await trimmer.draw(drawn, whole);
+  await overview.draw(drawn, whole);
+  showTrim();
   at("overview").classList.remove("stale");
   await update(signal);
 }
@@ -233,11 +266,6 @@ at("seek").addEventListener("keydown", (event) => {
     event.preventDefault();
     playback.seek(Math.max(0, Math.min(playback.time + step, playback.duration)));
   }
-});
-at("copy").addEventListener("click", async ({ target }) => {
-  await navigator.clipboard.writeText(at("open").href);
-  target.textContent = "Copied";
-  setTimeout(() => (target.textContent = "Copy"), 1500);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === " " && !event.altKey && !event.ctrlKey && !event.metaKey && !event.target.closest(TYPING)) {

@@ -1,4 +1,4 @@
-// The panels that show the URL, the player, the measurements and the file.
+// The panels that show the player, the measurements and the file.
 
 import { element } from "./element.mjs";
 
@@ -28,30 +28,6 @@ function bytes(count) {
 function duration(milliseconds) {
   const digits = milliseconds < 10 ? 1 : 0;
   return milliseconds < 1000 ? `${milliseconds.toFixed(digits)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
-}
-
-// Show a URL with its parts in different styles: signature, options, source. Without a URL, show nothing.
-export function showAddress(signed) {
-  at("address").hidden = !signed;
-  if (!signed) {
-    for (const id of ["url", "canonical", "key"]) {
-      at(id).replaceChildren();
-    }
-    at("open").removeAttribute("href");
-    return;
-  }
-  const { url, canonical, key } = signed;
-  const [, mount, signature, options, source] = /^(\/[^/]+\/)([^/]+)(\/.*?)(\/(?:plain|enc)\/.*)$/.exec(url);
-  const part = (name, text) => element("span", { class: name }, [text]);
-  at("url").replaceChildren(
-    part("faint", location.origin + mount),
-    part("signature", signature),
-    part("options", options),
-    part("source", source),
-  );
-  at("open").href = location.origin + url;
-  at("canonical").textContent = canonical;
-  at("key").textContent = key;
 }
 
 export function showPlayer(playback, { token, content_type }, refusal) {
@@ -103,8 +79,9 @@ export function showMeasurements({ state, status, sound, first, whole, server, r
 // Show the name of a source until its info document is loaded.
 export function showName(source) {
   const [address] = /^https:/i.test(source) ? source.split(/[?#]/) : [source];
-  // A listed file is shown with its folders.
-  at("title").textContent = /:\/\//.test(source) ? address.replace(/\/+$/, "").split("/").pop() : source;
+  // A listed file is shown with its folders, except that of the dropped files.
+  const path = source.replace(/^dropped-\w{8}\//, "");
+  at("title").textContent = /:\/\//.test(source) ? address.replace(/\/+$/, "").split("/").pop() : path;
   at("facts").textContent = "";
   table("info", [["Source", source]]);
 }

@@ -13,13 +13,10 @@ export class SourcePicker {
   #value = "";
 
   constructor({ sources, complete }, changed) {
-    for (const { source, name } of sources) {
-      this.#list.add(new Option(name, source));
-    }
+    sources.forEach((row) => this.add(row));
     if (!complete) {
       this.#list.add(Object.assign(new Option("The folder has more files than this list"), { disabled: true }));
     }
-    this.#list.disabled = sources.length === 0;
     const [first = { source: "" }] = sources;
     this.fallback = sources.some(({ source }) => source === FAVORITE) ? FAVORITE : first.source;
     this.#list.addEventListener("change", () => {
@@ -34,6 +31,12 @@ export class SourcePicker {
         changed();
       }
     });
+  }
+
+  // Add a source to the list.
+  add({ source, name }) {
+    this.#list.add(new Option(name, source));
+    this.#list.disabled = false;
   }
 
   // The source, percent-encoded.

@@ -1,7 +1,6 @@
 // Waveforms: reads the documents of f:peaks and draws them with wavesurfer.js. wavesurfer.js gets the peaks
 // and the duration, so it fetches and decodes nothing itself.
 
-import RegionsPlugin from "./regions.js";
 import WaveSurfer from "./wavesurfer.js";
 
 const HEADER_BYTES = 24;
@@ -83,10 +82,6 @@ class Drawing {
     this.#surfer.setTime(time);
   }
 
-  get surfer() {
-    return this.#surfer;
-  }
-
   // A canvas cannot use the variables of the style sheet, so the colors are read from it.
   #colours() {
     const style = getComputedStyle(document.documentElement);
@@ -106,37 +101,9 @@ export class Stage extends Drawing {
   }
 }
 
-// Waveform of the whole source, with the trimmed region.
-export class Trimmer extends Drawing {
-  #regions;
-  #region = null;
-  #told = true;
-
-  constructor(container, trimmed) {
+// Waveform of the whole source.
+export class Overview extends Drawing {
+  constructor(container) {
     super(container, { wave: "--wave", progress: "--wave", barWidth: 2, barGap: 1 });
-    this.#regions = this.surfer.registerPlugin(RegionsPlugin.create());
-    this.#regions.enableDragSelection();
-    this.#regions.on("region-created", (region) => {
-      this.#region?.remove();
-      this.#region = region;
-      this.#told || trimmed(region.start, region.end - region.start);
-    });
-    this.#regions.on("region-updated", ({ start, end }) => trimmed(start, end - start));
-    this.#told = false;
-  }
-
-  // Show the region of the trim controls, or none.
-  show(start, duration) {
-    const end = duration === null ? this.duration : start + duration;
-    if (start === 0 && duration === null) {
-      this.#region?.remove();
-      this.#region = null;
-    } else if (this.#region) {
-      this.#region.setOptions({ start, end });
-    } else {
-      this.#told = true;
-      this.#regions.addRegion({ start, end });
-      this.#told = false;
-    }
   }
 }

@@ -1,0 +1,163 @@
+// Volume, and the comparison of the result with its source at equal loudness.
+//
+// Both play at the same time and one of them is muted, so a switch has no gap. The louder one is turned down, so
+// neither clips. The source is the same part as flac. It is rendered and stored before it plays, so it can follow
+// every position of the result.
+
+const at = (id) => document.getElementById(id);
+
+// Seconds by which the two may differ: less than a listener notices at a switch.
+const TOLERANCE = 0.01;
+
+// Shares of the muted one's difference that it catches up in a second, and of its usual speed at most.
+const [HASTE, LIMIT] = [2, 0.5];
+
+export class Comparison {
+  #tracks = { result: at("audio"), source: at("original") };
+  #volume = 1;
+  // What can be compared: the URL of the source, a name of the result, and a function that measures both.
+  #offer = null;
+  #on = false;
+  #heard = "result";
+  #levels = null;
+  #work = new AbortController();
+
+  constructor() {
+    const { result, source } = this.#tracks;
+    for (const event of ["playing", "seeked"]) {
+      result.addEventListener(event, () => this.#join());
+    }
+    for (const event of ["pause", "emptied", "waiting"]) {
+      result.addEventListener(event, () => source.pause());
+    }
+    result.addEventListener("timeupdate", () => this.#follow());
+    source.addEventListener("loadedmetadata", () => this.#join());
+    at("compare").addEventListener("click", () => this.#switch(!this.#on));
+    at("comparison").addEventListener("input", ({ target }) => this.#hear(target.value));
+    at("volume").addEventListener("input", ({ target }) => {
+      this.#volume = target.value / 100;
+      this.#apply();
+    });
+    this.#apply();
+  }
+
+  // Offer another comparison, or none. If the comparison is on, prepare it.
+  offer(offer) {
+    this.#offer = offer;
+    at("compare").disabled = !offer;
+    if (!offer) {
+      this.#switch(false);
+    } else if (this.#on) {
+      this.#prepare();
+    }
+  }
+
+  #switch(on) {
+    this.#on = on;
+    at("compare").setAttribute("aria-pressed", on);
+    at("comparison").hidden = !on;
+    if (on) {
+      this.#prepare();
+    } else {
+      this.#close();
+      this.#say("");
+    }
+  }
+
+  async #prepare() {
+    const { url, result, measure } = this.#offer;
+    const { source } = this.#tracks;
+    if (new URL(url, location).href !== source.src) {
+      this.#close();
+    }
+    this.#work.abort();
+    this.#work = new AbortController();
+    const { signal } = this.#work;
+    at("comparison").disabled = true;
+    this.#say("Preparing the source …");
+    try {
+      const [levels] = await Promise.all([measure(signal), source.src || store(url, signal)]);
+      this.#levels = levels;
+      source.src ||= url;
+      this.#apply();
+      at("comparison").disabled = false;
+      this.#say(describe(levels, result));
+    } catch (error) {
+      signal.aborted || this.#say(error.message);
+    }
+  }
+
+  #close() {
+    const { source } = this.#tracks;
+    this.#work.abort();
+    this.#levels = null;
+    at("comparison").querySelector("[value=result]").checked = true;
+    this.#hear("result");
+    source.removeAttribute("src");
+    source.load();
+  }
+
+  #hear(which) {
+    this.#heard = which;
+    this.#apply();
+  }
+
+  // Set what is heard, and how loud.
+  #apply() {
+    const least = this.#levels && Math.min(...Object.values(this.#levels));
+    for (const [name, track] of Object.entries(this.#tracks)) {
+      track.muted = name !== this.#heard;
+      track.volume = this.#volume * (this.#levels ? 10 ** ((least - this.#levels[name]) / 20) : 1);
+      track.playbackRate = 1;
+    }
+    at("volume").style.setProperty("--share", this.#volume);
+    at("volume").setAttribute("aria-valuetext", `${Math.round(100 * this.#volume)} %`);
+  }
+
+  // Bring the source to the position of the result.
+  #join() {
+    const { result, source } = this.#tracks;
+    if (source.readyState > 0) {
+      source.currentTime = result.currentTime;
+      // The start of another position cancels play(). That is not an error.
+      result.paused || source.play().catch(() => {});
+    }
+  }
+
+  // Let the muted one catch up, which is not audible.
+  #follow() {
+    const { result, source } = this.#tracks;
+    if (!source.paused) {
+      const [heard, muted] = result.muted ? [source, result] : [result, source];
+      const behind = heard.currentTime - muted.currentTime;
+      const haste = Math.max(-LIMIT, Math.min(HASTE * behind, LIMIT));
+      muted.playbackRate = Math.abs(behind) < TOLERANCE ? 1 : 1 + haste;
+    }
+  }
+
+  #say(text) {
+    at("compared").textContent = text;
+  }
+}
+
+// Render and store a variant, by reading it once.
+async function store(url, signal) {
+  const response = await fetch(url, { signal, cache: "no-store" });
+  if (!response.ok) {
+    throw new Error((await response.json()).message);
+  }
+  await response.body.pipeTo(new WritableStream());
+}
+
+function describe(levels, result) {
+  const pair = `The same part of the source as flac, beside the result, ${result}.`;
+  if (!levels) {
+    return `${pair} Each has its own loudness: it cannot be measured in silence or in less than 3 s.`;
+  }
+  const { source, result: own } = levels;
+  const lufs = Math.min(source, own).toFixed(1).replace("-", "−");
+  const change = Math.abs(source - own).toFixed(1);
+  const louder = source > own ? "the source" : "the result";
+  const how = change === "0.0" ? "as they are" : `${louder} turned down by ${change} dB`;
+  return `${pair} Both at ${lufs} LUFS: ${how}.`;
+}
