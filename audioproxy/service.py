@@ -21,6 +21,7 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config, Problem
@@ -40,6 +41,9 @@ from audioproxy.web.variant import VariantHandler
 
 # Connections to the metrics listener. Prometheus needs one; the others are for manual requests.
 _MOST_SCRAPERS = 64
+
+# Seconds after which a stop that is not over logs what it waits for. Most are over by then.
+_QUIET_STOP = 2.0
 
 _log = Logger()
 
@@ -138,7 +142,16 @@ class AudioProxy(Service):
 
         :returns: fires when everything has finished or was stopped.
         """
-        return Deferred.fromCoroutine(self._stop())
+        clock = self.engine.clock
+        deadline = Deadline(clock, self.drain_timeout)
+        report = clock.callLater(_QUIET_STOP, self._log_wait, deadline)
+
+        def end(outcome: Failure | None) -> Failure | None:
+            if report.active():
+                report.cancel()
+            return outcome
+
+        return Deferred.fromCoroutine(self._stop(deadline)).addBoth(end)
 
     async def _start(self) -> None:
         try:
@@ -186,8 +199,7 @@ class AudioProxy(Service):
             with _naming_variable("AP_PORT", self._place, "AP_PORT" if bind is None else "AP_BIND"):
                 self.port = main.open(self.port, bind or "")
 
-    async def _stop(self) -> None:
-        deadline = Deadline(self.engine.clock, self.drain_timeout)
+    async def _stop(self, deadline: Deadline) -> None:
         Service.stopService(self)
         if self._starting is not None:
             self._starting.cancel()
@@ -202,10 +214,26 @@ class AudioProxy(Service):
         if self._listeners is not None:
             # The engine serves requests that arrive on the last connections.
             await self._listeners[0].wait_until_closed(deadline)
+        self.resource.abandon()
         await self.engine.close(deadline)
         if self._listeners is not None:
             # Metrics stay available until the last render has ended.
             await self._listeners[1].close()
+
+    def _log_wait(self, deadline: Deadline) -> None:
+        renders, write_backs = self.engine.renders.count()
+        responses = self.resource.active.count
+        if self._listeners is not None:
+            responses += self._listeners[0].count_unsent()
+        if renders or responses or write_backs:
+            _log.warn(
+                "the stop waits for {seconds:.0f} s at most; renders: {renders}, responses:"
+                " {responses}, write-backs: {write_backs}",
+                seconds=deadline.remaining,
+                renders=renders,
+                responses=responses,
+                write_backs=write_backs,
+            )
 
 
 def make_resource(config: Config, reactor: Any) -> AudioProxy:

@@ -40,7 +40,7 @@ from audioproxy.config import Config, ConfigError, Problem, load
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.log_writer import LogWriter, write_lines
-from audioproxy.observe.logs import LineObserver, lost_lines
+from audioproxy.observe.logs import LineObserver, is_journal, journal_prefix, lost_lines
 from audioproxy.service import AudioProxy, BootError
 
 # More descriptors are of no use: with so many connections, a process reaches other limits first.
@@ -321,8 +321,12 @@ def _plain_exit(status: int) -> Iterator[None]:
 
 
 def _complain(error: BaseException | None, stream: TextIO | None) -> None:
-    for line in (*getattr(error, "warnings", ()), *str(error).splitlines()):
-        print(f"audioproxy: {line}", file=stream, flush=True)
+    """Print warnings and an error, each line with its priority where systemd's journal reads it."""
+    journal = stream is not None and is_journal(os.environ, stream)
+    lines = [("warning", str(warning)) for warning in getattr(error, "warnings", ())]
+    for level, line in (*lines, *(("error", line) for line in str(error).splitlines())):
+        prefix = journal_prefix(level) if journal else ""
+        print(f"{prefix}audioproxy: {line}", file=stream, flush=True)
 
 
 def _find_log(twistd: Any, level: str, clock: Any) -> tuple[LogWriter | None, LineObserver | None]:
@@ -333,15 +337,15 @@ def _find_log(twistd: Any, level: str, clock: Any) -> tuple[LogWriter | None, Li
     if twistd.get("logger") or twistd.get("syslog"):
         return None, None
     path = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
-    encoding = "utf-8"
+    encoding, journal = "utf-8", False
     if path != "-":
         write = partial(write_to_log_file, LogFile.fromFullPath(path), write_lines)
     elif sys.stdout is not None:
         sys.stdout.flush()
-        encoding = sys.stdout.encoding
+        encoding, journal = sys.stdout.encoding, is_journal(os.environ, sys.stdout)
         write = partial(write_lines, sys.stdout.fileno())
     else:
         # It was closed when the process started.
         write = partial(write_lines, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-    writer = LogWriter(write, encoding, lost_lines)
-    return writer, LineObserver(writer, level, clock.callLater)
+    writer = LogWriter(write, encoding, partial(lost_lines, journal=journal))
+    return writer, LineObserver(writer, level, clock.callLater, journal=journal)

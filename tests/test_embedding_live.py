@@ -12,16 +12,18 @@ from unittest.mock import AsyncMock
 from treq.testing import StubTreq
 from twisted.application.service import MultiService
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import formatEvent
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
+from audioproxy import service as service_module
 from audioproxy.config import BucketStore, S3Config
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy, BootError, make_resource
 from audioproxy.urls import Signer, Variant
 from audioproxy.variants.headers import VariantHeaders
-from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, key_of
+from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, key_of
 from tests.support.service import (
     ServiceCase,
     begin,
@@ -166,7 +168,10 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([], children())
 
     async def test_stop_waits_for_responses(self) -> None:
-        """A stop waits until the client of a hit has read it, with no render running (D39)."""
+        """A stop waits until the client of a hit has read it, with no render running (D39).
+
+        A warning says what it waits for.
+        """
         proxy = self.make()
         await proxy.startService()
         store = proxy.engine.store
@@ -182,7 +187,14 @@ class EmbeddingTests(ServiceCase):
         await until(lambda: proxy.resource.active.count, "the request")
         # The rest of a stop takes no time, so it would have ended at once.
         self.patch(proxy.engine, "close", AsyncMock())
+        self.patch(service_module, "_QUIET_STOP", 0)
+        log = Log(self)
         stopping = proxy.stopService()
+        await until(lambda: log.events, "the warning")
+        self.assertEqual(
+            "the stop waits for 30 s at most; renders: 0, responses: 1, write-backs: 0",
+            formatEvent(log.events[0]),
+        )
         self.assertNoResult(stopping)
         client.resume()
         response = await client.end()

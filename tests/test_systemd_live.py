@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import socket
+import sys
 
-from tests.support.activation import ActivationCase
+from tests.support.activation import TWISTD, ActivationCase
 from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     Process,
@@ -172,3 +175,51 @@ class NotifierTests(ActivationCase):
             other.stderr, r"\Aaudioproxy: LISTEN_FDS: .*; .*ListenStream=.* socket unit\n\Z"
         )
         self.assertEqual(b"", self.next_notification())
+
+
+class JournalTests(ActivationCase):
+    """Priorities of lines in the journal (JOURNAL_STREAM)"""
+
+    async def output(self, status: int, inode: int | None = None, **variables: str) -> list[str]:
+        """Return the lines of a service that has a socket in place of the journal's.
+
+        :param inode: in JOURNAL_STREAM; by default, that of the socket.
+        """
+        journal, stdout = socket.socketpair()
+        self.addCleanup(journal.close)
+        found = os.fstat(stdout.fileno())
+        with stdout:
+            node = self.spawn(
+                *(sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy"),
+                descriptors={0: "w", 1: stdout.fileno(), 2: stdout.fileno()},
+                **self.environment(
+                    JOURNAL_STREAM=f"{found.st_dev}:{inode or found.st_ino}", **variables
+                ),
+            )
+        text = b""
+
+        def received() -> bytes:
+            nonlocal text
+            with contextlib.suppress(BlockingIOError):
+                text += journal.recv(1 << 16, socket.MSG_DONTWAIT)
+            return text
+
+        await until(lambda: node.code is not None or b"listening" in received(), "the start")
+        node.signal(signal.SIGTERM)
+        self.assertEqual(status, await node.end())
+        received()
+        return text.decode().splitlines()
+
+    async def test_priorities(self) -> None:
+        """Lines begin with a priority if stdout is the journal, and in no other case."""
+        priorities = {"info": "<6>", "warning": "<4>"}
+        for inode in (None, 1):
+            lines = await self.output(0, inode, AP_PROT="1")
+            self.assertTrue(any("AP_PROT" in line for line in lines))
+            for line in lines:
+                match = re.match(r"(<\d>)?\S+Z (?:request_id=\S+ )?\[(\w+)\] ", line)
+                assert match is not None, line
+                self.assertEqual(None if inode else priorities[match[2]], match[1])
+        refused = await self.output(78, AP_KEY="short", AP_PROT="1")
+        starts = [":".join(line.split(":")[:2]) for line in refused]
+        self.assertEqual(["<4>audioproxy: AP_PROT", "<3>audioproxy: AP_KEY"], starts)

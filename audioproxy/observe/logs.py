@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
 from zope.interface import implementer
@@ -23,6 +24,9 @@ LEVELS = {
 }
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
+
+# Priorities of syslog(3), by which `journalctl -p` selects.
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 
 # Maximum seconds for which access log lines are collected before they are written together, and
 # maximum number of lines collected. Writing and flushing one line costs more than serving a small
@@ -45,6 +49,7 @@ class LineObserver:
     twistd replaces ``sys.stdout`` with a log of its own; the stream given here is the real one.
 
     :param level: of the events that are written, or higher.
+    :param journal: the stream is systemd's journal, so each line begins with its priority.
     :param later: calls a function after some seconds, to write access log lines in batches. None
         writes each line at once.
     """
@@ -54,12 +59,19 @@ class LineObserver:
         stream: LineStream,
         level: str,
         later: Callable[[float, Callable[[], None]], object] | None = None,
+        *,
+        journal: bool = False,
     ) -> None:
         self._stream = stream
-        self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
+        # The start of a line, and the name of the level in it, for each level that is written.
+        self._shown = {
+            each: (journal_prefix(_name(each)) if journal else "", f"[{_name(each)}]")
+            for each in LogLevel.iterconstants()
+            if each >= LEVELS[level]
+        }
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
-        self._waiting: list[tuple[float, AccessLogEntry]] = []
+        self._waiting: list[tuple[float, Any, AccessLogEntry]] = []
         self._flush_scheduled = False
 
     def __call__(self, event: LogEvent) -> None:
@@ -68,12 +80,13 @@ class LineObserver:
         if level not in self._shown:
             return
         request_id = f"request_id={event['request_id']} " if "request_id" in event else ""
+        prefix, name = self._shown[level]
         # Continuation lines are indented, so that every line without indentation is an event.
-        text = "\n    ".join(
+        text = f"\n{prefix}    ".join(
             eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
         )
         stamp = _stamp(event.get("log_time", 0.0))
-        self.flush(f"{stamp} {request_id}[{_name(level)}] {text}\n")
+        self.flush(f"{prefix}{stamp} {request_id}{name} {text}\n")
 
     def request(self, entry: AccessLogEntry) -> None:
         """Write an access log line: soon if its level is info, else at once.
@@ -83,7 +96,7 @@ class LineObserver:
         level = entry.level
         if level not in self._shown:
             return
-        self._waiting.append((time.time(), entry))
+        self._waiting.append((time.time(), level, entry))
         # An error is written at once, after the waiting lines, so that an operator finds it in the
         # log with all lines before it.
         at_once = self._later is None or level is not LogLevel.info
@@ -112,8 +125,9 @@ class LineObserver:
         # A character that the stream cannot encode would lose the whole line, and twisted.logger
         # hides the error.
         lines = [
-            f"{_stamp(seconds)} request_id={entry.request_id} [{_name(entry.level)}] {entry}\n"
-            for seconds, entry in waiting
+            f"{prefix}{_stamp(seconds)} request_id={entry.request_id} {name} {entry}\n"
+            for seconds, level, entry in waiting
+            for prefix, name in (self._shown[level],)
         ]
         text = (
             "".join((*lines, line))
@@ -130,10 +144,30 @@ class LineObserver:
         self.flush()
 
 
-def lost_lines(count: int) -> str:
+def lost_lines(count: int, *, journal: bool = False) -> str:
     """Return the line about lines that were lost, since they could not be written (D68)."""
-    stamp = _stamp(time.time())
-    return f"{stamp} [warning] {count} lines of the log could not be written, and are lost\n"
+    prefix, stamp = journal_prefix("warning") if journal else "", _stamp(time.time())
+    return (
+        f"{prefix}{stamp} [warning] {count} lines of the log could not be written, and are lost\n"
+    )
+
+
+def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
+    """Return whether systemd has connected a stream to its journal, see systemd.exec(5)."""
+    try:
+        found = os.fstat(stream.fileno())
+    except OSError:
+        # It may also be one of twistd, without a descriptor.
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def journal_prefix(level: str) -> str:
+    """Return what tells the journal the priority of a line, and is not kept, see sd-daemon(3).
+
+    :param level: its name in the log.
+    """
+    return f"<{_PRIORITIES[level]}>"
 
 
 def _stamp(seconds: float) -> str:

@@ -11,14 +11,17 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import InFlightCounter, SharedResult
 from audioproxy.errors import Stopping
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.render import Render, RenderContext
+from audioproxy.render.render import HAS_SLOT, Render, RenderContext, State
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
 
 # Seconds after the time limit of the drain, for children to die and write-backs to end.
 _CANCEL_TIMEOUT = 5.0
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class RenderRegistry:
         """Start renders again after a drain."""
         self._draining = SharedResult()
 
+    def count(self) -> tuple[int, int]:
+        """Return how many renders run, and how many finished ones are being stored."""
+        states = [render.state for render in self._alive]
+        return sum(state in HAS_SLOT for state in states), states.count(State.FINISHED)
+
     async def drain(self, deadline: Deadline) -> None:
         """Start no more renders, and wait until every one with a slot is over and stored (D39).
 
@@ -81,6 +89,15 @@ class RenderRegistry:
             if not render.has_slot:
                 render.stop()
         await self._in_flight.wait_until_idle(deadline)
+        renders, write_backs = self.count()
+        if renders or write_backs:
+            _log.warn(
+                "the time of the stop is over; renders that end now: {renders}, write-backs that"
+                " have {seconds:.0f} s left: {write_backs}",
+                renders=renders,
+                write_backs=write_backs,
+                seconds=_CANCEL_TIMEOUT,
+            )
         for render in list(self._alive):
             render.stop()
         await self._in_flight.wait_until_idle(Deadline(self._context.clock, _CANCEL_TIMEOUT))

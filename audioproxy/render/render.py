@@ -66,7 +66,8 @@ TRANSITIONS = {
 }
 
 _ENDED = (State.FINISHED, State.STORED, State.FAILED)
-_HAS_SLOT = (State.ENCODING, State.STREAMING)
+#: The states of a render that has its slot now.
+HAS_SLOT = (State.ENCODING, State.STREAMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Render:
         A render that has its slot and can be stored continues.
         """
         self._subscribers -= 1
-        continues = self.state in _HAS_SLOT and self._write_back.possible
+        continues = self.state in HAS_SLOT and self._write_back.possible
         if not self._subscribers and self.state not in _ENDED and not continues:
             self.cancel()
 

@@ -230,6 +230,10 @@ class Connections:
         if self._waiting:
             self._grace = self._clock.callLater(NEW_CONNECTION_GRACE, self._close_waiting)
 
+    def count_unsent(self) -> int:
+        """Return how many connections are closed once their last response is sent."""
+        return sum(each.phase is Phase.CLOSING and not each.all_sent for each in self._open)
+
     async def wait_until_closed(self, deadline: Deadline) -> None:
         """Wait until every connection is closed, or until a deadline.
 

@@ -100,6 +100,10 @@ class Listener:
         """Wait until all responses are sent, or until a deadline."""
         await self._site.connections.wait_until_closed(deadline)
 
+    def count_unsent(self) -> int:
+        """Return how many finished responses are not sent completely."""
+        return self._site.connections.count_unsent()
+
     def close_now(self) -> Deferred[None] | None:
         """Close the port at once; repeated calls are harmless."""
         listening, self._listening = self._listening, None

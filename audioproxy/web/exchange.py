@@ -51,13 +51,14 @@ class Exchange:
     :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
     :ivar disconnected: the client has disconnected before the response was complete.
+    :ivar abandoned: a stop no longer waits for the response.
     """
 
     def __init__(self, request: Any, instrumentation: Instrumentation) -> None:
         # This comes first: a Deferred that is requested after a disconnect never fires.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
-        self.disconnected = False
+        self.disconnected = self.abandoned = False
         self.endpoint = "unknown"
         self.pair: int | None = None
         self.subject: VariantRequest | InfoRequest | None = None
@@ -110,10 +111,15 @@ class Exchange:
 
         A stream that failed is never finished: with its last chunk, it would look complete.
         """
-        if self._open and self._request.startedWriting:
+        if not self._open:
+            return
+        _log.debug("refused: {reason}", reason=str(refusal), request_id=self.request_id)
+        is_stop = isinstance(refusal, Stopping)
+        if self._request.startedWriting:
             self.plan = self.plan._replace(error_code=refusal.code)
+            self.abandoned = is_stop
             abort(self._request.channel)
-        elif self._open and isinstance(refusal, Stopping):
+        elif is_stop:
             self.plan = self.plan._replace(error_code=refusal.code)
             close(self._request.channel)
         else:
@@ -158,7 +164,13 @@ class Exchange:
         plan = self.plan
         if not self._request.startedWriting:
             plan = plan._replace(status=_CLIENT_GONE)
-        if self.disconnected and plan.error_code is None:
+        if self.disconnected and self.abandoned:
+            _log.warn(
+                "a stop has cut this response after {sent} bytes",
+                sent=self._request.sentLength,
+                request_id=self.request_id,
+            )
+        elif self.disconnected and plan.error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
         try:
             self._instrumentation.complete(

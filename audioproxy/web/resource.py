@@ -47,6 +47,7 @@ class BaseResource(Resource, ABC):
     def __init__(self, instrumentation: Instrumentation) -> None:
         Resource.__init__(self)
         self.active = InFlightCounter()
+        self._exchanges: set[Exchange] = set()
         self._instrumentation = instrumentation
 
     def render(self, request: Any) -> int:
@@ -66,6 +67,11 @@ class BaseResource(Resource, ABC):
         """Refuse bytes that are not a valid request, and so have no route."""
         self._begin(request).refuse(refusal)
 
+    def abandon(self) -> None:
+        """Record that a stop no longer waits for the requests that are in progress."""
+        for exchange in self._exchanges:
+            exchange.abandoned = True
+
     def serves(self, method: bytes) -> bool:
         """Return whether a method is supported on any path; all others return 404."""
         return method in (b"GET", b"HEAD") or (
@@ -75,16 +81,19 @@ class BaseResource(Resource, ABC):
     def _begin(self, request: Any) -> Exchange:
         exchange = Exchange(request, self._instrumentation)
         self.active.begin()
-        exchange.finished.addCallback(lambda _: self.active.end())
+        self._exchanges.add(exchange)
+        exchange.finished.addCallback(lambda _: self._end(exchange))
         return exchange
+
+    def _end(self, exchange: Exchange) -> None:
+        self._exchanges.remove(exchange)
+        self.active.end()
 
     async def _respond(self, exchange: Exchange, path: bytes) -> None:
         set_request_id(exchange.request_id)
         try:
             await self.route(exchange, path)
         except Refusal as refusal:
-            if isinstance(refusal, NotFound) and refusal.reason:
-                _log.debug("the reason for a 404: {reason}", reason=refusal.reason)
             exchange.refuse(refusal)
         except (CancelledError, ConsumerGone):
             pass  # the client has disconnected, and the request is logged

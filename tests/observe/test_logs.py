@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.observe import log_context
 from audioproxy.observe.access_log import AccessLogEntry, log_request
-from audioproxy.observe.logs import LEVELS, LineObserver
+from audioproxy.observe.logs import LEVELS, LineObserver, lost_lines
 from tests.support.http import Log
 
 # 2001-09-09 01:46:40 UTC and 123 milliseconds.
@@ -73,6 +73,22 @@ class LineObserverTests(SynchronousTestCase):
         for end in ("\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"):
             written = self.observe(log_format="{text}", text=f"x{end}{STAMP} [info] forged{end}")
             self.assertEqual(f"{STAMP} [info] x\n    {STAMP} [info] forged\n", written)
+
+    def test_journal(self) -> None:
+        """In systemd's journal, each line, also a continuation line, begins with its priority."""
+        stream = io.StringIO()
+        observer = LineObserver(stream, "debug", journal=True)
+        for level in LogLevel.iterconstants():
+            observer({"log_time": TIME, "log_format": "x\ny", "log_level": level})
+        entry = AccessLogEntry("abc", "render", 200, None, None, None, None, 7, 0)
+        for status, code in ((200, None), (500, "render_failed")):
+            observer.request(entry._replace(status=status, error_code=code))
+        stream.write(lost_lines(3, journal=True))
+        lines = [line.replace(STAMP, "") for line in stream.getvalue().splitlines()]
+        priorities = [7, 7, 6, 6, 4, 4, 3, 3, 3, 3, 6, 4, 4]
+        self.assertEqual([f"<{each}>" for each in priorities], [line[:3] for line in lines])
+        self.assertEqual(["<4> [warning] x", "<4>    y"], lines[4:6])
+        self.assertRegex(lines[-2], r"<4>\S+Z request_id=abc \[warning\] render 500 ")
 
     def test_failure(self) -> None:
         """A crash is logged with its traceback, as one event."""

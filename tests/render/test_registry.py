@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import Stopping
 from tests.render.test_render import RenderCase
+from tests.support.http import Log
+
+
+def counts(log: Log) -> tuple[int, int]:
+    """Return the counts of renders and of write-backs in the only warning."""
+    (event,) = [each for each in log.events if each["log_level"] is LogLevel.warn]
+    return event["renders"], event["write_backs"]
 
 
 class DrainTests(RenderCase):
@@ -77,15 +85,20 @@ class DrainTests(RenderCase):
         self.successResultOf(draining)
 
     def test_cancels(self) -> None:
-        """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
+        """At its time limit, a shutdown ends renders and child processes; clients fail (D39).
+
+        A warning says how many renders and write-backs it ends.
+        """
         client, encoder = self.harness.render()
         encoder.write_stdout(b"abc")
         self.harness.advance_to_size_check()
         draining = self.drain(30)
         self.harness.clock.advance(29)
         self.assertEqual(encoder.signals, [])
+        log = Log(self)
         self.harness.clock.advance(1)
         self.assertEqual(encoder.signals, ["TERM"])
+        self.assertEqual((1, 0), counts(log))
         self.assertIsInstance(client.outcome, Stopping)
         self.assertNoResult(draining)
         encoder.exit_and_end(signal=15)
@@ -112,7 +125,9 @@ class DrainTests(RenderCase):
         _, encoder = self.harness.render()
         encoder.exit_and_end(stdout=b"abc")
         draining = self.drain(30)
+        log = Log(self)
         self.harness.clock.advance(30)
+        self.assertEqual((0, 1), counts(log))
         self.assertNoResult(draining)
         self.harness.clock.advance(5)
         self.successResultOf(draining)

@@ -15,6 +15,7 @@ from audioproxy.errors import (
     Refusal,
     RenderFailed,
     RenderTimeout,
+    Stopping,
     UpstreamUnavailable,
 )
 from tests.observe.test_metrics import FORMATS, Counts
@@ -284,6 +285,45 @@ class EndTests(ExchangeCase):
                 f"render 200 render_timeout {SUBJECT} cache=MISS 4 bytes in 0ms",
                 self.line(),
             )
+
+    def test_cut_by_a_stop(self) -> None:
+        """A response that a stop cuts has a warning beside its line, with its request id (D39)."""
+        for stored in (False, True):
+            self.make()
+            if stored:
+                self.harness.store_variant(PATH, b"x" * 1_000_000)
+            connection = self.harness.connect(window=1 if stored else None)
+            connection.send(self.harness.path(PATH), x_request_id=b"mine")
+            if stored:
+                # The time of the stop is over, and then the process ends.
+                self.harness.resource.abandon()
+                connection.leave()
+            else:
+                render = self.harness.render(PATH)
+                render.write_output(b"some")
+                render.end(Stopping())
+            (cut,) = [each for each in self.log.events if each["log_level"] is LogLevel.warn][:1]
+            self.assertEqual("mine", cut["request_id"])
+            self.assertRegex(formatEvent(cut), r"\Aa stop has cut this response after \d+ bytes\Z")
+            self.log.events.remove(cut)
+            code = "" if stored else "stopping "
+            self.assertTrue(self.line().startswith(f"render 200 {code}{SUBJECT} "))
+
+    def test_reasons(self) -> None:
+        """At debug, each refusal has a line with its reason; a 422 names the segment."""
+        self.make(insecure=True)
+        for target, reason in (
+            (b"/x/q:99" + PATH, "The signature is missing or does not match the path."),
+            (b"/insecure/q:99" + PATH, '"q:99" is not accepted: '),
+            (b"/insecure/exp:1" + PATH, "This URL has expired."),
+            (b"/insecure/plain/http://a/b", "a source is local://"),
+            (b"/nowhere", "no such route"),
+        ):
+            self.harness.fetch(target, x_request_id=b"mine")
+            (event,) = [each for each in self.log.events if "reason" in each]
+            self.assertEqual((LogLevel.debug, "mine"), (event["log_level"], event["request_id"]))
+            self.assertIn(f"refused: {reason}", formatEvent(event))
+            self.line(lookup="")
 
     def test_cut_short(self) -> None:
         """A stored variant that becomes shorter breaks the response, with one plain warning."""
