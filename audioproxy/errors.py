@@ -284,6 +284,16 @@ class ProbeTimeout(Refusal):
     default_message = "Examining the source took longer than AP_PROBE_TIMEOUT."
 
 
+def reason_of(error: Exception) -> str:
+    """Return the text of an error for people: of one of the system, its own words and the file."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    name = error.filename
+    if isinstance(name, bytes):
+        name = name.decode("utf-8", "surrogateescape")
+    return f"{error.strerror}: {name}" if isinstance(name, str) else error.strerror
+
+
 class Unusable(Exception):
     """A setting, or what it names, cannot be used; the text is not for clients.
 

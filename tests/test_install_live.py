@@ -164,8 +164,9 @@ class InstallTests(SynchronousTestCase):
             status, text = alone.run("audioproxy", name)
             self.assertEqual(2, status, text)
             self.assertEqual(
-                f"audioproxy: audioproxy {name} needs {package}, which is not installed; install"
-                " the package with its dependencies: pip install audioproxy\n",
+                f"audioproxy: audioproxy {name} needs {package}, which is not installed; in a"
+                " checkout of the project, `pip install .` installs the package and all that it"
+                " needs\n",
                 text,
             )
 

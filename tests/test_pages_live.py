@@ -41,6 +41,9 @@ SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
 SERVICE = re.compile(r"\bmake run|/twistd --nodaemon|/embed\.py")
 STARTED = r"(?m)listening on |^http://"
 
+#: Command before which the reader is told to stop the service: it asks for another key.
+OTHER_KEY = re.compile(r"doctor --env-file /tmp/")
+
 #: Bash programs in place of programs that change the system or run for minutes. They require that
 #: the files, units and targets on their command lines exist. Other tests run these.
 SUBSTITUTES = {
@@ -204,10 +207,11 @@ class PageTests(RemoteCase):
             if block in (started, *LEFT_OUT):
                 continue
             is_service = SERVICE.search(block) is not None
-            if is_service and service is not None:
+            if service is not None and (is_service or OTHER_KEY.search(block)):
                 # It must not have ended before.
                 self.assertIsNone(service.code, f"{started}{service.stdout}{service.stderr}")
                 await self.stop(service)
+                started, service = "", None
             process = self.run_block(block)
             if is_service:
                 started, service = block, process

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import platform
+import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,20 +37,22 @@ from audioproxy.cli.checks.results import (
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.env_file import read_keys
-from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
+from audioproxy.cli.exit_status import CRASHED, FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.cli.verify import verify_path
 from audioproxy.engine import BootError, Engine
+from audioproxy.errors import reason_of
 
 DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
 encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
 temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
-through a presigned URL and removed again. Given URLs are verified with these settings. Each check
-prints a line, with the problem and what would be right. No secret is printed, and nothing is
-changed.
+through a presigned URL and removed again. If a service holds the port, it is asked for a URL that
+has expired, signed with the key: another service refuses its signature. Given URLs are verified
+with these settings. Each check prints a line, with the problem and what would be right. No secret
+is printed, and nothing is changed.
 
 Run it as the user of the service, since file permissions and limits depend on the user. Root is
 noted as a risk: ffmpeg reads untrusted files. With --env-file it is not, since often only root can
@@ -123,12 +126,12 @@ def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[
     """Verify URLs; the results name the previous pair of key and salt that signed one."""
     for url in urls:
         try:
-            status, verdict = verify_path(read_keys(environment), parse_url(url))
+            found = verify_path(read_keys(environment), parse_url(url))
         except UsageError as error:
             yield bad("URL", str(error))
         else:
-            text = f"{verdict}: {redact_url(url)}"
-            yield good("URL", text) if status == SUCCESS else bad("URL", text)
+            text = f"{found.text}: {redact_url(url)}"
+            yield bad("URL", text) if found.status else good("URL", text)
 
 
 async def check_all(
@@ -162,8 +165,11 @@ async def check_all(
                     report(result)
             except CancelledError:
                 raise
-            except Exception as error:
-                report(bad(name, f"the check itself failed ({error!r})"))
+            except OSError as error:
+                report(bad(name, reason_of(error)))
+            except Exception:
+                traceback.print_exc()
+                report(bad(name, CRASHED))
     finally:
         await engine.close()
 

@@ -31,8 +31,11 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
         return settings
     try:
         text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--env-file: {file} cannot be read ({error})") from None
+    except OSError as error:
+        raise UsageError(f"--env-file: {file} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"--env-file: {file}, line {number}: UTF-8 is expected") from None
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line[0] in "#;":
             continue

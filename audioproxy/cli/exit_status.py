@@ -15,6 +15,9 @@ REFUSED = 4
 #: Ctrl-C stopped the command.
 INTERRUPTED = 130
 
+#: What a command says about an error of its own, below the traceback.
+CRASHED = "audioproxy itself failed, as the lines above say; please report them"
+
 
 class UsageError(Exception):
     """A command that cannot run with its arguments or settings; the text says what is wrong."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
-from audioproxy.cli.formatting import format_time, printable
+from audioproxy.cli.formatting import Colour, format_time, paint, printable
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url
 from audioproxy.cli.verify import verify_path
@@ -43,12 +45,26 @@ stored. Credentials are removed from the output.
 examples:
   audioproxy explain http://127.0.0.1:4000/insecure/f:opus/t:30:15/plain/local://piece.wav
   audioproxy explain --env-file /etc/audioproxy.env --json /Gx3k.../info/plain/local://piece.wav
+  audioproxy explain --json /insecure/f:opus/plain/local://piece.wav | jq -c .ffmpeg
 
 The exit status is that of `audioproxy verify`.
 """
 
-# A title, with one line or several.
-Fact = tuple[str, str | list[str]]
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact about a URL.
+
+    :ivar title: for people; with underscores in place of spaces, the key for programs.
+    :ivar text: for people, one line or several; none for what the commands show to them.
+    :ivar value: for programs.
+    """
+
+    title: str
+    text: str | list[str]
+    value: Any
+
+
 # What is known about a source, the command lines of its render by their titles, in the order in
 # which they run, and the samples that a waveform needs no decoder for.
 Commands = tuple[Probe, dict[str, list[str] | None], PcmSamples | None]
@@ -68,34 +84,42 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     path = parse_url(arguments.url)
-    status, verdict = _check_signature(path, environment)
-    facts: dict[str, str | list[str]] = {
-        "signed": path.signed.decode("ascii"),
-        "signature": verdict,
-    }
+    signed = path.signed.decode("ascii")
+    status, signature = _check_signature(path, environment)
+    facts = [Fact("signed", signed, signed), signature]
     try:
-        for title, text in _explain_target(path, environment, probe=not arguments.no_probe):
-            facts[title] = text
+        for fact in _explain_target(path, environment, probe=not arguments.no_probe):
+            facts.append(fact)
     except Refusal as refusal:
-        facts["refused"] = f"{refusal.status} {refusal.code}: {refusal}"
+        text = f"{refusal.status} {refusal.code}: {refusal}"
+        values = {"status": refusal.status, "error": refusal.code, "message": str(refusal)}
+        facts.append(Fact("refused", text, values))
         status = max(status, REFUSED)
     if arguments.json:
-        print(json.dumps(facts, indent=2))
+        document = {fact.title.replace(" ", "_"): fact.value for fact in facts}
+        print(json.dumps(document, indent=2))
         return status
-    width = max(map(len, facts)) + 2
-    for title, text in facts.items():
-        for number, line in enumerate([text] if isinstance(text, str) else text):
-            print(f"{'' if number else title:{width}}{printable(line)}")
+    width = max(len(fact.title) for fact in facts) + 2
+    for fact in facts:
+        title = f"{fact.title:{width}}"
+        if fact.title == "refused":
+            title = paint(title, Colour.RED, sys.stdout)
+        for line in [fact.text] if isinstance(fact.text, str) else fact.text:
+            print(f"{title}{printable(line)}")
+            title = " " * width
     return status
 
 
-def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[int, str]:
+def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[int, Fact]:
     """Return the exit status of `verify`, and the verdict on the signature."""
     if path.signature == INSECURE:
-        return SUCCESS, "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
+        text = "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
+        return SUCCESS, Fact("signature", text, {"verdict": "insecure"})
     if not environment.get("AP_KEY"):
-        return SUCCESS, "not checked, since AP_KEY is not set"
-    return verify_path(read_keys(environment), path)
+        text = "not checked, since AP_KEY is not set"
+        return SUCCESS, Fact("signature", text, {"verdict": "not checked"})
+    found = verify_path(read_keys(environment), path)
+    return found.status, Fact("signature", found.text, found.values)
 
 
 def _explain_target(
@@ -110,18 +134,21 @@ def _explain_target(
         yield from _explain_options(target)
     request = parse_request(path.signed, now=None)
     # Other characters and bytes are escaped.
-    yield "source", printable(request.source.canonical.decode("utf-8", "backslashreplace"))
+    source = printable(request.source.canonical.decode("utf-8", "backslashreplace"))
+    yield Fact("source", source, source)
     try:
         config, problems = load_config(environment), []
     except ConfigError as error:
         config, problems = Config(allow_insecure=True), list(map(str, error.problems))
     if isinstance(request, VariantRequest):
-        yield "cache key", request.key
+        yield Fact("cache key", request.key, request.key)
         match config.variant_store:
             case FileStore(folder):
-                yield "stored as", variant_path(folder, request.key)
+                place = variant_path(folder, request.key)
+                yield Fact("stored as", place, place)
             case BucketStore(bucket):
-                yield "stored as", f"s3://{bucket}/{request.key}"
+                place = f"s3://{bucket}/{request.key}"
+                yield Fact("stored as", place, place)
     commands = None
     if probe and not problems:
         try:
@@ -130,12 +157,13 @@ def _explain_target(
             problems = [str(error)]
     if commands is None:
         reasons = problems or ["the source was not read, because of --no-probe"]
-        yield "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
+        assumed = "a stereo file of 44100 Hz and 16 bits, 180 s long, since"
+        yield Fact("assumed", [assumed, *reasons], reasons)
         commands = _commands_of_assumed_source(request)
     if isinstance(request, VariantRequest):
         encoder = ENCODERS[request.options.f]
         if tags := encoder.written_tags(commands[0].carried_tags):
-            yield "tags", tags
+            yield Fact("tags", tags, dict(tag.split("=", 1) for tag in tags))
     yield from _explain_commands(commands, config, request.source)
 
 
@@ -143,45 +171,58 @@ def _explain_options(target: Target) -> Iterator[Fact]:
     """Yield the facts about the options, even if the service would refuse the source."""
     if target.info:
         if not target.options:
-            yield "asks for", "the info document"
+            yield Fact("asks for", "the info document", "info")
         return
     # The service checks nothing more once a URL has expired; this command still explains the rest.
     if (exp := parse_expiry(target.options)) is not None:
         left = exp - int(time.time())
-        yield "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+        text = f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+        yield Fact("ends", text, exp)
     try:
         options, _ = parse_options(target.options)
     except Refusal:
         return
     rows = list(describe_options(options))
     width = max(len(segment) for segment, _ in rows) + 2
-    yield "options", [f"{segment:{width}}{meaning}" for segment, meaning in rows]
+    lines = [f"{segment:{width}}{meaning}" for segment, meaning in rows]
+    yield Fact("options", lines, dict(segment.split(":", 1) for segment, _ in rows))
     if defaults := list(describe_defaults(options)):
-        yield "and", "; ".join(defaults)
-    yield "canonical", options.canonical()
+        yield Fact("defaults", "; ".join(defaults), defaults)
+    yield Fact("canonical", options.canonical(), options.canonical())
 
 
 def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
     probe, lines, samples = commands
     length = "?" if probe.duration is None else print_decimal(probe.duration)
-    yield (
+    yield Fact(
         "read as",
         f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
         f" bits: {probe.bit_depth}, seconds: {length}",
+        {
+            "codec": probe.codec,
+            "container": probe.container,
+            "sample_rate": probe.sample_rate,
+            "channels": probe.channels,
+            "bit_depth": probe.bit_depth,
+            "seconds": None if probe.duration is None else float(probe.duration),
+        },
     )
-    redirection = f" {SOURCE_DESCRIPTOR}< FILE"
+    path = "FILE"
     if source.example_url is None:
         root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")
-        path = os.path.join(root, source.canonical.removeprefix(b"local://"))
-        redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
+        path = os.fsdecode(os.path.join(root, source.canonical.removeprefix(b"local://")))
+    opened = f"file:/dev/fd/{SOURCE_DESCRIPTOR}"
+    if any(opened in command for command in lines.values() if command is not None):
+        # Part of the commands, for people.
+        yield Fact("descriptors", [], {SOURCE_DESCRIPTOR: path})
     for title, command in lines.items():
         if command is not None:
-            words = shlex.join(without_secrets(word) for word in command)
-            suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
-            yield title, words + suffix
+            words = [without_secrets(word) for word in command]
+            redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(path)}" if opened in command else ""
+            yield Fact(title, shlex.join(words) + redirection, words)
     if samples is not None:
         text = f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
-        yield "samples", text
+        yield Fact("samples", text, {"frames": samples.frames, "offset": samples.offset})
 
 
 async def _commands_of_source(

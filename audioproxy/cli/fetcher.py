@@ -10,12 +10,14 @@ from http.client import responses
 from typing import IO
 from urllib.parse import urlsplit
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.url_input import parse_url, percent_encode_typed
+from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
@@ -107,6 +109,9 @@ class Fetcher:
         counter = _ByteCounter(self._count_bytes, body)
         try:
             await response.stream(None, self._timeout).send(counter)
+        except ConsumerGone as error:
+            # A stream that is cancelled fails with ConsumerGone.
+            raise CancelledError from error
         except TransportError as error:
             raise FetchFailed(
                 f"ended early after {counter.size} bytes, see the node's log ({error})", status
@@ -197,8 +202,8 @@ def normalize_url(url: str) -> str:
         raise FetchFailed("not an http or https URL; `audioproxy sign --base` prints whole URLs")
     try:
         urlsplit(url).port  # noqa: B018
-    except ValueError as error:
-        raise FetchFailed(f"no valid host or port ({error})") from None
+    except ValueError:
+        raise FetchFailed("no valid host, or a port that is not a number up to 65535") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
     return scheme + host + percent_encode_typed(path + query)
 

@@ -1,9 +1,21 @@
-"""Text for the terminal: sizes, counts, times, printable lines and error messages."""
+"""Output of the commands: sizes, counts, times, printable lines, colours, JSON, error messages."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from datetime import UTC, datetime
+from enum import Enum
+from typing import IO, TextIO
+
+
+class Colour(Enum):
+    """A colour of text, as a code of ECMA-48 (SGR)."""
+
+    RED = "31"
+    GREEN = "32"
+    YELLOW = "33"
 
 
 def format_bytes(count: float) -> str:
@@ -30,7 +42,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def paint(text: str, colour: Colour, stream: TextIO) -> str:
+    """Return text in a colour if a stream is a terminal, and NO_COLOR is not set."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{colour.value}m{text}\x1b[0m"
+
+
+def print_json(values: object, stream: IO[str] | None = None) -> None:
+    """Print a JSON document on one line, by default to stdout; decimals become JSON numbers."""
+    print(json.dumps(values, default=float), file=stream, flush=True)
+
+
 def print_errors(*lines: str) -> None:
     """Print error messages to stderr, separate from the results on stdout."""
     for line in lines:
-        print(f"audioproxy: {printable(line)}", file=sys.stderr)
+        name = paint("audioproxy:", Colour.RED, sys.stderr)
+        print(f"{name} {printable(line)}", file=sys.stderr)

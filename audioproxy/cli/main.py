@@ -13,7 +13,7 @@ from audioproxy.cli.env_file import PROCESS_VARIABLES, read_environment
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.config import ConfigError
-from audioproxy.errors import Refusal
+from audioproxy.errors import Refusal, reason_of
 
 _DESCRIPTION = "URLs of audioproxy, its stored variants, and its set-up."
 _EPILOG = """\
@@ -60,7 +60,10 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else words
     try:
-        arguments = build_parser(words[:1]).parse_args(words)
+        parser = build_parser(words[:1])
+        if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
+            parser.error(_suggest_command(words[0]))
+        arguments = parser.parse_args(words)
         if sys.stdout is None:
             raise UsageError("there is no standard output")
         environment = read_environment(os.environ, arguments.env_file)
@@ -82,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> int:
         # The reader of a pipe may stop early, which needs no message. Any other error, such as a
         # full disk, is reported.
         if not isinstance(error, BrokenPipeError):
-            print_errors(str(error))
+            print_errors(reason_of(error))
         # Python would report the error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
@@ -91,8 +94,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if package in ("", "audioproxy"):
             raise
         print_errors(
-            f"audioproxy {words[0]} needs {package}, which is not installed; install the package"
-            " with its dependencies: pip install audioproxy"
+            f"audioproxy {words[0]} needs {package}, which is not installed; in a checkout of the"
+            " project, `pip install .` installs the package and all that it needs"
         )
         return USAGE_ERROR
     except KeyboardInterrupt:
@@ -155,6 +158,16 @@ def _add_command(command: ArgumentParser, module_name: str, files: object) -> No
     # shtab completes this option with the names of files.
     option.complete = files  # type: ignore[attr-defined]
     module.add_arguments(command)
+
+
+def _suggest_command(word: str) -> str:
+    """Return the message about a word that is no command."""
+    # It takes some milliseconds, which no other start of the command should.
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, _COMMANDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(_COMMANDS)}"
+    return f"{word!r} is not a command; {hint}"
 
 
 def _print_completion(arguments: Namespace, _environment: Mapping[str, str]) -> int:

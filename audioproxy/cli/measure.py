@@ -37,7 +37,7 @@ examples:
   audioproxy measure local://masters/piece.wav
   audioproxy measure --options t:30:15/ch:1 local://piece.wav
   audioproxy measure --target -16 --ceiling -1 local://one.wav local://two.wav
-  audioproxy measure --target -14 --album --format json local://one.wav local://two.wav
+  audioproxy measure --target -14 --album --json local://one.wav local://two.wav
   find . -name '*.wav' -printf 'local://%P\\n' |
       audioproxy measure --target -16 --sign --options f:opus --base https://audio.example -
 
@@ -81,8 +81,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--sign", action="store_true", help="add the signed URL of each source, with its gain"
     )
     add_url_options(parser)
-    parser.add_argument(
-        "--format", choices=list(REPORTS), default="table", help="of the output (table)"
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format", choices=("table", "csv"), default="table", help="of the output (table)"
+    )
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object for each source, on one line, with the columns of --format csv",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -137,6 +143,9 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     plan = _read_plan(arguments, environment)
     config = load_config(environment)
     sources = list(read_lines(arguments.sources))
+    form = "json" if arguments.json else arguments.format
+    # It prints its heading, which belongs ahead of the bar.
+    report = REPORTS[form](sys.stdout, plan.target is not None, plan.sign is not None)
     bar = tqdm(
         total=len(sources),
         unit=" sources",
@@ -144,7 +153,6 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         disable=arguments.quiet or not sys.stderr.isatty(),
         leave=False,
     )
-    report = REPORTS[arguments.format](sys.stdout, plan.target is not None, plan.sign is not None)
 
     async def work(reactor: Any) -> int:
         try:
@@ -255,7 +263,6 @@ async def write_report(
         else:
             add(Row(source, result.loudness, plan.gain(result)))
     if not plan.album:
-        report.end(None)
         return failures
     complete = not failures
     if not complete:
@@ -266,5 +273,6 @@ async def write_report(
     gain = plan.gain(album)
     for source, each in measured:
         add(Row(source, each.loudness, gain))
-    report.end(Row("album", album.loudness, gain) if complete else None)
+    if complete:
+        report.add(Row("album", album.loudness, gain))
     return failures

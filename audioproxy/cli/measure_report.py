@@ -1,15 +1,15 @@
-"""The output of ``audioproxy measure``: a table, a JSON document or CSV."""
+"""The output of ``audioproxy measure``: a table, lines of JSON, or CSV."""
 
 from __future__ import annotations
 
 import csv
-import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, Any
 
-from audioproxy.cli.formatting import printable
+from audioproxy.cli.formatting import print_json, printable
 from audioproxy.media.loudness import Gain, Loudness
 
 
@@ -42,11 +42,6 @@ class Report(ABC):
     @abstractmethod
     def add(self, row: Row) -> None:
         """Write the row of a source."""
-
-    def end(self, album: Row | None) -> None:
-        """Write the row of the album, if there is one, and the end of the output."""
-        if album is not None:
-            self.add(album)
 
     def values(self, row: Row) -> dict[str, Any]:
         """Return the values of a row by the names of their columns."""
@@ -90,18 +85,10 @@ class _TableReport(Report):
 
 @dataclass
 class _JsonReport(Report):
-    """One JSON document; None is ``null``."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    """A JSON object on each line; None is ``null``."""
 
     def add(self, row: Row) -> None:
-        self.rows.append(self.values(row))
-
-    def end(self, album: Row | None) -> None:
-        document: dict[str, Any] = {"sources": self.rows}
-        if album is not None:
-            document["album"] = self.values(album)
-        print(json.dumps(document, indent=2, default=float), file=self.output)
+        print_json(self.values(row), self.output)
 
 
 @dataclass
@@ -117,5 +104,9 @@ class _CsvReport(Report):
         self.output.flush()
 
 
-#: The report of each value of ``--format``.
-REPORTS = {"table": _TableReport, "json": _JsonReport, "csv": _CsvReport}
+#: The report of each value of ``--format``, and of ``--json``.
+REPORTS: dict[str, Callable[[IO[str], bool, bool], Report]] = {
+    "table": _TableReport,
+    "json": _JsonReport,
+    "csv": _CsvReport,
+}

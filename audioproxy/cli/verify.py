@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import format_time, print_errors, printable
+from audioproxy.cli.formatting import (
+    Colour,
+    format_time,
+    paint,
+    print_errors,
+    print_json,
+    printable,
+)
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
@@ -23,6 +33,7 @@ wrong, the output names the mistake.
 examples:
   audioproxy verify https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
   audioproxy verify --env-file /etc/audioproxy.env - < urls.txt
+  audioproxy verify --json - < urls.txt | jq -r 'select(.verdict == "expired") | .url'
 
 exit status, the highest of all URLs:
   0  good
@@ -41,6 +52,61 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="a URL or its path; - reads one URL per line from stdin",
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object for each URL, on one line: url, verdict (good, wrong signature,"
+        " expired, refused or no URL), reason, expires in Unix seconds, and previous_pair, the"
+        " number of the pair of AP_PREVIOUS_KEY that signed it",
+    )
+
+
+# The verdicts by exit status.
+_VERDICTS = {
+    SUCCESS: "good",
+    FAILURE: "wrong signature",
+    USAGE_ERROR: "no URL",
+    EXPIRED: "expired",
+    REFUSED: "refused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verdict on a URL.
+
+    :ivar status: the exit status.
+    :ivar reason: the signing mistake, or why the service would refuse the URL; None if unknown.
+    :ivar expires: Unix seconds, or None.
+    :ivar previous_pair: the number of the previous pair of key and salt that signed it, or None.
+    """
+
+    status: int
+    reason: str | None = None
+    expires: int | None = None
+    previous_pair: int | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The verdict for programs."""
+        values = asdict(self)
+        return {"verdict": _VERDICTS[values.pop("status")], **values}
+
+    @property
+    def text(self) -> str:
+        """The verdict for people."""
+        reason = f" ({self.reason})" if self.reason else ""
+        date = "" if self.expires is None else format_time(self.expires)
+        pair = self.previous_pair
+        # Such a URL becomes wrong when the pair is removed from the settings.
+        signed = f" (signed with pair {pair} of AP_PREVIOUS_KEY)" if pair else ""
+        words = {
+            SUCCESS: f"good until {date}" if date else "good",
+            FAILURE: f"wrong signature{reason}",
+            EXPIRED: f"good signature, but expired at {date}",
+            REFUSED: f"good signature, but refused{reason}",
+        }
+        return words[self.status] + signed
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
@@ -49,31 +115,30 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
-            path = parse_url(url)
+            found = verify_path(keys, parse_url(url))
         except UsageError as error:
             print_errors(str(error))
-            status = USAGE_ERROR
-        else:
-            status, verdict = verify_path(keys, path)
-            print(f"{verdict}: {printable(url)}")
-        highest = max(highest, status)
+            found = Verification(USAGE_ERROR, str(error))
+        highest = max(highest, found.status)
+        if arguments.json:
+            print_json({"url": url, **found.values})
+        elif found.status != USAGE_ERROR:
+            colour = Colour.RED if found.status else Colour.GREEN
+            print(f"{paint(found.text, colour, sys.stdout)}: {printable(url)}")
     return highest
 
 
-def verify_path(keys: SigningKeys, path: SignedPath) -> tuple[int, str]:
-    """Return the exit status for a URL, and the verdict as text."""
+def verify_path(keys: SigningKeys, path: SignedPath) -> Verification:
+    """Return the verdict on a URL."""
     try:
         pair = keys.verify(path)
     except InvalidSignature as refusal:
-        diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
-        return FAILURE, f"wrong signature{diagnosis}"
-    status, verdict = _check_request(path)
-    # Such a URL becomes wrong when the pair is removed from the settings.
-    return status, f"{verdict} (signed with pair {pair} of AP_PREVIOUS_KEY)" if pair else verdict
+        return Verification(FAILURE, refusal.diagnosis)
+    return replace(_check_request(path), previous_pair=pair or None)
 
 
-def _check_request(path: SignedPath) -> tuple[int, str]:
-    """Return the exit status for a URL whose signature is good, and the verdict as text."""
+def _check_request(path: SignedPath) -> Verification:
+    """Return the verdict on a URL whose signature is good."""
     try:
         request = parse_request(path.signed, time.time())
     except Expired:
@@ -81,9 +146,7 @@ def _check_request(path: SignedPath) -> tuple[int, str]:
         assert target is not None
         exp = parse_expiry(target.options)
         assert exp is not None
-        return EXPIRED, f"good signature, but expired at {format_time(exp)}"
+        return Verification(EXPIRED, expires=exp)
     except Refusal as refusal:
-        return REFUSED, f"good signature, but refused ({str(refusal).rstrip('.')})"
-    if isinstance(request, InfoRequest) or request.exp is None:
-        return SUCCESS, "good"
-    return SUCCESS, f"good until {format_time(request.exp)}"
+        return Verification(REFUSED, str(refusal).rstrip("."))
+    return Verification(SUCCESS, expires=None if isinstance(request, InfoRequest) else request.exp)

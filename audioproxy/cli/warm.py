@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.cli.arguments import integer_to
-from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
+from audioproxy.cli.exit_status import CRASHED, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import (
     FAILED,
     NOT_A_VARIANT,
@@ -31,6 +32,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.cli.warm_report import ReportingFetcher
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
+from audioproxy.errors import reason_of
 from audioproxy.files.scratch_files import temporary_folder
 from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
 
@@ -223,9 +225,12 @@ async def fetch_all(
             progress.add_failure(url, str(error))
         except CancelledError:
             raise
-        except Exception as error:
+        except OSError as error:
+            progress.add_failure(url, reason_of(error))
+        except Exception:
             # An unexpected error must fail only its own URL.
-            progress.add_failure(url, f"audioproxy warm itself failed ({error!r})")
+            traceback.print_exc()
+            progress.add_failure(url, CRASHED)
 
     def release(_: object, fetching: Deferred[None]) -> None:
         running.discard(fetching)

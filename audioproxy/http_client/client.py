@@ -24,7 +24,7 @@ from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.errors import Unusable
+from audioproxy.errors import Unusable, reason_of
 from audioproxy.http_client._twisted import CarefulPool, request_with_target, response_connection
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
@@ -300,7 +300,7 @@ class ClientsByBundle:
                 self._clients[path] = HttpClient(self._reactor, load_trust_root(path))
             except (OSError, ValueError) as error:
                 raise UnusableBundle(
-                    f"no certificates could be read ({error})",
+                    f"no certificates could be read ({reason_of(error)})",
                     "a file of certificates in PEM form is required",
                 ) from error
         return self._clients[path]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectingCancelledError, ConnectionClosed
+from twisted.internet.error import (
+    ConnectError,
+    ConnectingCancelledError,
+    ConnectionClosed,
+    TimeoutError,
+)
 
+from audioproxy.errors import reason_of
 from audioproxy.media.diagnostics import without_secrets
 
 
@@ -50,11 +57,27 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]
     # Bytes that are not HTTP may repeat the query of the request (D47).
-    text = without_secrets(str(last))
-    return TransportError(
-        f"{type(last).__name__}: {text}" if text else type(last).__name__,
-        is_closed=isinstance(last, ConnectionClosed),
-    )
+    text = without_secrets(_describe(last))
+    return TransportError(text, is_closed=isinstance(last, ConnectionClosed))
+
+
+def _describe(error: BaseException) -> str:
+    """Return the text of an error of Twisted or OpenSSL, without their classes and tuples."""
+    if isinstance(error, ConnectError) and error.osError:
+        return os.strerror(error.osError)
+    if isinstance(error, TimeoutError):
+        return "no connection in time"
+    if isinstance(error, ConnectionClosed):
+        return "the connection was closed"
+    if isinstance(error, TlsError) and error.args:
+        return "TLS: " + ", ".join(reason for *_, reason in error.args[0])
+    if isinstance(error, OSError):
+        return reason_of(error)
+    if len(error.args) == 2 and isinstance(error.args[1], bytes):
+        # The fault, and what Twisted has received.
+        fault, received = error.args
+        return f"the response is not HTTP ({fault}: {received.decode('ascii', 'replace')})"
+    return str(error).rstrip(".") or "the response is incomplete"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -153,7 +153,7 @@ def lost_lines(count: int, *, journal: bool = False) -> str:
 
 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
-    """Return whether systemd has connected a stream to its journal, see systemd.exec(5)."""
+    """Return whether a stream is systemd's journal, by the rule of systemd.exec(5) for it."""
     try:
         found = os.fstat(stream.fileno())
     except OSError:
@@ -163,7 +163,9 @@ def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
 
 
 def journal_prefix(level: str) -> str:
-    """Return what tells the journal the priority of a line, and is not kept, see sd-daemon(3).
+    """Return the start of a line that tells its priority to the journal, which removes it.
+
+    sd-daemon(3) has the syntax.
 
     :param level: its name in the log.
     """

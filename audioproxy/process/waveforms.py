@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
-from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed
+from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed, reason_of
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
@@ -129,7 +129,7 @@ def _reduce(
     try:
         reader.read(stream)
     except OSError as error:
-        raise _SpoolError(str(error)) from error
+        raise _SpoolError(reason_of(error)) from error
     return reader
 
 

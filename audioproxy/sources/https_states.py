@@ -23,6 +23,7 @@ from audioproxy.errors import (
     SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
+    reason_of,
 )
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.grammar.sources import HttpsSource
@@ -431,6 +432,7 @@ def _translate(error: BaseException, limit: int) -> BaseException:
     if isinstance(error, TransportError):
         return UpstreamUnavailable("The origin did not return the whole source.")
     if isinstance(error, OSError):
-        _log.warn("a source cannot be written to TMPDIR: {why}", why=redact(str(error).encode()))
+        why = redact(reason_of(error).encode())
+        _log.warn("a source cannot be written to TMPDIR: {why}", why=why)
         return RenderFailed("The source could not be written to the disk.")
     return error

@@ -13,7 +13,7 @@ from cachetools import TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
-from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
+from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable, reason_of
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.observe.log_context import Logger
@@ -144,7 +144,7 @@ class LocalSources:
             if error.errno in (errno.EACCES, errno.EPERM):
                 self._report_denied(source, error)
             missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-            raise (NoSuchSource if missing else NotFound)(str(error)) from None
+            raise (NoSuchSource if missing else NotFound)(reason_of(error)) from None
         except ValueError as error:
             raise NotFound(str(error)) from None
         status = os.fstat(descriptor)

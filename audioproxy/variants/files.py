@@ -19,7 +19,7 @@ from dataclasses import replace
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.errors import UpstreamUnavailable
+from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
@@ -119,7 +119,7 @@ class FileVariantStore:
                 proof.close_now()
         except OSError as error:
             raise Unwritable(
-                f"not writable ({error})",
+                f"not writable ({reason_of(error)})",
                 "a directory that this process may write into is required",
             ) from error
 
@@ -137,7 +137,8 @@ class FileVariantStore:
             (await self.create()).close_now()
         except OSError as error:
             raise Unwritable(
-                f"no new file can be created ({error})", "disk space for variants is required"
+                f"no new file can be created ({reason_of(error)})",
+                "disk space for variants is required",
             ) from error
         finally:
             self.close_now()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -78,8 +80,11 @@ class CheckTests(ServiceCase):
             yield
 
         self.patch(doctor_module, "check_temporary_files", crash)
-        results = await self.run_checks()
-        self.assert_result(results, "temporary files", BAD, r"RuntimeError\('oh'\)")
+        traceback = io.StringIO()
+        with contextlib.redirect_stderr(traceback):
+            results = await self.run_checks()
+        self.assert_result(results, "temporary files", BAD, "audioproxy itself failed")
+        self.assertIn("RuntimeError: oh", traceback.getvalue())
         others = [result.check for result in results if result.verdict is not GOOD]
         self.assertEqual(["temporary files"], others)
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
@@ -116,13 +121,26 @@ class CheckTests(ServiceCase):
                 self.assert_result(results, "libsoxr", NOTE, "lacks libsoxr, .* install ffmpeg")
 
     async def test_taken(self) -> None:
-        """A port in use is good if an audioproxy uses it for the same setting, otherwise bad."""
+        """A port in use is good if this service uses it for the same setting, otherwise bad.
+
+        Another service, which has another key, refuses a signed question.
+        """
         self.patch(machine_module, "_TIMEOUT", PATIENCE)
         running = self.start()
         port, metrics_port = str(running.port), str(running.metrics_port)
         results = await self.run_checks(AP_PORT=port, AP_METRICS_PORT=metrics_port)
         self.assert_result(results, "AP_PORT", GOOD, f"audioproxy {re.escape(__version__)}")
         self.assert_result(results, "AP_METRICS_PORT", GOOD, "an audioproxy")
+        for other in ({"AP_SALT": "00"}, {"AP_KEY": "", "AP_SALT": "", "AP_ALLOW_INSECURE": "1"}):
+            results = await self.run_checks(AP_PORT=port, AP_METRICS_PORT=metrics_port, **other)
+            words = "with another AP_KEY or AP_SALT; set AP_PORT to a free port"
+            self.assert_result(results, "AP_PORT", BAD, words)
+        # With a key that is refused, there is no question.
+        results = await self.run_checks(AP_PORT=port, AP_KEY="00")
+        self.assert_result(results, "AP_PORT", GOOD, "which is running")
+        results = await self.run_checks(AP_PORT="0", AP_METRICS_PORT=metrics_port)
+        words = "an audioproxy that does not listen on AP_PORT; set AP_METRICS_PORT to"
+        self.assert_result(results, "AP_METRICS_PORT", NOTE, words)
         # Each port is used by the service's other listener.
         results = await self.run_checks(AP_PORT=metrics_port, AP_METRICS_PORT=port)
         for name in ("AP_PORT", "AP_METRICS_PORT"):

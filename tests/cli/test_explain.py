@@ -23,7 +23,10 @@ class UrlTests(SynchronousTestCase):
         return parts
 
     def test_all_parts(self) -> None:
-        """`explain` shows what a URL requests and how the service would serve it."""
+        """`explain` shows what a URL requests and how the service would serve it.
+
+        With --json, these are data: options by key, and commands as lists of arguments.
+        """
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         url = SIGNER.sign("/f:opus/br:96/t:30.0:15/plain/s3://masters/piece.wav")
@@ -31,45 +34,64 @@ class UrlTests(SynchronousTestCase):
         parts = self.explain(url, **store)
         key = Variant(f="opus", br=96, t=(30, 15)).key("s3://masters/piece.wav")
         for part, expected in {
-            "signature": "good",
-            "options": [
-                "br:96    bit rate of 96 kbps",
-                "f:opus   Opus in Ogg (audio/ogg)",
-                "t:30:15  15 s, from second 30 on",
-            ],
+            "signature": {
+                "verdict": "good",
+                **dict.fromkeys(("reason", "expires", "previous_pair")),
+            },
+            "options": {"br": "96", "f": "opus", "t": "30:15"},
             "canonical": "br:96/f:opus/t:30:15",
             "source": "s3://masters/piece.wav",
-            "cache key": key,
-            "stored as": f"{folder}/{key[:2]}/{key}",
+            "cache_key": key,
+            "stored_as": f"{folder}/{key[:2]}/{key}",
         }.items():
             self.assertEqual(expected, parts[part])
-        self.assertIn("-protocol_whitelist https,tls,tcp", parts["ffprobe"])
-        self.assertIn(" -c:a libopus ", parts["ffmpeg"])
+        self.assertEqual(
+            (44100, 180.0), tuple(parts["read_as"][n] for n in ("sample_rate", "seconds"))
+        )
+        for name, option, value in (
+            ("ffprobe", "-protocol_whitelist", "https,tls,tcp"),
+            ("ffmpeg", "-c:a", "libopus"),
+        ):
+            self.assertEqual(value, parts[name][parts[name].index(option) + 1])
+        ended = command("explain", "--no-probe", url, environment={**SECRETS, **store})
+        for line in (
+            "signature  good",
+            "options    br:96    bit rate of 96 kbps",
+            "           f:opus   Opus in Ogg (audio/ogg)",
+            "           t:30:15  15 s, from second 30 on",
+            "canonical  br:96/f:opus/t:30:15",
+        ):
+            self.assertIn(f"{line}\n", ended.out)
+        self.assertIn(" -c:a libopus ", ended.out)
         # For a variant store in a bucket, the object's s3:// URL is shown.
         identity = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "z"}
         parts = self.explain(url, AP_VARIANT_STORE="s3://variants", **identity)
-        self.assertEqual(f"s3://variants/{key}", parts["stored as"])
+        self.assertEqual(f"s3://variants/{key}", parts["stored_as"])
 
     def test_verdicts(self) -> None:
         """`explain` has the exit status of `verify`, and shows refusals with their HTTP status."""
         wrong = SIGNER.url("local://a").replace("f:mp3", "f:wav")
-        for url, status, part, words in (
+        for url, status, title, words in (
             (wrong, 1, "signature", "wrong signature"),
             (SIGNER.sign("/exp:1/plain/local://a"), 3, "ends", "1970-01-01T00:00:01Z, has passed"),
             (SIGNER.sign("/br:1/plain/local://a"), 4, "refused", '422 invalid_options: "br:1" is'),
             (SIGNER.sign("/f:mp3/plain/x"), 4, "refused", "404 not_found: a source starts with"),
-            (SIGNER.sign("/f:mp3/local://a"), 4, "refused", "plain/ or enc/ and a source"),
-            (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", "has no options"),
-            ("/insecure/plain/local://a", 0, "signature", "AP_ALLOW_INSECURE"),
+            (SIGNER.sign("/f:mp3/local://a"), 4, "refused", ".*plain/ or enc/ and a source"),
+            (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", ".* has no options"),
+            ("/insecure/plain/local://a", 0, "signature", ".*AP_ALLOW_INSECURE"),
             (SIGNER.url("local://a", file_name="b.mp3"), 0, "source", "local://a"),
         ):
-            self.assertIn(words, self.explain(url, status)[part], url)
+            ended = command("explain", "--no-probe", url)
+            self.assertEqual(status, ended.status, url)
+            self.assertRegex(ended.out, rf"(?m)^{title} +{words}")
+        self.assertEqual(1, self.explain(SIGNER.sign("/exp:1/plain/local://a"), 3)["ends"])
 
     def test_bad_source(self) -> None:
         """`explain` shows the options of a URL even if its source is refused."""
         parts = self.explain(SIGNER.sign("/f:opus/br:96/plain/ftp://x"), 4)
-        self.assertIn("404 not_found", parts["refused"])
-        self.assertEqual("f:opus", parts["options"][-1].partition(" ")[0])
+        refused = {"status": 404, "error": "not_found"}
+        self.assertEqual(parts["refused"], parts["refused"] | refused)
+        self.assertEqual({"br": "96", "f": "opus"}, parts["options"])
         self.assertEqual("br:96/f:opus", parts["canonical"])
         self.assertNotIn("source", parts)
 
@@ -79,17 +101,20 @@ class UrlTests(SynchronousTestCase):
         It reports invalid settings, and shows the commands with assumed values.
         """
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
-        self.assertEqual("the info document", parts["asks for"])
-        self.assertEqual("not checked, since AP_KEY is not set", parts["signature"])
+        self.assertEqual(
+            ("info", {"verdict": "not checked"}), (parts["asks_for"], parts["signature"])
+        )
         self.assertNotIn("ffmpeg", parts)
         parts = self.explain(SIGNER.url("local://a"), AP_PORT="x")
-        self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][1])
-        self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])
+        self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][0])
+        self.assertEqual({"3": "AP_LOCAL_ROOT/a"}, parts["descriptors"])
+        ended = command("explain", "--no-probe", SIGNER.url("local://a"))
+        self.assertIn(" 3< AP_LOCAL_ROOT/a\n", ended.out)
 
     def test_secrets(self) -> None:
         """The commands that `explain` shows contain no query of an https source."""
         parts = self.explain(SIGNER.url("https://h.example/a.mp3?token=hidden"))
-        self.assertNotIn("hidden", parts["ffmpeg"] + parts["ffprobe"])
+        self.assertNotIn("hidden", str(parts["ffmpeg"] + parts["ffprobe"]))
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
 
     def test_unprintable(self) -> None:

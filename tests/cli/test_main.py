@@ -44,6 +44,11 @@ class HelpTests(SynchronousTestCase):
             self.assertEqual((2, ""), (ended.status, ended.out), words)
             self.assertIn("usage: audioproxy", ended.err)
 
+    def test_suggestion(self) -> None:
+        """A word that is nearly a command gets a suggestion, and any other one all commands."""
+        for word, hint in (("sing", "did you mean sign?"), ("bake", "the commands are sign, ")):
+            self.assertIn(f"'{word}' is not a command; {hint}", command(word, "local://a").err)
+
     def test_scripts(self) -> None:
         """`completion` prints scripts for bash, zsh and tcsh that contain every command."""
         for shell in ("bash", "zsh", "tcsh"):

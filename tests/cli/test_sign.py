@@ -141,7 +141,12 @@ class SignTests(SynchronousTestCase):
             self.assertEqual((2, ""), (ended.status, ended.out), line)
             self.assertIn(f"{file}, line 2: NAME=value is expected", ended.err)
         file.write_bytes(b"\xff")
-        for name in (str(file), self.mktemp()):
+        missing = self.mktemp()
+        for name, fault in (
+            (str(file), ", line 1: UTF-8 is expected"),
+            (missing, " cannot be read (No such file or directory)"),
+        ):
             ended = command("sign", "--env-file", name, PIECE)
-            self.assertEqual(2, ended.status)
-            self.assertIn(f"--env-file: {name} cannot be read", ended.err)
+            self.assertEqual(
+                (2, f"audioproxy: --env-file: {name}{fault}\n"), (ended.status, ended.err)
+            )

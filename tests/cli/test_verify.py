@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import os
 import re
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.cli.main import main
 from audioproxy.cli.url_input import parse_url
 from audioproxy.grammar.signature import sign, verify
 from audioproxy.urls import Signer, Variant
@@ -108,6 +114,34 @@ class VerifyTests(SynchronousTestCase):
         ended = command("verify", good, "-", stdin=f"{bad}\nno\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
         self.assertIn("'no' is not a URL of the service", ended.err)
+
+    def test_json(self) -> None:
+        """With --json, a line has what `verify` says as values, also of what is no URL."""
+        good = SIGNER.url(PIECE, expires_at=4_102_444_800)
+        urls = [good, SIGNER.sign("/exp:1/plain/local://a"), SIGNER.sign("/br:0/plain/x"), "no"]
+        ended = command("verify", "--json", *urls, good.replace("piece", "other"))
+        rows = [json.loads(line) for line in ended.out.splitlines()]
+        self.assertEqual([*urls, good.replace("piece", "other")], [row["url"] for row in rows])
+        expected = [("good", 4_102_444_800), ("expired", 1), ("refused", None), ("no URL", None)]
+        found = [(row["verdict"], row["expires"]) for row in rows]
+        self.assertEqual([*expected, ("wrong signature", None)], found)
+        self.assertIn('"br:0" is not accepted', rows[2]["reason"])
+
+    def test_colour(self) -> None:
+        """On a terminal, the verdict is in colour, unless NO_COLOR is set or it has none."""
+        for name, value, code in (
+            ("NO_COLOR", "", "\x1b[31m"),
+            ("NO_COLOR", "1", ""),
+            ("TERM", "dumb", ""),
+        ):
+            terminal = io.StringIO()
+            terminal.isatty = lambda: True  # type: ignore[method-assign]
+            with (
+                contextlib.redirect_stdout(terminal),
+                mock.patch.dict(os.environ, {**SECRETS, "TERM": "xterm", name: value}),
+            ):
+                main(["verify", "/x/plain/local://a"])
+            self.assertTrue(terminal.getvalue().startswith(f"{code}wrong signature"), (name, value))
 
     @DETERMINISTIC
     @given(path=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli import warm as warm_module
@@ -69,6 +72,13 @@ class FetchTests(ClientCase):
             reason = self.failure_reason(self.fetch(reply(status, headers=location)))
             self.assertRegex(reason, f"^{status}: a redirect .*; use its target URL")
         self.assertEqual(3, len(self.network.requests))
+
+    def test_cancelled(self) -> None:
+        """A fetch that Ctrl-C cancels while it reads a body is no failure."""
+        fetching = self.fetch(reply(200, b"hello", MISS, 9))
+        self.assertEqual([5], self.byte_counts)
+        fetching.cancel()
+        self.failureResultOf(fetching, CancelledError)
 
     def test_request_target(self) -> None:
         """`warm` sends a URL without its fragment, a User-Agent, its lane (D65) and no cookies."""
@@ -285,18 +295,23 @@ class FetchAllTests(SynchronousTestCase):
 
     def test_failures(self) -> None:
         """A URL that fails, even unexpectedly, is reported in one line; the others go on."""
-        fetching = self.begin(4, concurrency=4)
-        for result in (FetchFailed("404"), RuntimeError("oh")):
-            self.waiting.pop().errback(result)
+        fetching = self.begin(5, concurrency=5)
+        full = OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+        traceback = io.StringIO()
+        with contextlib.redirect_stderr(traceback):
+            for result in (FetchFailed("404"), RuntimeError("oh"), full):
+                self.waiting.pop().errback(result)
         for state in (RENDERED, NOT_A_VARIANT):
             self.waiting.pop().callback(state)
         self.successResultOf(fetching)
-        refused, crashed = self.printed
+        refused, crashed, unwritable = self.printed
         self.assertEqual("a line without a signed URL: 404", refused)
-        self.assertIn("RuntimeError('oh')", crashed)
-        self.assertEqual(2, self.progress.failed)
-        parts = "1 rendered, 1 not a variant, 2 failed"
-        self.assertEqual(f"4 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
+        self.assertIn("audioproxy itself failed", crashed)
+        self.assertIn("RuntimeError: oh", traceback.getvalue())
+        self.assertEqual("a line without a signed URL: No space left on device: /tmp/x", unwritable)
+        self.assertEqual(3, self.progress.failed)
+        parts = "1 rendered, 1 not a variant, 3 failed"
+        self.assertEqual(f"5 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
 
     def test_cancelled(self) -> None:
         """Cancellation cancels all running fetches, and reports no failures."""

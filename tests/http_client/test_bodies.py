@@ -472,9 +472,9 @@ class RequestBodyTests(RequestBodyCase):
         """
         broken = OSError(5, "Input/output error")
         for size, failure, text in (
-            (0, None, "EOFError"),
-            (5, None, "EOFError"),
-            (3 * PACKET, None, "EOFError"),
+            (0, None, "the file was shortened"),
+            (5, None, "the file was shortened"),
+            (3 * PACKET, None, "the file was shortened"),
             (3 * PACKET, broken, "Input/output error"),
         ):
             putting = self.put(FakeFile(bytes(size), failure), 0, size + 1)

@@ -354,8 +354,7 @@ class DeadlineTests(ClientCase):
     def test_connecting(self) -> None:
         """Connecting to a host times out after 5 seconds."""
         self.network.silent = True
-        text = "TimeoutError: User timeout caused connection failure."
-        self.assert_late(self.fetch(), 5, text)
+        self.assert_late(self.fetch(), 5, "no connection in time")
 
     def test_incomplete_headers(self) -> None:
         """All headers must arrive within 15 seconds, even if the server keeps sending slowly."""

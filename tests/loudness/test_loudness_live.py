@@ -81,10 +81,10 @@ class LoudnessMeterTests(TestCase):
 
     def test_command(self) -> None:
         """The command measures sources, and says which ones it could not measure."""
-        words = ["--target", "-16", "--format", "json", "local://a.wav", "local://missing.wav"]
+        words = ["--target", "-16", "--json", "local://a.wav", "local://missing.wav"]
         ended = self.command(*words)
         self.assertEqual(ended.returncode, 1, ended.stderr)
-        found, missing = json.loads(ended.stdout)["sources"]
+        found, missing = map(json.loads, ended.stdout.splitlines())
         expected = measure_loudness(self.source, "f:mp3").loudness.integrated
         assert expected is not None
         self.assertApproximates(found["integrated"], expected, 0.006)

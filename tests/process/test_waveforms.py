@@ -262,7 +262,7 @@ class WaveformTests(SynchronousTestCase):
                 self.spawner.last.exit_and_end(code, signal, stderr=stderr)
                 self.threads.run()
             self.refused(rendering, RenderFailed)
-            line = "the samples of a waveform cannot be written to TMPDIR: [Errno 28] No space left"
+            line = "the samples of a waveform cannot be written to TMPDIR: No space left"
             self.assertEqual(f"{line} on device", self.warning(events))
 
     def test_no_descriptors(self) -> None:

@@ -15,13 +15,15 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from audioproxy.cli.checks.results import CheckResult, bad, good, note
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.engine import Engine
+from audioproxy.errors import Expired
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
+from audioproxy.grammar.signature import sign
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import ClientsByBundle, HttpClient
 from audioproxy.http_client.errors import TransportError
@@ -104,7 +106,7 @@ async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
         with os.scandir(root) as entries:
             empty = next(entries, None) is None
     except OSError as error:
-        yield bad("local sources", f"AP_LOCAL_ROOT cannot be read ({error})")
+        yield bad("local sources", f"AP_LOCAL_ROOT cannot be read ({error.strerror})")
         return
     text = f"{root} ({filesystem_of(root)}) can be read"
     if empty:
@@ -209,9 +211,11 @@ async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
 
 
 async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
-    """Check that each port is free, or that a running audioproxy holds it."""
+    """Check that each port is free, or that the service itself runs and holds it."""
     config = settings.config
     client = ClientsByBundle(reactor, None).client()
+    # Whether the service seems to run.
+    runs = True
     try:
         for variable, port, bind in (
             ("AP_PORT", config.port, config.bind or ""),
@@ -220,16 +224,23 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
             if variable in settings.refused:
                 continue
             if variable == "AP_PORT" and config.socket_path is not None:
-                yield _check_socket(config.socket_path)
+                result = _check_socket(config.socket_path)
+                runs = result.verdict is Verdict.NOTE
+                yield result
                 continue
             try:
                 open_socket(bind, port).close()
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    yield await _check_holder(client, variable, port, bind)
-                else:
+                if error.errno != errno.EADDRINUSE:
                     yield _explain_failure(variable, port, bind, error)
+                elif variable == "AP_PORT":
+                    result = await _check_holder(client, port, bind, _signed_question(settings))
+                    runs = result.verdict is Verdict.GOOD
+                    yield result
+                else:
+                    yield await _check_metrics_holder(client, port, bind, runs)
             else:
+                runs = False
                 yield good(variable, f"{port} is free" if port else "any free port")
     finally:
         await client.close()
@@ -259,22 +270,72 @@ def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> Che
     return bad(name, f"{fault}; an address of this machine is required")
 
 
-async def _check_holder(client: HttpClient, variable: str, port: int, bind: str) -> CheckResult:
-    """Check that the program that holds a port is an audioproxy."""
-    host = bind if bind not in ("", "0.0.0.0", "::") else "127.0.0.1"
-    origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _signed_question(settings: UsableSettings) -> str | None:
+    """Return the path of an expired URL; None where the settings have no valid key.
 
-    async def fetch(path: str) -> bytes:
-        response = await client.request("GET", origin + path, {}, timeout=_TIMEOUT)
-        return await response.read(_DOCUMENT)
+    A service with the same key responds with 410, and another one with 401. Neither reads a source.
+    """
+    path, config = "/exp:0/plain/local://doctor", settings.config
+    if config.key is not None and config.salt is not None:
+        return f"/{sign(config.key, config.salt, path.encode()).decode()}{path}"
+    refused = {"AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"} & settings.refused
+    return None if refused else f"/insecure{path}"
 
+
+async def _check_holder(
+    client: HttpClient, port: int, bind: str, question: str | None
+) -> CheckResult:
+    """Check that the program that holds the main port is an audioproxy with the same key.
+
+    :param question: from `_signed_question`.
+    """
     with suppress(TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
-        if variable == "AP_METRICS_PORT":
-            if b"audio_proxy_renders_total" in await fetch("/metrics"):
-                return good(variable, f"{port} is taken by an audioproxy, which is running")
-        elif (document := json.loads(await fetch("/health")))["status"] == "ok":
-            version = f"audioproxy {str(document['version'])[:20]}"
-            return good(variable, f"{port} is taken by {version}, which is running")
+        _, body = await _fetch(client, port, bind, "/health")
+        if (document := json.loads(body))["status"] == "ok":
+            holder = f"{port} is taken by audioproxy {str(document['version'])[:20]}"
+            if (
+                question is None
+                or (await _fetch(client, port, bind, question))[0] == Expired.status
+            ):
+                return good("AP_PORT", f"{holder}, which is running")
+            return bad(
+                "AP_PORT",
+                f"{holder} with another AP_KEY or AP_SALT; set AP_PORT to a free port, or restart"
+                " it if it is this service, with settings that have changed",
+            )
+    return _taken_by_others("AP_PORT", port)
+
+
+async def _check_metrics_holder(
+    client: HttpClient, port: int, bind: str, runs: bool
+) -> CheckResult:
+    """Check that an audioproxy holds the port of the metrics.
+
+    :param runs: the service seems to run, so this is its own port.
+    """
+    with suppress(TransportError, BodyTooLarge):
+        _, body = await _fetch(client, port, bind, "/metrics")
+        if b"audio_proxy_renders_total" in body:
+            holder = f"{port} is taken by an audioproxy"
+            if runs:
+                return good("AP_METRICS_PORT", f"{holder}, which is running")
+            return note(
+                "AP_METRICS_PORT",
+                f"{holder} that does not listen on AP_PORT; set AP_METRICS_PORT to a free port,"
+                " unless it is this service, with the port of a socket unit",
+            )
+    return _taken_by_others("AP_METRICS_PORT", port)
+
+
+def _taken_by_others(variable: str, port: int) -> CheckResult:
     fault = f"{port} is taken by another program, or by a socket unit whose service does not run"
     fault += " (`ss -ltnp` shows which)"
     return bad(variable, f"{fault}; set {variable} to a free port")
+
+
+async def _fetch(client: HttpClient, port: int, bind: str, path: str) -> tuple[int, bytes]:
+    """Return the status and the body of a response of the program that holds a port."""
+    host = bind if bind not in ("", "0.0.0.0", "::") else "127.0.0.1"
+    origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    response = await client.request("GET", origin + path, {}, timeout=_TIMEOUT)
+    return response.status, await response.read(_DOCUMENT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from audioproxy.cli.formatting import format_count, printable
+from audioproxy.cli.formatting import Colour, format_count, paint, printable
 from audioproxy.config import Problem
 
 # The length of the longest name of a check that always runs.
@@ -20,6 +21,13 @@ class Verdict(Enum):
     GOOD = "ok"
     NOTE = "--"
     BAD = "!!"
+
+
+_COLOURS = {
+    Verdict.GOOD: Colour.GREEN,
+    Verdict.NOTE: Colour.YELLOW,
+    Verdict.BAD: Colour.RED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,8 @@ class CheckResult:
     @property
     def line(self) -> str:
         """The result as one line for the terminal."""
-        return f"{self.verdict.value}  {self.check:{_WIDTH}}  {printable(self.text)}"
+        mark = paint(self.verdict.value, _COLOURS[self.verdict], sys.stdout)
+        return f"{mark}  {self.check:{_WIDTH}}  {printable(self.text)}"
 
 
 #: Returns the result of a check that found no problem.
