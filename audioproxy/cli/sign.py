@@ -11,7 +11,7 @@ from typing import Any
 from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.formatting import print_errors, print_json
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
 from audioproxy.urls import Variant
@@ -31,6 +31,7 @@ examples:
   audioproxy sign --info local://piece.wav
   find . -name '*.wav' -printf 'local://%P\\n' | audioproxy sign --options f:opus -
   audioproxy sign --path /f:mp3/plain/local://piece.wav
+  audioproxy sign --json - < sources.txt | jq -r .url
 """
 
 
@@ -58,6 +59,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         " require; the balancers' configurations in deploy/ remove both",
     )
     add_url_options(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object for each source, on one line: source, url and error",
+    )
 
 
 def add_options_option(parser: _ActionsContainer) -> None:
@@ -148,14 +154,21 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         sign = partial(signer.url, variant=variant, **of_variant)
     status = SUCCESS
     for source in read_lines(arguments.sources):
+        url = fault = None
         try:
-            print(sign(source))
+            url = sign(source)
         # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
-            print_errors(f"{source}: {refusal}")
+            fault = str(refusal)
             status = max(status, FAILURE)
         except ValueError as error:
             # Of a path: the sources of other URLs are refused.
-            print_errors(f"{source}: --path: {error}")
+            fault = f"--path: {error}"
             status = USAGE_ERROR
+        if fault is not None:
+            print_errors(f"{source}: {fault}")
+        if arguments.json:
+            print_json({"source": source, "url": url, "error": fault})
+        elif url is not None:
+            print(url)
     return status

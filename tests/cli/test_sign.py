@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -86,6 +87,16 @@ class SignTests(SynchronousTestCase):
         ended = command("sign", "-", stdin=f"{PIECE}\n\nhttp://h/a\n  s3://b/k\n")
         self.assertEqual((1, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("http://h/a: a source is local://, s3:// or https://", ended.err)
+
+    def test_json(self) -> None:
+        """With --json, a line has the source and its URL, or its error."""
+        ended = command("sign", "--json", "local://a", "http://h/a")
+        good, bad = map(json.loads, ended.out.splitlines())
+        url = SIGNER.url("local://a").removeprefix(SIGNER.base)
+        self.assertEqual({"source": "local://a", "url": url, "error": None}, good)
+        self.assertEqual(("http://h/a", None), (bad["source"], bad["url"]))
+        self.assertIn("a source is local://", bad["error"])
+        self.assertEqual(1, ended.status)
 
     def test_refusals(self) -> None:
         """Refused options exit with 1 and usage errors with 2, each with one line."""
