@@ -57,6 +57,7 @@ class Format:
     :ivar token: the value of ``f``.
     :ivar description: its codec and its container.
     :ivar content_type: the variant's Content-Type; None for peaks, where ``pk_fmt`` decides.
+    :ivar in_browsers: browsers play it. The test of the player plays it in Chromium.
     :ivar br: bounds of ``br`` in kbps, or None where it cannot change the output.
     :ivar q: bounds of ``q``, or None.
     :ivar q_whole: ``q`` is a compression level, a whole number.
@@ -72,6 +73,7 @@ class Format:
     description: str
     content_type: str | None
     rates: Rates
+    in_browsers: bool
     br: tuple[int, int] | None = None
     q: tuple[str, str] | None = None
     q_whole: bool = False
@@ -101,6 +103,7 @@ FORMATS = {
             "MPEG audio, layer III",
             "audio/mpeg",
             _MPEG_RATES,
+            in_browsers=True,
             br=(8, 320),
             q=("0", "9"),
             default_br=192,
@@ -111,6 +114,7 @@ FORMATS = {
             "Opus in Ogg",
             "audio/ogg",
             _OPUS_RATES,
+            in_browsers=True,
             br=(6, 510),
             q=("0", "10"),
             q_whole=True,
@@ -123,6 +127,7 @@ FORMATS = {
             "Vorbis in Ogg",
             "audio/ogg",
             Rates(highest=200000),
+            in_browsers=True,
             br=(32, 500),
             q=("-1", "10"),
             default_q="5",
@@ -133,6 +138,7 @@ FORMATS = {
             "AAC in ADTS",
             "audio/aac",
             _AAC_RATES,
+            in_browsers=True,
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
@@ -142,6 +148,7 @@ FORMATS = {
             "AAC in fragmented MP4",
             "audio/mp4",
             _AAC_RATES,
+            in_browsers=True,
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
@@ -153,14 +160,28 @@ FORMATS = {
             "audio/flac",
             # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
             Rates(step_10_above=65534),
+            in_browsers=True,
             q=("0", "12"),
             q_whole=True,
             default_q="5",
             depths=("16", "24"),
             revision=6,
         ),
-        Format("wav", "PCM in WAVE, lossless", "audio/wav", Rates(), depths=("16", "24", "32f")),
+        Format(
+            "wav",
+            "PCM in WAVE, lossless",
+            "audio/wav",
+            Rates(),
+            in_browsers=True,
+            depths=("16", "24", "32f"),
+        ),
         # Nothing is encoded: the rate is that of the source.
-        Format("peaks", "a waveform", None, Rates(highest=2**31 - 1, step_10_above=2**31 - 1)),
+        Format(
+            "peaks",
+            "a waveform",
+            None,
+            Rates(highest=2**31 - 1, step_10_above=2**31 - 1),
+            in_browsers=False,
+        ),
     )
 }

@@ -52,8 +52,16 @@ const columnHeights = (page, id) =>
     });
   }, id);
 
-// Play a format while it is rendered, and once more from the store.
-async function playFormat(open, seconds, format) {
+// Play a format while it is rendered, and once more from the store; a failure names it.
+const playFormat = async (open, seconds, format) => {
+  try {
+    return [format, await playTwice(open, seconds, format)];
+  } catch (error) {
+    throw new Error(`f:${format}: ${error.message}`);
+  }
+};
+
+async function playTwice(open, seconds, format) {
   const page = await open();
   const responses = [];
   page.on("response", (response) => {
@@ -64,13 +72,14 @@ async function playFormat(open, seconds, format) {
   await page.locator(`input[value=${format}]`).check({ force: true });
   await signed(page, `f:${format}`);
   await page.locator("#state[data-state=MISS]").waitFor();
-  const known = await page.evaluate(
-    (it) => audio.canPlayType(it),
-    await page.evaluate(async (it) => {
-      const { formats } = await (await fetch("formats")).json();
-      return formats.find(({ token }) => token === it).content_type;
-    }, format),
-  );
+  const [type, known] = await page.evaluate(async (it) => {
+    const { formats } = await (await fetch("formats")).json();
+    const type = formats.find(({ token }) => token === it).content_type;
+    return [type, audio.canPlayType(type)];
+  }, format);
+  if (!known) {
+    throw new Error(`the browser does not play ${type}, although the format's row has in_browsers`);
+  }
   // Measure the audio element's output.
   await page.evaluate(() => {
     const context = new AudioContext();
@@ -113,7 +122,7 @@ async function playFormat(open, seconds, format) {
     measured: await text(page, "measurements"),
   };
   await page.close();
-  return [format, { known, streamed, afterSeek, responses }];
+  return { streamed, afterSeek, responses };
 }
 
 // Hold requests until the returned function is called.

@@ -359,6 +359,9 @@ class SigningTests(PlayerCase):
         """/formats lists each format's options, why others are refused, and rates that work."""
         formats = {row["token"]: row for row in json.loads(self.fetch("/formats").body)["formats"]}
         self.assertEqual(set(FORMATS), set(formats))
+        page = (PROJECT / "examples/player/page/fields.mjs").read_text()
+        hints = page.partition("export const FORMATS = {\n")[2].partition("\n};")[0]
+        self.assertEqual(list(FORMATS), re.findall(r"(?m)^  (\w+): ", hints))
         self.assertEqual([8, 320], formats["mp3"]["br"])
         self.assertEqual([8000, 12000, 16000, 24000, 48000], formats["opus"]["sr"])
         for token, unavailable in (

@@ -31,6 +31,7 @@ class FormatTests(SynchronousTestCase):
         }
         self.assertEqual(list(FORMATS), list(rows))
         for token, row in FORMATS.items():
+            self.assertIs(row.in_browsers, token != "peaks", token)
             columns = (row.content_type, row.lossy, row.br, row.default_br)
             columns += (row.q, row.default_q, row.q_whole, row.depths)
             self.assertEqual((row.token, columns), (token, rows[token]))

@@ -51,14 +51,20 @@ class ArgumentTests(SynchronousTestCase):
         tags = {"title": "-a=b", "album_artist": "c", "track": "3/12", "disc": "1"}
         generic = [f"{key}={value}" for key, value in tags.items()]
         comments = ["TITLE=-a=b", "ALBUMARTIST=c", "TRACKNUMBER=3/12", "DISCNUMBER=1"]
-        expected = {"mp3": generic, "m4a": generic, "aac": [], "wav": [], "peaks": []}
+        none: list[str] = []
+        expected = {
+            **dict.fromkeys(("mp3", "m4a"), generic),
+            **dict.fromkeys(("opus", "ogg", "flac"), comments),
+            **dict.fromkeys(("aac", "wav", "peaks"), none),
+        }
+        self.assertEqual(expected.keys(), ENCODERS.keys())
         for token, encoder in ENCODERS.items():
             words = encoder.tags(tags)
             if token == "mp3":
                 self.assertEqual(words[:2], ["-id3v2_version", "4"])
                 words = words[2:]
             self.assertEqual(words[::2], ["-metadata"] * (len(words) // 2))
-            self.assertEqual(words[1::2], expected.get(token, comments), token)
+            self.assertEqual(words[1::2], expected[token], token)
 
     def test_nothing(self) -> None:
         """Without tags there is no argument for them, and no empty ID3v2 tag."""

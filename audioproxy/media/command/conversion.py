@@ -18,9 +18,10 @@ SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12",
 #: The sample format of all stages that compute samples.
 WORKING_FORMAT = "dblp"
 
-# Arguments of aresample for the depths that are dithered. Below 4 kHz, where hearing is sensitive,
-# the noise of triangular_hp is 5 dB lower than plain triangular noise.
-_DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
+# Arguments of aresample that dither to each depth; None for floats, which lossy formats have too,
+# and for waveforms. Below 4 kHz, where hearing is sensitive, the noise of triangular_hp is 5 dB
+# lower than plain triangular noise.
+_DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24", "32f": None, "": None}
 
 
 def output_depth(options: VariantOptions, probe: Probe) -> str:
@@ -63,6 +64,7 @@ def dither_filter(options: VariantOptions, probe: Probe, *, computed: bool) -> s
     :param computed: a stage has computed samples, which have all bits of the working format.
     """
     depth = output_depth(options, probe)
-    if depth not in _DITHERED or not (computed or probe.decoded_bits > int(depth)):
+    dithered = _DITHERED[depth]
+    if dithered is None or not (computed or probe.decoded_bits > int(depth)):
         return None
-    return f"aresample={_DITHERED[depth]}:dither_method=triangular_hp"
+    return f"aresample={dithered}:dither_method=triangular_hp"

@@ -81,7 +81,7 @@ export class Controls {
 
   #formatPicker(formats) {
     const choices = formats.map(({ token }) =>
-      element("label", { title: FORMATS[token] ?? "" }, [
+      element("label", { title: FORMATS[token] }, [
         element("input", { type: "radio", name: "f", value: token, checked: token === "mp3" }),
         element("span", {}, [token]),
       ]),
@@ -136,7 +136,7 @@ export class Controls {
   // Enable and disable controls by the format and by the other controls.
   #follow() {
     const { unavailable, ...format } = this.format;
-    document.getElementById("format-hint").textContent = FORMATS[format.token] ?? "";
+    document.getElementById("format-hint").textContent = FORMATS[format.token];
     for (const [option, { hint, parts, root, text }] of this.#fields) {
       const why = unavailable[option];
       text.textContent = why ? `Not available: ${why}.` : typeof hint === "string" ? hint : hint(format);
