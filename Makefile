@@ -48,7 +48,7 @@ help: ## list all targets
 
 install: system-ffmpeg $(VENV)/.installed ## create .venv with audioproxy, and install ffmpeg if it is missing
 
-run: install ## start the service on sample audio and print URLs that play
+run: install ## start the service and print URLs that play, of samples or of AP_LOCAL_ROOT=...
 	@$(BIN)/python examples/quickstart.py
 
 demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own files

@@ -58,12 +58,14 @@ class Home:
             "AP_SERVE_MODE": "proxy",
         }
 
-    def write_settings(self) -> Path:
-        """Write the settings to an environment file for the commands, and return its path."""
+    def write_settings(self, settings: dict[str, str]) -> Path:
+        """Write settings to an environment file for the commands, and return its path."""
         file = self.path / "audioproxy.env"
         # The file contains the key.
         file.touch(mode=0o600)
-        file.write_text("".join(f"{name}='{text}'\n" for name, text in self.settings().items()))
+        # A value in double quotes may contain an apostrophe.
+        quoted = {k: f'"{v}"' if "'" in v else f"'{v}'" for k, v in settings.items()}
+        file.write_text("".join(f"{name}={text}\n" for name, text in quoted.items()))
         return file
 
     def make_samples(self) -> None:

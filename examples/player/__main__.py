@@ -76,6 +76,9 @@ def configure(home: Home) -> Config:
     # An empty AP_SOURCE_ALLOWLIST is refused. Every other empty variable counts as unset.
     kept = KEPT + IDENTITY if os.environ.get(IDENTITY[0]) else KEPT
     settings = {name: os.environ[name] for name in kept if name in os.environ}
+    for name in sorted(os.environ):
+        if name.startswith("AP_") and name not in KEPT and os.environ[name]:
+            print(f"player: {name}: ignored", file=sys.stderr)
     if not settings.get("AP_LOCAL_ROOT"):
         home.make_samples()
     for name, text in (DEFAULTS | home.settings()).items():

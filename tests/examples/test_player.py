@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import io
 import json
 import math
 import os
@@ -521,8 +523,12 @@ class SettingsTests(PlayerCase):
         self.assertRaises(ConfigError, self.settings, AP_SOURCE_ALLOWLIST="")
 
     def test_own_settings(self) -> None:
-        """The player replaces the settings that belong to another service, such as its key."""
-        config = self.settings(AP_KEY="00" * 32, AP_VARIANT_STORE="s3://bucket", AP_PORT="")
+        """The player ignores the settings that belong to another service, and says so."""
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            config = self.settings(AP_KEY="00" * 32, AP_VARIANT_STORE="s3://bucket", AP_PORT="")
+        ignored = "player: AP_KEY: ignored\nplayer: AP_VARIANT_STORE: ignored\n"
+        self.assertEqual(ignored, errors.getvalue())
         self.assertNotEqual(bytes(32), config.key)
         self.assertEqual((4001, "proxy"), (config.port, config.serve_mode))
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.service import PROJECT, TEST_PATIENCE
+from tests.support.service import PROJECT, TEST_PATIENCE, short_flac
 
 QUICKSTART = PROJECT / "examples" / "quickstart.py"
 README = PROJECT / "README.md"
@@ -34,6 +34,56 @@ def run_readme(folder: Path, origin: str) -> str:
 class QuickstartTests(SynchronousTestCase):
     """`examples/quickstart.py`, which `make run` starts."""
 
+    def run_service(self, home: Path, **variables: str) -> subprocess.Popen[str]:
+        """Start the program, whose service must not outlive a test that fails."""
+        running = subprocess.Popen(
+            [sys.executable, QUICKSTART, home],
+            env={**os.environ, "AP_PORT": "0", **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # The signal of a test goes to the whole process group, like Ctrl-C in a terminal. This
+            # group does not include the test.
+            start_new_session=True,
+        )
+        watchdog = threading.Timer(TEST_PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
+        watchdog.start()
+        self.addCleanup(watchdog.cancel)
+        self.addCleanup(running.wait)
+        self.addCleanup(running.terminate)
+        for stream in (running.stdout, running.stderr):
+            assert stream is not None
+            self.addCleanup(stream.close)
+        return running
+
+    def test_settings(self) -> None:
+        """Settings apply: with AP_LOCAL_ROOT, the URLs are those of an own file, however short.
+
+        A setting that does not apply is said to be ignored.
+        """
+        root = Path(self.mktemp(), "Ann's")
+        (root / "a").mkdir(parents=True)
+        (root / "a" / "it's.flac").write_bytes(short_flac().read_bytes())
+        environment = {"AP_LOCAL_ROOT": str(root), "AP_ALLOW_ORIGIN": "*", "AP_KEY": "00" * 32}
+        running = self.run_service(Path(self.mktemp()), **environment, AWS_REGION="x")
+        assert running.stdout is not None and running.stderr is not None
+        lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
+        urls = re.findall(r"^    (http://\S+/plain/\S+)$", "".join(lines), re.MULTILINE)
+        self.assertEqual(6, len(urls))
+        words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
+        assert words is not None
+        urls.append(subprocess.check_output(["sh", "-c", words[0]], text=True).strip())
+        for url in urls:
+            with urllib.request.urlopen(url) as response:
+                self.assertEqual("*", response.headers["access-control-allow-origin"])
+                self.assertTrue(response.read())
+        running.terminate()
+        errors = running.stderr.read().splitlines()
+        self.assertRegex(errors[0], "quickstart: AP_KEY: ignored, since this program uses its own,")
+        self.assertEqual(
+            ["quickstart: AWS_REGION: ignored, since AWS_ACCESS_KEY_ID is not set"], errors[1:]
+        )
+
     def test_printed_urls_play(self) -> None:
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
@@ -41,23 +91,8 @@ class QuickstartTests(SynchronousTestCase):
         does not suppress the printed text. Only this machine reaches the service, even if AP_BIND
         is set but empty.
         """
-        environment = {**os.environ, "AP_PORT": "0", "AP_BIND": "", "AP_LOG_LEVEL": "warning"}
         home = Path(self.mktemp(), ".run")
-        running = subprocess.Popen(
-            [sys.executable, QUICKSTART, home],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            # The signal below goes to the whole process group, like Ctrl-C in a terminal. This
-            # group does not include the test.
-            start_new_session=True,
-        )
-        watchdog = threading.Timer(TEST_PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
-        watchdog.start()
-        self.addCleanup(watchdog.cancel)
-        # The service must not outlive a test that fails below.
-        self.addCleanup(running.wait)
-        self.addCleanup(running.terminate)
+        running = self.run_service(home, AP_BIND="", AP_LOG_LEVEL="warning")
         assert running.stdout is not None
         with running.stdout:
             lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
