@@ -117,7 +117,7 @@ def without_openssl() -> Iterator[None]:
 
     Twisted 26.10: the reactor imports OpenSSL if it is installed. Only ``listenSSL``,
     ``connectSSL`` and ``startTLS`` need it. An idle node with local sources takes 44 MB without it
-    and 56 MB with it, more than its 50 MB in docs/performance.md. Unnecessary when the reactor
+    and 56 MB with it, more than its 50 MB in docs/benchmarks.md. Unnecessary when the reactor
     imports OpenSSL with the first use of these methods.
     """
     if "OpenSSL" in sys.modules:

@@ -31,7 +31,7 @@ class Refusal(Exception):
 class BadRequest(Refusal):
     """The received bytes are not HTTP, or exceed the limits of a request.
 
-    The contract in docs/decisions.md has no row for this error: no complete request was received.
+    The contract in docs/rules.md has no row for this error: no complete request was received.
     """
 
     status = 400

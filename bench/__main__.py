@@ -13,7 +13,7 @@ from bench.blocks import fill
 from bench.figures import Figure
 from bench.machine import machine, today, versions
 from bench.programs import FOLDER, PROJECT
-from bench.report import Run, page_contents, readme_contents, table
+from bench.report import Run, all_contents, headline_contents, short_contents, table
 from bench.series import children, hits, memory, misses, redirects, remote, renders
 from bench.settings import Bench
 from bench.sounds import sounds
@@ -34,6 +34,16 @@ SERIES: dict[str, Callable[[Bench], list[Figure]]] = {
     "one-url": memory.one_url,
     "long-render": memory.long_render,
     "idle": memory.idle,
+}
+
+#: What the documents get of a run.
+CONTENTS: dict[str, Callable[[Run], dict[str, str]]] = {
+    "docs/benchmarks.md": all_contents,
+    "docs/performance.md": short_contents,
+    "docs/index.md": headline_contents,
+    "README.md": headline_contents,
+    # From the page that has been written by then.
+    "docs/scope.md": lambda run: {"month": month.table(month.PAGE.read_text())},
 }
 
 # With fewer rounds, the range of the samples does not show how reliable a median is.
@@ -66,14 +76,10 @@ def main() -> int:
         )
         return 0
     run = Run(today(), words.rounds, machine(), versions(), series)
-    for page, contents in (
-        (month.PAGE, page_contents(run)),
-        (PROJECT / "README.md", readme_contents(run)),
-    ):
-        page.write_text(fill(page.read_text(), contents))
-        print(f"{page.relative_to(PROJECT)} is written, after {minutes:.1f} minutes")
-    scope = PROJECT / "docs" / "scope.md"
-    scope.write_text(fill(scope.read_text(), {"month": month.table(month.PAGE.read_text())}))
+    for name, contents in CONTENTS.items():
+        page = PROJECT / name
+        page.write_text(fill(page.read_text(), contents(run)))
+    print(f"{', '.join(CONTENTS)} are written, after {minutes:.1f} minutes")
     return 0
 
 

@@ -21,7 +21,8 @@ class Figure:
     :ivar peer: name of the peer.
     :ivar remark: note that a reader of the row needs.
     :ivar reason: known reason for a missed target.
-    :ivar in_readme: whether the README shows the row too.
+    :ivar in_short: whether docs/performance.md shows the row too.
+    :ivar headline: what a range is of, for the home page and the README.
     """
 
     work: str
@@ -34,7 +35,8 @@ class Figure:
     peer: str = ""
     remark: str = ""
     reason: str = ""
-    in_readme: bool = False
+    in_short: bool = False
+    headline: str = ""
 
     def add(self, ours: float, theirs: float | None = None) -> None:
         """Add the samples of one round."""

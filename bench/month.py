@@ -1,6 +1,6 @@
 """`python -m bench.month`: what example sites use in a month, and what it costs at given prices.
 
-Speeds and CPU times are those that `make bench` has written into docs/performance.md. The block of
+Speeds and CPU times are those that `make bench` has written into docs/benchmarks.md. The block of
 docs/scope.md has the table without prices.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from bench.programs import PROJECT
 from bench.report import number
 
-PAGE = PROJECT / "docs" / "performance.md"
+PAGE = PROJECT / "docs" / "benchmarks.md"
 
 # A HIT in redirect mode reads the bucket twice: the node's lookup, and the client's request.
 _READS = 2
@@ -25,7 +25,7 @@ class Site:
     """What a site publishes and sends in a month.
 
     :ivar items: new variants.
-    :ivar options: a row of the speeds of docs/performance.md.
+    :ivar options: a row of the speeds of docs/benchmarks.md.
     :ivar seconds: of each variant.
     :ivar plays: of all variants, each of them whole.
     """
@@ -69,7 +69,7 @@ class Prices:
 
 
 def measured(page: str, work: str, measure: str, column: int = 2) -> float:
-    """Return a figure of docs/performance.md: the first number of a cell.
+    """Return a figure of docs/benchmarks.md: the first number of a cell.
 
     :raises LookupError: if the page has no such row.
     """
@@ -77,13 +77,13 @@ def measured(page: str, work: str, measure: str, column: int = 2) -> float:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[:2] == [work, measure] and (found := re.match(r"[\d.]+", cells[column])):
             return float(found[0])
-    raise LookupError(f"docs/performance.md has no row {work!r}, {measure!r}")
+    raise LookupError(f"docs/benchmarks.md has no row {work!r}, {measure!r}")
 
 
 def table(page: str, prices: Prices | None = None) -> str:
     """Return the table of all sites.
 
-    :param page: the text of docs/performance.md.
+    :param page: the text of docs/benchmarks.md.
     :param prices: None for no prices.
     """
     columns = [dict(_rows(site, page, prices)) for site in SITES]

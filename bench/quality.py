@@ -101,7 +101,7 @@ _RATES = ((96000, 44100), (44100, 48000), (48000, 44100), (44100, 96000), (19200
 
 def _rates(converters: Mapping[str, Convert]) -> Iterator[str]:
     """Yield the rows of the table: the worst of all tones for each pair of rates."""
-    yield "| Hz | | aliases, images | loss | residual |"
+    yield "| Hz | Program | aliases, images | loss | residual |"
     yield "|---|---|---|---|---|"
     for rate, output in _RATES:
         for name, converter in converters.items():
@@ -148,7 +148,7 @@ def _dither(converters: Mapping[str, Convert]) -> Iterator[str]:
     """Yield the table of a tone of -90 dBFS in 16 bits."""
     rate, hertz = 44100, 997
     source = write_wav(tone(rate, 12 * rate, hertz, amplitude=10 ** (-90 / 20)), "24")
-    yield "| | the tone | highest harmonic | noise | noise below 4 kHz |"
+    yield "| Program | the tone | highest harmonic | noise | noise below 4 kHz |"
     yield "|---|---|---|---|---|"
     for name, converter in list(converters.items())[:3]:
         heard = middle(read_wav(converter(source, rate, "16")))

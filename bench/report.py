@@ -1,4 +1,4 @@
-"""Contents of the blocks of docs/performance.md and README.md. Pure."""
+"""Contents of the blocks of the documents. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Run:
     series: Mapping[str, Sequence[Figure]]
 
 
-def page_contents(run: Run) -> dict[str, str]:
-    """Return the contents of each block of docs/performance.md."""
+def all_contents(run: Run) -> dict[str, str]:
+    """Return the contents of each block of docs/benchmarks.md."""
     return {
         "run": _summary(run),
         **{name: table(figures) for name, figures in run.series.items()},
@@ -34,14 +34,32 @@ def page_contents(run: Run) -> dict[str, str]:
     }
 
 
-def readme_contents(run: Run) -> dict[str, str]:
-    """Return the contents of the block of README.md: some rows of docs/performance.md."""
-    figures = [row for rows in run.series.values() for row in rows if row.in_readme]
-    return {"claims": "\n".join(_rows(_HEADINGS[:5], (_cells(row)[:5] for row in figures)))}
+def short_contents(run: Run) -> dict[str, str]:
+    """Return the contents of the block of docs/performance.md: rows without their targets."""
+    rows = (_cells(row)[:5] for row in _figures(run) if row.in_short)
+    return {"claims": "\n".join(_rows(_HEADINGS[:5], rows))}
+
+
+def headline_contents(run: Run) -> dict[str, str]:
+    """Return the contents of the block of the home page and the README: a few ranges."""
+    rows = (f"- **{_range(row)}** {row.headline}" for row in _figures(run) if row.headline)
+    return {"headlines": "\n".join(rows)}
+
+
+def _figures(run: Run) -> Iterator[Figure]:
+    for rows in run.series.values():
+        yield from rows
+
+
+def _range(row: Figure) -> str:
+    """Return the least and the most of all rounds; ratios in percent."""
+    scale, unit = (100, "%") if row.theirs else (1, row.unit)
+    least, most = (number(scale * bound(row.compared)) for bound in (min, max))
+    return f"{least} {unit}" if least == most else f"{least}-{most} {unit}"
 
 
 def _summary(run: Run) -> str:
-    bound = [row for rows in run.series.values() for row in rows if row.target is not None]
+    bound = [row for row in _figures(run) if row.target is not None]
     met = sum(bool(row.target_met) for row in bound)
     return (
         f"Measured on {run.date}, with {run.rounds} rounds of each comparison, or at least"
@@ -95,7 +113,7 @@ def _notes(prefix: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _pairs(values: Mapping[str, str]) -> str:
-    return "\n".join(_rows(["", ""], ([name, value] for name, value in values.items())))
+    return "\n".join(_rows(["What", "Value"], ([name, value] for name, value in values.items())))
 
 
 def number(value: float) -> str:

@@ -66,7 +66,7 @@ def _compressed(decibels: int) -> float:
 
 def _rates() -> Iterator[str]:
     """Yield the table of sibilants and vowels by the sample rate."""
-    yield "| | " + " | ".join(map(str, _RATES)) + " |"
+    yield "| Hz | " + " | ".join(map(str, _RATES)) + " |"
     yield "|---" * (len(_RATES) + 1) + "|"
     for name, hertz in (("vowels", range(150, 3600, 173)), ("sibilants", range(5000, 9500, 231))):
         sounds = [chord(rate, 3 * rate, hertz, 0.015) for rate in _RATES]

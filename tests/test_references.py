@@ -1,4 +1,4 @@
-"""References in comments, docstrings and documents lead to docs/decisions.md and to files."""
+"""References in comments, docstrings and documents lead to decisions, rules and files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ PLACE = re.compile(rf"\b((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:cfg|md|mjs|py|sh|y
 
 
 def sections() -> dict[str, str]:
-    """Return the text of each section of rules in docs/decisions.md by its title."""
-    rules = (ROOT / "docs/decisions.md").read_text().partition("## Rules of the contract\n")[2]
-    titles_and_texts = re.split(r"^### (.+)\n", rules, flags=re.MULTILINE)[1:]
+    """Return the text of each section of docs/rules.md by its title."""
+    rules = (ROOT / "docs/rules.md").read_text()
+    titles_and_texts = re.split(r"^## (.+)\n", rules, flags=re.MULTILINE)[1:]
     return dict(zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True))
 
 

@@ -36,7 +36,7 @@ def small(bench: Bench) -> list[Figure]:
         remark=f"on one core, with {_CONNECTIONS} keep-alive connections and {_VARIANTS} URLs in"
         " turn",
         reason=_PYTHON,
-        in_readme=True,
+        in_short=True,
     )
     unchanged = Figure(
         "304",
@@ -46,7 +46,7 @@ def small(bench: Bench) -> list[Figure]:
         at_least=True,
         peer="nginx",
         reason=_PYTHON,
-        in_readme=True,
+        in_short=True,
     )
     over_hello = Figure(
         "304",
@@ -117,7 +117,8 @@ def large(bench: Bench) -> list[Figure]:
         target=0.85,
         at_least=True,
         peer="nginx",
-        in_readme=True,
+        in_short=True,
+        headline="of the throughput of nginx, with stored files of 50 MB",
     )
     used = Figure(
         work,
@@ -160,6 +161,7 @@ def beside_renders(bench: Bench) -> list[Figure]:
         target=0.6,
         at_least=True,
         peer="the same without renders",
+        in_short=True,
         remark="2 slots; neither the service nor the load generator has its own core",
     )
     with service(folder, _settings(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:

@@ -45,8 +45,15 @@ def _watched(program: Program) -> Iterator[Callable[[], float]]:
 def one_url(bench: Bench) -> list[Figure]:
     """Measure renders and memory for 200 clients of one new URL, reading and stalled."""
     work = f"{_CLIENTS} clients on one cold URL, 5 MB output"
-    renders = Figure(work, "renders", "", target=1, in_readme=True)
-    reading = Figure(work, "resident memory added, all reading", "MB", target=4, in_readme=True)
+    renders = Figure(work, "renders", "", target=1, in_short=True)
+    reading = Figure(
+        work,
+        "resident memory added, all reading",
+        "MB",
+        target=4,
+        in_short=True,
+        headline="of memory for 200 clients of one new URL, which is rendered once",
+    )
     stalled = Figure(
         work,
         "resident memory added, all stalled",
@@ -105,7 +112,7 @@ def long_render(bench: Bench) -> list[Figure]:
 
 def idle(bench: Bench) -> list[Figure]:
     """Measure an idle service, without connections and with many."""
-    memory = Figure("idle service", "resident memory", "MB", target=50)
+    memory = Figure("idle service", "resident memory", "MB", target=50, in_short=True)
     start = Figure(
         "idle service",
         "start to listening",

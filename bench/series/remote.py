@@ -75,6 +75,7 @@ def _measure(bench: Bench, place: _Place, folder: Path, delay: int) -> Iterator[
                 peer="ffprobe and ffmpeg",
                 remark=_PLAIN,
                 reason=_ROUND_TRIPS if delay else "",
+                in_short=name == "flac",
             )
             _compare(bench, figure, ours, place, f"three.{name}", 0)
             yield figure

@@ -8,7 +8,7 @@ from bench.blocks import BLOCK
 from bench.month import PAGE, SITES, Prices, measured, table
 from bench.programs import PROJECT
 
-#: Round figures of docs/performance.md.
+#: Round figures of docs/benchmarks.md.
 ROUND = "\n".join(
     (
         *(f"| 1 minute of stereo FLAC to `{s.options}` | speed | 100 (9-200) x |" for s in SITES),
@@ -45,7 +45,7 @@ class MonthTests(SynchronousTestCase):
         self.assertRaises(LookupError, measured, ROUND, "HIT", "speed")
 
     def test_page(self) -> None:
-        """The page shows the table that follows from the figures of the page on performance."""
+        """The page shows the table that follows from the figures of the benchmarks."""
         page = (PROJECT / "docs" / "scope.md").read_text()
         (block,) = BLOCK.finditer(page)
         self.assertEqual(("month", table(PAGE.read_text())), (block[2], block[3].strip()))

@@ -6,12 +6,19 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from bench.__main__ import SERIES
+from bench.__main__ import CONTENTS, SERIES
 from bench.blocks import BLOCK, fill
 from bench.figures import Figure
 from bench.load import read_report
 from bench.programs import PROJECT
-from bench.report import Run, number, page_contents, readme_contents, table
+from bench.report import (
+    Run,
+    all_contents,
+    headline_contents,
+    number,
+    short_contents,
+    table,
+)
 
 
 def figure(**rest: Any) -> Figure:
@@ -76,27 +83,28 @@ class BlockTests(SynchronousTestCase):
     """Blocks of documents."""
 
     def test_contents(self) -> None:
-        """The page gets every series, and the README the same rows of some of them."""
-        series = {"hits": [figure(target=1, in_readme=True), figure(target=0.1)]}
+        """One page gets every series, another some rows without targets, the home page ranges."""
+        series = {"hits": [figure(target=1, in_short=True), figure(target=0.1, headline="of it")]}
+        series["memory"] = [Figure("idle", "memory", "MB", [3.0, 3.0], headline="of memory")]
         run = Run("2026-11-21", 3, {"cores": "2"}, {"nginx": "1.22"}, series)
-        contents = page_contents(run)
+        contents = all_contents(run)
         self.assertIn("2026-11-21, with 3 rounds", contents["run"])
         self.assertIn("1 of 2 targets are met", contents["run"])
         self.assertEqual(table(series["hits"]), contents["hits"])
         self.assertIn("| nginx | 1.22 |", contents["machine"])
-        *_, row = readme_contents(run)["claims"].splitlines()
+        *_, row = short_contents(run)["claims"].splitlines()
         self.assertEqual(1, contents["hits"].count(row.rstrip("|") + "| at most 1 |"))
+        self.assertEqual(
+            {"headlines": "- **30-50 %** of it\n- **3 MB** of memory"}, headline_contents(run)
+        )
 
     def test_documents(self) -> None:
-        """Each block of the page and of the README has contents, in the benchmark's order."""
-        run = Run("2026-11-21", 3, {}, {}, {name: [figure(in_readme=True)] for name in SERIES})
-        page = (PROJECT / "docs" / "performance.md").read_text()
-        for text, contents in (
-            (page, page_contents(run)),
-            ((PROJECT / "README.md").read_text(), readme_contents(run)),
-        ):
-            self.assertNotEqual(text, fill(text, contents))
-        blocks = [match[2] for match in BLOCK.finditer(page)]
+        """Each block of each document has contents, in the benchmark's order."""
+        run = Run("2026-11-21", 3, {}, {}, {name: [figure(in_short=True)] for name in SERIES})
+        texts = {name: (PROJECT / name).read_text() for name in CONTENTS}
+        for name, contents in CONTENTS.items():
+            fill(texts[name], contents(run))
+        blocks = [match[2] for match in BLOCK.finditer(texts["docs/benchmarks.md"])]
         self.assertEqual([*SERIES], [name for name in blocks if name in SERIES])
 
     def test_fill(self) -> None:

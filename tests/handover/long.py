@@ -80,7 +80,7 @@ class HandoverTests(HandoverCase):
             f"slowest hit of 100 in the worst {WINDOW} s, before": f"{was * 1000:.0f} ms",
             "the same during the replacements": f"{now * 1000:.0f} ms",
         }
-        print("\n\n| What clients saw | |\n|---|---|")
+        print("\n\n| What clients saw | Figure |\n|---|---|")
         print("\n".join(f"| {name} | {value} |" for name, value in rows.items()), flush=True)
         self.assertEqual([], usual.failures)
         self.assertEqual([], seen.failures)
