@@ -118,11 +118,11 @@ format: dev ## fix what ruff can fix: lint and format
 types: dev ## run mypy --strict
 	$(BIN)/mypy
 
-docs: dev build/site/index.html ## build the documentation as a site: build/site/index.html
+docs: $(VENV)/.site build/site/index.html ## build the documentation as a site: build/site/index.html
 	$(BIN)/pydoctor
 
 # The test of the site builds it too, unless it is newer than its parts.
-build/site/index.html: $(shell find docs tools/site tools/mkdocs.yml tools/site_hooks.py -type f) | dev
+build/site/index.html: $(shell find docs tools/site* tools/mkdocs.yml -type f) $(shell find audioproxy -name '*.py') | $(VENV)/.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
 coverage: system-ffmpeg dev ## run the tests of grammar and media, and require full branch coverage of both
@@ -160,7 +160,7 @@ clean: ## remove everything that was built, except .run/ (samples and variants)
 
 # Set-up. Stamp files skip what is already installed.
 
-dev: $(VENV)/.dev
+dev: $(VENV)/.dev $(VENV)/.site
 	@mkdir -p build
 
 system-ffmpeg:
@@ -246,6 +246,11 @@ systemd:
 
 $(VENV)/.dev: extras = [dev]
 $(VENV)/.bench: extras = [dev,bench]
+
+# What the site needs, and nothing of audioproxy.
+$(VENV)/.site: tools/site-requirements.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 # The default kind of editable install hides the twistd plugin.
 $(VENV)/.installed $(VENV)/.dev $(VENV)/.bench: setup.cfg pyproject.toml | $(BIN)/pip

@@ -33,6 +33,7 @@ from audioproxy.observe.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
 from bench.blocks import BLOCK
+from tools.site_api import MODULES, reference
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -232,7 +233,7 @@ class ExampleTests(SynchronousTestCase):
         `tests.examples.test_quickstart` runs the example of the README, and
         `tests.urls.test_signing_page_live` those of the page on signing.
         """
-        examples = code(PAGES["urls"], "python") + code(PAGES["embedding"], "python")[1:]
+        examples = code(PAGES["urls"], "python") + code(PAGES["embedding"], "python")[2:]
         self.assertEqual(2, len(examples))
         for example in examples:
             printed = run(example)
@@ -253,9 +254,23 @@ class ExampleTests(SynchronousTestCase):
             self.assertEqual(set(), set(called) - targets)
 
     def test_embedding(self) -> None:
-        """The embedding page shows the program `examples/embed.py`."""
-        shown = code(PAGES["embedding"], "python")[0]
-        self.assertTrue((ROOT / "examples/embed.py").read_text().endswith(f"\n\n{shown}"))
+        """The embedding page shows the programs that `tests.examples.test_programs` runs."""
+        shown = code(PAGES["embedding"], "python")
+        for name, text in zip(("embed", "embed_fastapi"), shown, strict=False):
+            self.assertTrue((ROOT / f"examples/{name}.py").read_text().endswith(f"\n\n{text}"))
+
+
+class ApiTests(SynchronousTestCase):
+    """The reference that the site adds to the page of the API."""
+
+    def test_every_name_is_explained(self) -> None:
+        """The reference has every public name of the modules, without the markup of docstrings."""
+        text = "\n".join(reference())
+        for module in MODULES:
+            self.assertIn(f"`{module}`", PAGES["api"])
+            for name in namedAny(module).__all__:
+                self.assertIn(f"\n### `{name}`\n", text)
+        self.assertNotRegex(text, r"(?m)^ *:\w|::$")
 
 
 class LinkTests(SynchronousTestCase):
@@ -285,19 +300,23 @@ class FigureTests(SynchronousTestCase):
     """Figures of the benchmarks, which `make bench` and `make quality` write between marks."""
 
     def test_one_value_on_every_page(self) -> None:
-        """The README shows rows of the page on performance."""
-        *_, block = BLOCK.finditer(README)
+        """A figure is the same wherever it is shown."""
+        headlines = {
+            block[3] for text in (README, PAGES["index"]) for block in BLOCK.finditer(text)
+        }
+        self.assertEqual(1, len(headlines))
+        (block,) = BLOCK.finditer(PAGES["performance"])
         shown = [line for line in block[3].splitlines() if line.startswith("| ")][1:]
         self.assertGreater(len(shown), 3)
         for row in shown:
-            self.assertIn(f"\n{row}", PAGES["performance"])
+            self.assertIn(f"\n{row}", PAGES["benchmarks"])
 
     def test_no_figure_is_typed(self) -> None:
         """Speeds and ratios stand between marks alone; other text links to them."""
         texts = {name: BLOCK.sub("", text) for name, text in PAGES.items()}
         texts |= {"README": BLOCK.sub("", README), "NEWS": (ROOT / "NEWS.md").read_text()}
         # The report of `make soak`, a copy of its output.
-        texts["reliability"] = texts["reliability"].partition("This is the report of one run:")[0]
+        texts["long-tests"] = texts["long-tests"].partition("This is the report of one run:")[0]
         for name, text in texts.items():
             prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
             self.assertEqual([], SPEED.findall(prose), name)

@@ -9,6 +9,7 @@ from typing import Any
 from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
+from site_api import reference
 
 # A link out of docs/ to a file or folder of the project.
 _OUTWARD = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)[^)]*\)")
@@ -22,6 +23,8 @@ _PICTURE = re.compile(
 
 # A block of code below its name in bold, such as a language.
 _NAMED_CODE = re.compile(r"^\*\*([^*\n]+)\*\*\n\n(```\w+\n.*?^```)$", re.MULTILINE | re.DOTALL)
+# A block of code with a URL.
+_URL_BLOCK = re.compile(r"<pre>(?=(?:(?!</pre>).)*://)", re.DOTALL)
 
 # Characters after which a long word of code may be broken.
 _BREAK = re.compile(r"(?<=[_/.:,=?-])(?=\w)")
@@ -41,12 +44,27 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark the blocks whose lines may be broken: those with URLs."""
+    return _URL_BLOCK.sub('<pre class="wraps">', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search, which is a dialog without a name in the theme."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace links out of docs/, which the site cannot serve, pictures for dark mode, and code.
 
     Each link becomes its text and path. `tests.test_docs` checks the path. Blocks of code below
-    their names become tabs.
+    their names become tabs. The page of the API gets the reference of its modules, and the home
+    page has no list of its headings.
     """
+    if page.is_homepage:
+        page.meta["hide"] = ["toc"]
+    if page.file.src_uri == "api.md":
+        markdown = "\n\n".join([markdown, *reference()])
     pictures = r"![\g<alt>](\g<light>#only-light)![\g<alt>](\g<dark>#only-dark)"
     markdown = _PICTURE.sub(pictures, _OUTWARD.sub(r"\1 (`\2`)", markdown))
     return _NAMED_CODE.sub(
@@ -55,7 +73,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 class _NarrowScreens(Extension):
-    """Markup that lets tables and code fit on narrow screens."""
+    """Markup that lets tables, code and diagrams fit on narrow screens."""
 
     def extendMarkdown(self, md: Markdown) -> None:
         # After inline Markdown has been parsed.
@@ -66,7 +84,10 @@ class _Tables(Treeprocessor):
     """Changes of the parsed page; `tools/site/style.css` uses them."""
 
     def run(self, root: ET.Element) -> None:
-        """Label each cell with the heading of its column, and let long words of code break."""
+        """Label each cell with the heading of its column, and let long words of code break.
+
+        Diagrams can have the focus: they scroll on narrow screens.
+        """
         for table in root.iter("table"):
             headings = ["".join(cell.itertext()) for cell in table.iter("th")]
             table.set("data-columns", "2" if len(headings) < 3 else "many")
@@ -74,6 +95,9 @@ class _Tables(Treeprocessor):
                 for heading, cell in zip(headings, row, strict=True):
                     cell.set("data-label", heading)
                     self._wrap(cell)
+        for paragraph in root.iter("p"):
+            if any(image.get("src", "").endswith(".svg") for image in paragraph.iter("img")):
+                paragraph.set("tabindex", "0")
         blocks = {code for block in root.iter("pre") for code in block.iter("code")}
         for code in root.iter("code"):
             if code not in blocks:
