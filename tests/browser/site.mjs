@@ -1,3 +1,9 @@
+import { findBarriers } from "./axe.mjs";
+
+// The theme puts the button that copies a block of code into a landmark without a name.
+const WIDE = { rules: { "landmark-unique": { enabled: false } } };
+const NARROW = { runOnly: ["color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size"] };
+
 // Return what is wider than the screen, or cut.
 function findProblems() {
   const width = document.documentElement.clientWidth;
@@ -18,16 +24,17 @@ function findProblems() {
   return problems;
 }
 
-// Open each page of the documentation's site, wide and narrow, and search for a word.
+// Open each page of the documentation's site, wide and light, then narrow and dark, and search for a word.
 export async function readSite(context, consoleMessages, site, ...names) {
   const report = { problems: [], requests: [], linked: [], found: "" };
   const page = await context.newPage();
   page.on("request", (request) => /^(file|data|blob|about):/.test(request.url()) || report.requests.push(request.url()));
   for (const name of names) {
     await page.goto(`file://${site}/${name}.html`);
-    for (const width of [1280, 390]) {
+    for (const [width, colorScheme, rules] of [[1280, "light", WIDE], [390, "dark", NARROW]]) {
       await page.setViewportSize({ width, height: 900 });
-      for (const problem of await page.evaluate(findProblems)) {
+      await page.emulateMedia({ colorScheme });
+      for (const problem of [...(await page.evaluate(findProblems)), ...(await findBarriers(page, rules))]) {
         report.problems.push(`${name}, ${width} pixels: ${problem}`);
       }
     }

@@ -17,11 +17,11 @@ class PageTests(SiteCase, WaveformCase, PlayerCase):
     async def test_pages(self) -> None:
         """All pages work in a browser.
 
-        Documentation: every page fits narrow and wide screens, search works, and no other host is
-        used. peaks.js and wavesurfer.js show the waveform of audio that plays. Player: each format
-        plays while it is rendered, and supports seeking once it is stored. The URL matches the
-        controls, the waveform and the loudness match the source, and each refusal is shown with its
-        reason. The address keeps the state. Sources are chosen or typed.
+        Documentation: every page fits narrow and wide screens, axe finds no barriers, search works,
+        and no other host is used. peaks.js and wavesurfer.js show the waveform of audio that plays.
+        Player: each format plays while it is rendered, and supports seeking once it is stored. The
+        URL matches the controls, the waveform and the loudness match the source, and each refusal
+        is shown with its reason. The address keeps the state. Sources are chosen or typed.
         """
         visits = {
             "site": self.visit_site(),
