@@ -38,7 +38,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SYSTEM_ROOT = re.compile(r"(?<![\w.:])/(?=(?:etc|opt|srv|tmp|usr/local)/)")
 
 #: Command that runs until Ctrl-C, and what it prints when it accepts requests.
-SERVICE = re.compile(r"\bmake run|/twistd --nodaemon|/embed\.py")
+SERVICE = re.compile(r"\bmake run|\btwistd --nodaemon|/embed\w*\.py")
 STARTED = r"(?m)listening on |^http://"
 
 #: Command before which the reader is told to stop the service: it asks for another key.
@@ -114,7 +114,7 @@ class PageTests(RemoteCase):
         await super().setUp()
         self.home = self.root.parent
         self.checkout = self.home / "checkout"
-        self.port, self.metrics_port = self.reserve_port(), self.reserve_port()
+        self.port, self.metrics_port, other = (self.reserve_port() for _ in range(3))
         (self.home / "nginx").mkdir()
         nodes = {"one": self.port, "again": self.port}
         balancer = await balance(self, NginxWithOneNode, self.home / "nginx", nodes)
@@ -129,6 +129,8 @@ class PageTests(RemoteCase):
             "s3://variants": f"s3://{self.variants}",
             "s3://masters": f"s3://{self.sources}",
             "8080": str(self.reserve_port()),
+            ":8000/": f":{other}/",
+            "port=8000": f"port={other}",
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
@@ -154,8 +156,8 @@ class PageTests(RemoteCase):
         shutil.copytree(PROJECT / "deploy", self.checkout / "deploy")
         unneeded = shutil.ignore_patterns("node_modules", "__pycache__")
         shutil.copytree(PROJECT / "examples", self.checkout / "examples", ignore=unneeded)
-        example = self.checkout / "examples/embed.py"
-        example.write_text(self.here(example.read_text()))
+        for example in (self.checkout / "examples").glob("embed*.py"):
+            example.write_text(self.here(example.read_text()))
         (self.checkout / ".run/key").write_text(KEY.hex())
         (self.checkout / ".run/salt").write_text(SALT.hex())
         samples = self.checkout / ".run/samples"
@@ -179,9 +181,9 @@ class PageTests(RemoteCase):
         """Start the commands of a block in the checkout, in a process group of their own."""
         installed = [str(self.home / folder) for folder in ("bin", "usr/local/sbin")]
         folders = [*installed, *os.environ["PATH"].split(":")]
-        # Only the commands of an installed service find audioproxy without its folder.
-        if "/etc/audioproxy" in block:
-            folders.insert(1, str(self.home / "usr/local/bin"))
+        # An installed service has its command here, and an activated checkout there.
+        of_system = "/etc/audioproxy" in block
+        folders.insert(1, str(self.home / "usr/local/bin") if of_system else f"{sys.prefix}/bin")
         environ = {
             "PATH": ":".join(folders),
             "HOME": str(self.home),
@@ -222,10 +224,13 @@ class PageTests(RemoteCase):
 
 
 class BlockTests(SynchronousTestCase):
-    """The languages of the blocks, which decide what the test above runs."""
+    """The languages and the commands of the blocks, which decide what the test above runs."""
 
     def test_languages(self) -> None:
-        """Each block names its language, and none but `sh` begins with a command."""
+        """Each block names its language, and none but `sh` begins with a command.
+
+        Commands have one spelling, without the folder of a checkout.
+        """
         programs = {*SUBSTITUTES, "audioproxy", "twistd"}
         odd = [
             f"{page}: {block}"
@@ -234,4 +239,7 @@ class BlockTests(SynchronousTestCase):
             or (language == "text" and programs & set(block.split("\n")[0].split()[:1]))
         ]
         self.assertEqual([], odd)
+        self.assertEqual(
+            [], [row for row in commands() if re.search(r"\.venv/bin/(?!act)", row[1])]
+        )
         self.assertLessEqual(LEFT_OUT, {block for _, block in commands()})
