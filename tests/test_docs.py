@@ -295,6 +295,12 @@ class LinkTests(SynchronousTestCase):
                     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
                     self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
 
+    def test_headings(self) -> None:
+        """Headings are the tasks and things that people search, and not questions."""
+        for name, text in PAGES.items():
+            text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+            self.assertEqual([], re.findall(r"^#+ .*\?$", text, re.MULTILINE), name)
+
 
 class FigureTests(SynchronousTestCase):
     """Figures of the benchmarks, which `make bench` and `make quality` write between marks."""
