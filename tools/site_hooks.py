@@ -23,8 +23,10 @@ _PICTURE = re.compile(
 
 # A block of code below its name in bold, such as a language.
 _NAMED_CODE = re.compile(r"^\*\*([^*\n]+)\*\*\n\n(```\w+\n.*?^```)$", re.MULTILINE | re.DOTALL)
-# A block of code with a URL.
-_URL_BLOCK = re.compile(r"<pre>(?=(?:(?!</pre>).)*://)", re.DOTALL)
+# A block of commands or of plain text with a URL.
+_URL_BLOCK = re.compile(
+    r'(<div class="(?:language-(?:sh|text) )?highlight"><pre)(?=>(?:(?!</pre>).)*://)', re.DOTALL
+)
 
 # Characters after which a long word of code may be broken.
 _BREAK = re.compile(r"(?<=[_/.:,=?-])(?=\w)")
@@ -46,7 +48,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Mark the blocks whose lines may be broken: those with URLs."""
-    return _URL_BLOCK.sub('<pre class="wraps">', html)
+    return _URL_BLOCK.sub(r'\1 class="wraps"', html)
 
 
 def on_post_page(output: str, **_: Any) -> str:
