@@ -212,9 +212,11 @@ def exclusive_prune(root: str) -> Iterator[EndCount]:
     :returns: ends a count of the variants that begins now, for the ledger.
     :raises CatalogError: where another process holds it.
     """
-    descriptor = os.open(f"{root}/{_LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # Who may write to the folder may not make root change a file elsewhere, by a link to it.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(f"{root}/{_LOCK_NAME}", flags, 0o666)
     try:
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and os.fstat(descriptor).st_nlink == 1:
             # The service's user has to open it too.
             owner = os.stat(root)
             os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -153,8 +153,9 @@ class StoreUsage:
         """
         descriptor = None
         with suppress(FileNotFoundError):
-            path = f"{self._root}/{_NAME}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+            # A link may lead out of the store, to a file that root would overwrite.
+            flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(f"{self._root}/{_NAME}", flags, 0o666)
         if descriptor is None:
             self.size = None
             yield None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -225,3 +226,17 @@ class ExclusivePruneTests(CatalogCase):
         with exclusive_prune(str(self.root)):
             owners = [path.stat().st_uid for path in (self.root, self.root / ".prune")]
         self.assertEqual(owners[0], owners[1])
+
+    def test_link(self) -> None:
+        """A link in the place of the lock gives no other file to the folder's owner."""
+        other = self.root / "other"
+        other.touch()
+        if os.geteuid() == 0:
+            os.chown(self.root, 65_534, -1)
+        owner = other.stat().st_uid
+        for link in (os.symlink, os.link):
+            link(other, self.root / ".prune")
+            with contextlib.suppress(OSError), exclusive_prune(str(self.root)):
+                pass
+            self.assertEqual(owner, other.stat().st_uid)
+            (self.root / ".prune").unlink()

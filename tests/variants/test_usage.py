@@ -177,6 +177,14 @@ class LedgerTests(UsageCase):
         self.add(KEYS[0], 3)
         self.assertEqual(8, self.usage().read())
 
+    def test_link_to_another_file(self) -> None:
+        """A link in the place of the ledger is an error, and the file that it names is kept."""
+        other = self.root / "other"
+        other.write_bytes(b"bytes")
+        (self.root / ".usage").symlink_to(other)
+        self.assertRaises(OSError, self.usage().begin_count)
+        self.assertEqual(b"bytes", other.read_bytes())
+
     def test_failure(self) -> None:
         """A variant that cannot be renamed is not added."""
         self.write(b"5 7\n")
