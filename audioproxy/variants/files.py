@@ -214,7 +214,8 @@ class FileVariantStore:
         :param now: Unix seconds.
         """
         used, self._used = self._used, set()
-        for key in used or ():
+        # A copy: the reactor thread may be adding a key.
+        for key in tuple(used or ()):
             record_use(variant_path(self.root, key), now)
 
     async def commit(

@@ -311,6 +311,17 @@ class BoundTests(StoreCase):
         self.store.record_uses(99_999)
         self.assertEqual(5600, self.path(used).stat().st_atime)
 
+    def test_use_meanwhile(self) -> None:
+        """A variant may be read while a thread sets the times."""
+        self.use(10_000)
+        for key in (KEY, key_of("b")):
+            self.commit(b"abc", key)
+            self.read(key)
+        noted = self.store._used
+        assert noted is not None
+        self.patch(files_module, "record_use", lambda path, now: noted.add(path))
+        self.store.record_uses(99_999)
+
     def test_gone(self) -> None:
         """Variants that were removed since their use are skipped."""
         self.use(10_000)
