@@ -135,6 +135,8 @@ class StoreUpkeep:
                     self._refused = max(self._refused, refused)
                 if not removed and self._target is not None:
                     await deferLater(self._clock, _INTERVAL)
+            # What was refused while the last prune ran has room now.
+            self._refused = 0
         except CancelledError:
             return
         except Exception:

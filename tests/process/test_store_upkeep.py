@@ -127,6 +127,13 @@ class PruneTests(UpkeepCase):
         self.clock.advance(60)
         self.assertEqual(600, self.target())
 
+    def test_refused_during_a_prune(self) -> None:
+        """A refusal is forgotten once there is room: it makes no later prune remove more."""
+        self.commit(500, refused=600)
+        self.end(200, removed=9)
+        self.commit(800)
+        self.assertIsNone(self.running())
+
     def test_other_nodes(self) -> None:
         """What other nodes store is noticed within a minute."""
         self.end(900)
