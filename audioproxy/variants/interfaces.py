@@ -23,7 +23,7 @@ class NoRoom(Exception):
 
     def __init__(self, needed: int, used: int | None, most: int) -> None:
         self.needed = needed
-        has = "an unknown number of" if used is None else str(used)
+        has = "an unknown number" if used is None else str(used)
         super().__init__(f"{needed} bytes have no room: the store has {has} of {most} bytes")
 
 
