@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -382,12 +383,17 @@ def _child_environment() -> dict[str, str]:
 
 
 def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]:
-    """Return the environment of `audioproxy store prune`: the store, and where this package is."""
+    """Return the environment of `audioproxy store prune`: the store, and where modules are.
+
+    They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
+    the working directory.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return {
         **children,
         "AP_VARIANT_STORE": f"file://{root}",
         "AP_SERVE_MODE": "proxy",
-        "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
     }
 
 

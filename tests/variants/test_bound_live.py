@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -16,6 +17,7 @@ from tests.support.service import (
     fetch,
     long_flac,
     signed,
+    until,
     until_scraped,
 )
 from tests.support.variants import StoredVariant
@@ -61,6 +63,15 @@ class LockTests(SynchronousTestCase):
 
 class PruneTests(ServiceCase):
     """A service on a store of 10 MB"""
+
+    async def test_modules(self) -> None:
+        """A prune finds modules wherever the service does, such as by its PYTHONPATH."""
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        (folder / "tqdm.py").write_text("import pathlib; pathlib.Path(__file__ + '.ran').touch()")
+        self.patch(sys, "path", [str(folder), *sys.path])
+        self.start(variant_store_max_bytes=10_000_000)
+        await until((folder / "tqdm.py.ran").exists, "the import")
 
     async def test_prune(self) -> None:
         """Past 95 %, the variants that were not used for longest go; what is being sent stays open.
