@@ -130,6 +130,18 @@ class PurgeTests(StoreCase):
             self.assertEqual(int("--prefix" in words), found["unaddressed"], words)
             self.put(*gone)
 
+    def test_encoded(self) -> None:
+        """A source that is percent-encoded, as in the log, has no variants, and a line says why."""
+        for source, is_explained in (
+            ("local://a/one%2Ewav", True),
+            ("local://a/100%.wav", False),
+            ("https://h.example/a%20b.wav", False),
+        ):
+            outcome, purging = self.begin_purge(source)
+            self.successResultOf(purging)
+            text = "\n".join(outcome.lines())
+            self.assertEqual(is_explained, "percent-encoding" in text, text)
+
     def test_options(self) -> None:
         """The keys of every revision of a format are computed, and the store is not listed."""
         mp3, source = Variant.read("f:mp3").options, b"local://a/one.wav"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +15,11 @@ from audioproxy.cli.store.session import Amount, Outcome
 from audioproxy.cli.store.staleness import LEFT, State
 from audioproxy.config import Config
 from audioproxy.grammar.cache_tag import cache_tags
-from audioproxy.grammar.sources import Source
+from audioproxy.grammar.sources import HttpsSource, Source
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.record import VariantRecord
+
+_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 
 
 class PurgeOutcome(Outcome):
@@ -87,6 +90,11 @@ class PurgeOutcome(Outcome):
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report."""
         yield f"{self._verb}: {self._removed}"
+        if not self._removed.variants and any(
+            map(_looks_encoded, self._plan.wanted.sources.values())
+        ):
+            # The log has sources in this form.
+            yield "a local:// or s3:// SOURCE has no percent-encoding: write a space for %20"
         if self.unknown:
             variants = format_count(self.unknown, "variant")
             yield f"unknown: {variants} without a record of the source; --options reaches these too"
@@ -116,3 +124,8 @@ class PurgeOutcome(Outcome):
             for call in calls_for(self._header):
                 yield from (f"{call.cache}: {each}" for each in call.commands(list(self._tags)))
         yield "browsers keep what they have"
+
+
+def _looks_encoded(source: Source) -> bool:
+    """Return whether a source is probably percent-encoded, though it should not be."""
+    return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
