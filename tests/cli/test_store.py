@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -372,18 +373,21 @@ class OutputTests(SynchronousTestCase):
 
     def test_lines(self) -> None:
         """A report for readers is lines; a report for programs is one JSON object."""
-        for as_json in (True, False):
+        for as_json, is_listed in product((True, False), repeat=2):
             outcome = PruneOutcome(as_json, tqdm(disable=True), True)
             outcome.listed.add(Entry("0", 1000, 0))
+            outcome.is_listed = is_listed
             out = StringIO()
             with redirect_stdout(out):
                 outcome.print_report(interrupted=True)
             if as_json:
                 values = json.loads(out.getvalue())
-                self.assertEqual(1000, values["remaining"]["bytes"])
+                expected = {"variants": 1, "bytes": 1000} if is_listed else None
+                self.assertEqual(expected, values["remaining"])
                 self.assertTrue(values["interrupted"])
             else:
                 first, *rest = out.getvalue().splitlines()
                 self.assertEqual("stopped, after this was done:", first)
-                expected = ["would be removed: 0 variants, 0 B", "remaining: 1 variant, 1 kB"]
-                self.assertEqual(expected, rest)
+                remaining = "1 variant, 1 kB" if is_listed else "unknown"
+                lines = ["would be removed: 0 variants, 0 B", f"remaining: {remaining}"]
+                self.assertEqual(lines, rest)

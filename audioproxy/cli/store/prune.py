@@ -62,12 +62,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 class PruneOutcome(Outcome):
-    """What was removed so far, and what remains."""
+    """What was removed so far, and what remains.
+
+    :ivar listed: the variants that were found.
+    :ivar is_listed: whether these are all variants of the store.
+    """
 
     def __init__(self, as_json: bool, bar: Any, dry_run: bool) -> None:
         super().__init__(as_json, bar)
         self.removed = Amount()
         self.listed = Amount()
+        self.is_listed = False
         self._dry_run = dry_run
 
     def values(self) -> dict[str, Any]:
@@ -75,13 +80,13 @@ class PruneOutcome(Outcome):
         return {
             "dry_run": self._dry_run,
             "removed": self.removed.values,
-            "remaining": self._remaining.values,
+            "remaining": self._remaining.values if self.is_listed else None,
         }
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report."""
         yield f"{'would be removed' if self._dry_run else 'removed'}: {self.removed}"
-        yield f"remaining: {self._remaining}"
+        yield f"remaining: {self._remaining if self.is_listed else 'unknown'}"
 
     @property
     def _remaining(self) -> Amount:
@@ -159,6 +164,7 @@ async def prune(
                 selection.count(entry)
         await remove([entry for entry in page.entries if is_old(entry)])
         session.bar.update(len(page.entries))
+    outcome.is_listed = True
     total = outcome.listed.bytes - outcome.removed.bytes
     end_count(total)
     excess = total - (max_bytes or 0)
