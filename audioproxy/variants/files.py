@@ -99,15 +99,18 @@ class FileVariantStore:
     async def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.
 
-        With a bound, the ledger of its usage is created.
+        With a bound, the ledger of its usage is created. Without one, commits still change a ledger
+        that exists.
         """
         self._prove_writable()
-        if self.usage.max_bytes is not None:
-            try:
+        try:
+            if self.usage.max_bytes is None:
+                self.usage.read()
+            else:
                 self.usage.ensure()
-            except OSError as error:
-                fault = f"the ledger of its usage cannot be changed ({error})"
-                raise Unwritable(fault, "write permission for the file is required") from error
+        except OSError as error:
+            fault = f"the ledger of its usage cannot be changed ({error})"
+            raise Unwritable(fault, "write permission for the file is required") from error
 
     def _prove_writable(self) -> None:
         try:

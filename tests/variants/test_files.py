@@ -288,6 +288,14 @@ class BoundTests(StoreCase):
         scratch.close()
         self.assertEqual(sorted([".usage", KEY, key_of("b")]), self.files())
 
+    def test_unusable_ledger(self) -> None:
+        """A ledger that cannot be changed is refused at boot, with a bound and without one."""
+        (self.root / ".usage").mkdir()
+        for max_bytes in (None, 10_000):
+            store = store_in(self.root, max_bytes)
+            self.addCleanup(store.close_now)
+            self.assertIn("usage", str(self.failureResultOf(begin(store.open()), Unwritable).value))
+
     def test_uses(self) -> None:
         """With a bound, the access time of a variant is that of its use, to within an hour.
 
