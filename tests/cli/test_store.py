@@ -189,6 +189,7 @@ class PurgeTests(StoreCase):
         outcome, _ = self.begin_purge("-n", "--prefix", "https://h.example/")
         unknown, *_ = (line for line in outcome.lines() if "tags" in line)
         self.assertIn("1 variant with a part of the source recorded", unknown)
+        self.assertEqual(1, outcome.values()["untagged"])
         outcome, _ = self.begin_purge("-n", "local://none")
         call = "curl -X PURGE -H 'xkey-purge: " + " ".join(none["cache_tags"])
         self.assertIn(call, "\n".join(outcome.lines()))

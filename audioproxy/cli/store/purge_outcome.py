@@ -85,6 +85,7 @@ class PurgeOutcome(Outcome):
             "unaddressed": self.unaddressed,
             "left": {state.value: self.left[state] for state in LEFT},
             "cache_tags": list(self._tags),
+            "untagged": self.untagged,
         }
 
     def lines(self) -> Iterator[str]:
