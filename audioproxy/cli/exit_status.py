@@ -12,6 +12,8 @@ USAGE_ERROR = 2
 EXPIRED = 3
 #: The signature is valid, but the service would refuse the options or the source.
 REFUSED = 4
+#: Another process prunes the store (EX_TEMPFAIL of sysexits.h).
+BUSY = 75
 #: Ctrl-C stopped the command.
 INTERRUPTED = 130
 

@@ -26,6 +26,7 @@ exit status:
   1  at least one item failed
   2  an invalid command line, or a missing setting
   3, 4  see `audioproxy verify --help`
+  75  another process prunes the store
   130  stopped by Ctrl-C
 
 `audioproxy COMMAND --help` has examples of each command.

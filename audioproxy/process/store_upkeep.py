@@ -22,6 +22,10 @@ from audioproxy.variants.interfaces import NoRoom
 # until it has no more than the second.
 _HIGH, _LOW = 95, 90
 
+# Percent of the bound up to which the store makes room for one variant. A larger one would replace
+# most of the others.
+_LARGEST = 50
+
 # Seconds between two updates of the times of use, between two prunes if the first one was of no
 # use, and between two warnings that renders are not stored.
 _INTERVAL = 60.0
@@ -29,6 +33,9 @@ _INTERVAL = 60.0
 # Seconds for a prune. A network file system may take some milliseconds for each variant.
 _PRUNE_TIMEOUT = 86_400.0
 _SUMMARY_LIMIT = 64 * 1024
+
+# The exit status if another process prunes the store (`audioproxy.cli.exit_status.BUSY`).
+_BUSY = 75
 
 # With -P, the working directory is no place of modules.
 _PRUNE = (sys.executable, "-P", "-m", "audioproxy.cli.main", "store", "prune", "--json")
@@ -91,7 +98,7 @@ class StoreUpkeep:
 
     def _committed(self, refusal: NoRoom | None) -> None:
         if refusal is not None:
-            if refusal.needed <= self._max_bytes:
+            if refusal.needed <= self._max_bytes * _LARGEST // 100:
                 self._refused = max(self._refused, refusal.needed)
             if self._clock.seconds() >= self._silent_until:
                 self._silent_until = self._clock.seconds() + _INTERVAL
@@ -151,10 +158,16 @@ class StoreUpkeep:
         try:
             child = self._launcher.launch(command, {}, _PRUNE_TIMEOUT, stdout_limit=_SUMMARY_LIMIT)
             ended = await child.wait()
-        except (SpawnFailed, ChildTimeout) as error:
-            _log.warn("the store is not pruned: {error!r}", error=error)
+        except SpawnFailed as error:
+            _log.warn("the store is not pruned: {error}", error=error)
+            return None
+        except ChildTimeout:
+            _log.warn("the store is not pruned: that takes more than a day")
             return None
         await self._run_on_disk(self._store.usage.ensure)
+        if ended.code == _BUSY:
+            _log.debug("another process prunes the store")
+            return None
         # A prune that fails may have removed some variants; one that is killed prints nothing.
         summary = json.loads(ended.stdout) if ended.stdout else {"removed": {"variants": 0}}
         removed = int(summary["removed"]["variants"])

@@ -24,6 +24,10 @@ class CatalogError(Exception):
     """A store did not carry out what a command needs. The text gives the reason."""
 
 
+class CatalogBusy(CatalogError):
+    """Another process does what only one may do at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A variant as a catalog lists it.

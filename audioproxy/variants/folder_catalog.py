@@ -16,7 +16,7 @@ from audioproxy.concurrency.workers import for_each
 from audioproxy.files.scratch_files import read_chunks
 from audioproxy.variants.catalog import (
     KEY,
-    CatalogError,
+    CatalogBusy,
     Entry,
     Finding,
     OnFailure,
@@ -210,7 +210,7 @@ def exclusive_prune(root: str) -> Iterator[EndCount]:
     """Hold the lock of the one command that may prune a folder at a time.
 
     :returns: ends a count of the variants that begins now, for the ledger.
-    :raises CatalogError: where another process holds it.
+    :raises CatalogBusy: where another process holds it.
     """
     # Who may write to the folder may not make root change a file elsewhere, by a link to it.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -223,7 +223,7 @@ def exclusive_prune(root: str) -> Iterator[EndCount]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CatalogError("another process prunes this folder now") from error
+            raise CatalogBusy("another process prunes this folder now") from error
         yield StoreUsage(root).begin_count()
     finally:
         os.close(descriptor)

@@ -92,7 +92,7 @@ class VariantRecord:
         """
         try:
             record = cls(
-                texts["options"],
+                str(texts["options"]),
                 texts["source-sha256"],
                 int(texts["stored"]),
                 _decode(texts["source"]) if "source" in texts else None,
@@ -101,7 +101,7 @@ class VariantRecord:
             )
             digests = record.source_sha256, record.sha256
             return record if all(map(_SHA256.fullmatch, digests)) else None
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
 
     def texts(self) -> dict[str, str]:

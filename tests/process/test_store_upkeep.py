@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.cli.exit_status import BUSY
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
@@ -129,7 +130,7 @@ class PruneTests(UpkeepCase):
 
     def test_refused_during_a_prune(self) -> None:
         """A refusal is forgotten once there is room: it makes no later prune remove more."""
-        self.commit(500, refused=600)
+        self.commit(500, refused=500)
         self.end(200, removed=9)
         self.commit(800)
         self.assertIsNone(self.running())
@@ -143,7 +144,7 @@ class PruneTests(UpkeepCase):
 
     def test_failure(self) -> None:
         """After a failure, or a prune that removes nothing, the next one begins a minute later."""
-        self.running().exit_and_end(1, stderr=b"another process prunes")  # type: ignore[union-attr]
+        self.running().exit_and_end(1, stderr=b"no such disk")  # type: ignore[union-attr]
         self.assertEqual(1, self.warnings())
         for end in (lambda: self.end(980), lambda: self.spawner.last.exit_and_end(signal=9)):
             self.commit(960)
@@ -158,6 +159,21 @@ class PruneTests(UpkeepCase):
         self.clock.advance(60)
         self.end(900)
         self.assertIsNone(self.running())
+
+    def test_other_prune(self) -> None:
+        """A prune of another node is no failure; the next one here begins a minute later."""
+        self.running().exit_and_end(BUSY)  # type: ignore[union-attr]
+        self.assertEqual(0, self.warnings())
+        self.clock.advance(60)
+        self.assertEqual(900, self.target())
+
+    def test_large(self) -> None:
+        """No room is made for a variant of more than half of the bound."""
+        self.end(900)
+        self.commit(900, refused=501)
+        self.assertIsNone(self.running())
+        self.commit(900, refused=500)
+        self.assertEqual(500, self.target())
 
     def test_stop(self) -> None:
         """A stop ends the prune, and starts no more."""

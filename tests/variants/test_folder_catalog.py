@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.variants.catalog import CatalogError, Entry, Pace, Verdict
+from audioproxy.variants.catalog import CatalogBusy, Entry, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
 from audioproxy.variants.usage import StoreUsage
 from tests.sources.test_local import as_unprivileged_user
@@ -222,7 +222,7 @@ class ExclusivePruneTests(CatalogCase):
     def test_one(self) -> None:
         """One process at a time prunes a folder, and the next one may be of the folder's owner."""
         with exclusive_prune(str(self.root)):
-            self.assertRaises(CatalogError, exclusive_prune(str(self.root)).__enter__)
+            self.assertRaises(CatalogBusy, exclusive_prune(str(self.root)).__enter__)
         with exclusive_prune(str(self.root)):
             owners = [path.stat().st_uid for path in (self.root, self.root / ".prune")]
         self.assertEqual(owners[0], owners[1])

@@ -74,6 +74,7 @@ class RecordTests(SynchronousTestCase):
             {"sha256": "b" * 63},
             {"source-sha256": "B" * 64},
             {"stored": "now"},
+            {"stored": float("inf")},
             {"source": "base64:*"},
             {"validator": "\xe9"},
         ):

@@ -16,13 +16,13 @@ from twisted.logger import LogLevel
 
 from audioproxy.cli.arguments import integer_to
 from audioproxy.cli.env_file import load_config
-from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
+from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors, printable
 from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import BucketStore, Config
 from audioproxy.engine import BootError, Engine
-from audioproxy.variants.catalog import CatalogError, Entry, Page, VariantCatalog
+from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Page, VariantCatalog
 from audioproxy.variants.folder_catalog import FolderCatalog
 
 
@@ -177,6 +177,9 @@ def run_command(
         interrupted = True
     except BrokenPipeError:
         raise
+    except CatalogBusy as error:
+        print_errors(str(error))
+        return BUSY
     except (CatalogError, OSError) as error:
         outcome.fail(None, error)
     outcome.print_report(interrupted=interrupted)
