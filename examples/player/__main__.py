@@ -68,9 +68,11 @@ Ctrl-C stops the player.
 """
 
 
-def configure(home: Home) -> Config:
-    """Create missing files in a folder, and return the configuration of a service that uses it.
+def configure(home: Home) -> tuple[Config, Path]:
+    """Create missing files in a folder.
 
+    :returns: the configuration of a service that uses the folder, and the file of its settings, for
+        programs that sign URLs.
     :raises ConfigError: for settings that cannot be used.
     """
     # An empty AP_SOURCE_ALLOWLIST is refused. Every other empty variable counts as unset.
@@ -81,12 +83,14 @@ def configure(home: Home) -> Config:
             print(f"player: {name}: ignored", file=sys.stderr)
     if not settings.get("AP_LOCAL_ROOT"):
         home.make_samples()
-    for name, text in (DEFAULTS | home.settings()).items():
+    own = home.settings()
+    for name, text in (DEFAULTS | own).items():
         settings[name] = settings.get(name) or text
     config, warnings = load(settings)
     for warning in warnings:
         print(f"player: {warning}", file=sys.stderr)
-    return config
+    own["AP_LOCAL_ROOT"] = os.path.abspath(settings["AP_LOCAL_ROOT"])
+    return config, home.write_settings(own)
 
 
 async def serve(reactor: Any, config: Config, env_file: Path) -> None:
@@ -131,12 +135,12 @@ def main(*words: str) -> None:
         sys.exit(f"player: {LIBRARIES} is missing; `make demo` installs it")
     home = Home(Path(words[0] if words else Path(__file__).parents[2] / ".run").resolve())
     try:
-        config = configure(home)
+        config, env_file = configure(home)
     except ConfigError as error:
         sys.exit("\n".join(f"player: {problem}" for problem in error.problems))
     observer = LineObserver(sys.stdout, config.log_level)
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
-    react(serve, (config, home.write_settings()))
+    react(serve, (config, env_file))
 
 
 if __name__ == "__main__":

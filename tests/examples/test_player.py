@@ -21,7 +21,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
-from audioproxy.config import Config, ConfigError
+from audioproxy.cli.env_file import read_environment
+from audioproxy.config import Config, ConfigError, load
 from audioproxy.errors import NotConfigured
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.segments import split_signature, split_target
@@ -502,7 +503,8 @@ class SettingsTests(PlayerCase):
     def settings(self, **variables: str) -> Config:
         """Return the configuration for these variables."""
         self.patch(os, "environ", {"AP_LOCAL_ROOT": str(self.root), **variables})
-        return configure(Home(self.root / "run"))
+        config, self.env_file = configure(Home(self.root / "run"))
+        return config
 
     def test_sources(self) -> None:
         """The allowlist and the object store are configured as in the service.
@@ -531,6 +533,15 @@ class SettingsTests(PlayerCase):
         self.assertEqual(ignored, errors.getvalue())
         self.assertNotEqual(bytes(32), config.key)
         self.assertEqual((4001, "proxy"), (config.port, config.serve_mode))
+
+    def test_settings_file(self) -> None:
+        """The commands read the key of the player and the user's folder from its settings file."""
+        config = self.settings()
+        written = load(read_environment({}, str(self.env_file)))[0]
+        self.assertEqual(
+            (config.key, config.salt, str(self.root), config.variant_store),
+            (written.key, written.salt, written.local_root, written.variant_store),
+        )
 
 
 class SiteTests(PlayerCase):
