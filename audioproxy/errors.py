@@ -285,13 +285,16 @@ class ProbeTimeout(Refusal):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an error for people: of one of the system, its own words and the file."""
+    """Return the text of an error for people: of one of the system, its own words and the file.
+
+    A client chooses the name of a file: other characters than printable ones are escaped.
+    """
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     name = error.filename
     if isinstance(name, bytes):
         name = name.decode("utf-8", "surrogateescape")
-    return f"{error.strerror}: {name}" if isinstance(name, str) else error.strerror
+    return f"{error.strerror}: {repr(name)[1:-1]}" if isinstance(name, str) else error.strerror
 
 
 class Unusable(Exception):

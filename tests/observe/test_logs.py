@@ -74,6 +74,16 @@ class LineObserverTests(SynchronousTestCase):
             written = self.observe(log_format="{text}", text=f"x{end}{STAMP} [info] forged{end}")
             self.assertEqual(f"{STAMP} [info] x\n    {STAMP} [info] forged\n", written)
 
+    def test_file_name(self) -> None:
+        """An error of the system has its text and its file, whose name controls no terminal."""
+        stream = io.StringIO()
+        logger = log_context.Logger(observer=LineObserver(stream, "info"))
+        for name in (b"/a/\xc3\xb6 \x1b[31m\n\xff.wav", "/a/ö \x1b[31m\n\udcff.wav"):
+            error = FileNotFoundError(2, "No such file or directory", name)
+            logger.warn("not read: {reason}", reason=error)
+        line = " [warning] not read: No such file or directory: /a/ö \\x1b[31m\\n\\udcff.wav\n"
+        self.assertEqual(2, stream.getvalue().count(line), stream.getvalue())
+
     def test_journal(self) -> None:
         """In systemd's journal, each line, also a continuation line, begins with its priority."""
         stream = io.StringIO()
