@@ -32,10 +32,11 @@ ENVIRONMENTS = (
 class ClientTests(SynchronousTestCase):
     """Clients in other languages"""
 
-    def answers(self, program: str, file: str, calls: list[Any]) -> list[dict[str, Any]]:
-        """Return the answers of a program in ``tests/urls/clients``."""
+    def answers(self, program: str, *words: str, calls: list[Any]) -> list[dict[str, Any]]:
+        """Return the answers of a program in ``tests/urls/clients``, the last of its words."""
+        *options, file = words
         command = (
-            installed(program, "AUDIOPROXY_LANGUAGES"),
+            *(installed(program, "AUDIOPROXY_LANGUAGES"), *options),
             PROJECT / "tests/urls/clients" / file,
         )
         ended = subprocess.run(
@@ -51,12 +52,12 @@ class ClientTests(SynchronousTestCase):
         self.assertEqual(len(calls), len(answers))
         return answers
 
-    def check(self, program: str, file: str) -> None:
+    def check(self, program: str, *words: str) -> None:
         """Compare the answers of a client with the vectors and with those of `audioproxy.urls`."""
         published = list(vectors())
         environments = [{"call": "from_env", "environ": each} for each in ENVIRONMENTS]
         calls = [call for call, _ in published] + environments + list(more_calls())
-        found = self.answers(program, file, calls)
+        found = self.answers(program, *words, calls=calls)
         wrong = [mismatch(*row, got) for row, got in zip(published, found, strict=False)]
         for call, got in zip(calls, found, strict=True):
             here = answer(call)
@@ -72,8 +73,12 @@ class ClientTests(SynchronousTestCase):
         self.check("node", "run.mjs")
 
     def test_php(self) -> None:
-        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does."""
-        self.check("php", "run.php")
+        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does.
+
+        The settings of PHP for numbers in text change nothing.
+        """
+        for precision in ("17", "5"):
+            self.check("php", "-d", f"precision={precision}", "run.php")
 
     def test_ruby(self) -> None:
         """The Ruby client answers all vectors, and more calls as `audioproxy.urls` does."""

@@ -180,7 +180,8 @@ final class Options
         if ($low !== null && ($number < $low || $number > $high)) {
             throw new \UnexpectedValueException("a number$bounds is expected");
         }
-        return $number == 0 ? '0' : (string) $number;
+        // A conversion to a string would have the digits of the setting `precision`.
+        return $number == 0 ? '0' : rtrim(rtrim(sprintf('%.3F', $number), '0'), '.');
     }
 
     private static function integer(?int $low = null, ?int $high = null): \Closure

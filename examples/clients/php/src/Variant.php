@@ -128,6 +128,7 @@ final class Variant implements \Stringable
             $spelled[] = match (true) {
                 in_array($name, self::ENCODED, true) => rawurlencode((string) $part),
                 is_float($part) && !in_array($name, self::WHOLE, true) => sprintf('%.3F', $part),
+                is_float($part) && floor($part) === $part => sprintf('%.0F', $part),
                 default => (string) $part,
             };
         }
