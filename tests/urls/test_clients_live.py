@@ -72,6 +72,39 @@ class ClientTests(SynchronousTestCase):
         """The JavaScript client answers all vectors, and more calls as `audioproxy.urls` does."""
         self.check("node", "run.mjs")
 
+    def test_javascript_options(self) -> None:
+        """Options that a method does not have are refused: an expiry is never ignored.
+
+        A type checker refuses them too, but not every program has one.
+        """
+        module = (PROJECT / "examples/clients/javascript/index.js").as_uri()
+        start = f"""
+            import {{ Signer }} from "{module}";
+            const signer = new Signer(new Uint8Array(32), new Uint8Array(1));
+        """
+        for call, reason in (
+            ("url('local://a', {}, 3600)", "options: 'number' is not accepted"),
+            ("url('local://a', {}, null)", "options: 'null' is not accepted"),
+            ("url('local://a', {}, { expires: 1 })", "url: expires is not an option"),
+            (
+                "url('local://a', {}, { expiresAt: '2030' })",
+                "use a number of Unix seconds or a Date",
+            ),
+            ("audioElement('local://a', {}, 3600)", "options: 'number' is not accepted"),
+            ("audioElement('local://a', {}, { fileName: 'a' })", "audioElement: fileName is not"),
+            (
+                "audioElement('local://a', {}, { formats: 'mp3' })",
+                "formats: 'string' is not",
+            ),
+            ("infoUrl('local://a', { expiresIn: 1 })", "infoUrl: it has no options"),
+        ):
+            command = (installed("node", "AUDIOPROXY_LANGUAGES"), "--input-type=module", "-")
+            ended = subprocess.run(
+                command, input=f"{start}signer.{call};", capture_output=True, text=True
+            )
+            self.assertIn("TypeError", ended.stderr, call)
+            self.assertIn(reason, ended.stderr, call)
+
     def test_php(self) -> None:
         """The PHP client answers all vectors, and more calls as `audioproxy.urls` does.
 

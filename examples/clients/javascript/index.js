@@ -516,7 +516,20 @@ export function https(url) {
 
 // The signer.
 
-const URL_OPTIONS = ["expiresIn", "expiresAt", "roundTo", "fileName"];
+const EXPIRY_OPTIONS = ["expiresIn", "expiresAt", "roundTo"];
+const URL_OPTIONS = [...EXPIRY_OPTIONS, "fileName"];
+const ELEMENT_OPTIONS = ["formats", "attributes", ...EXPIRY_OPTIONS];
+
+// Other values would be ignored: url(source, variant, 3600) would never expire.
+function requireOptions(method, options, names) {
+  const isObject = typeof options === "object" && options !== null;
+  requireType("options", options, () => isObject, "an object such as { expiresIn: 3600 }");
+  for (const name of Object.keys(options)) {
+    if (!names.includes(name)) {
+      throw new TypeError(`${method}: ${name} is not an option; use ${names.join(", ")}`);
+    }
+  }
+}
 
 function secret(name, text, least) {
   requireType(name, text, isString, "a string");
@@ -537,8 +550,8 @@ function secret(name, text, least) {
   );
 }
 
-function wholeSeconds(name, value) {
-  requireType(name, value, isNumber, "a number of seconds");
+function wholeSeconds(name, value, accepted = "a number of seconds") {
+  requireType(name, value, isNumber, accepted);
   if (!Number.isFinite(Number(value))) {
     throw new RangeError(`${name}: ${value} is not a number of seconds`);
   }
@@ -621,6 +634,7 @@ export class Signer {
 
   // Returns the signed URL of a variant.
   url(source, variant = {}, options = {}) {
+    requireOptions("url", options, URL_OPTIONS);
     const checked = checkedVariant(variant);
     const segments = [checked.canonical];
     const exp = this.#expiry(options);
@@ -633,11 +647,13 @@ export class Signer {
 
   // Returns an HTML <audio> element with a variant in each format.
   audioElement(source, variant = {}, options = {}) {
+    requireOptions("audioElement", options, ELEMENT_OPTIONS);
     const {
       formats = ["opus", "m4a", "mp3"],
       attributes = 'controls preload="none"',
       ...expiry
     } = options;
+    requireType("formats", formats, Array.isArray, "an array of strings");
     const expiresAt = this.#expiry(expiry);
     const sources = formats.map((f) => {
       const each = new Variant({ ...checkedVariant(variant), f });
@@ -648,7 +664,8 @@ export class Signer {
   }
 
   // Returns the signed URL of a source's info document.
-  infoUrl(source) {
+  infoUrl(source, ...others) {
+    if (others.length > 0) throw new TypeError("infoUrl: it has no options, and never expires");
     return this.sign(`/info/${spellSource(source, this.#encoded)}`);
   }
 
@@ -671,11 +688,6 @@ export class Signer {
 
   // Returns exp in Unix seconds, or undefined for a URL that never expires.
   #expiry(options) {
-    for (const name of Object.keys(options)) {
-      if (!URL_OPTIONS.includes(name)) {
-        throw new TypeError(`url: ${name} is not an option; use ${URL_OPTIONS.join(", ")}`);
-      }
-    }
     const { expiresIn, expiresAt, roundTo } = options;
     if (expiresIn !== undefined && expiresAt !== undefined) {
       throw new RangeError("expiresIn and expiresAt exclude each other");
@@ -694,7 +706,8 @@ export class Signer {
       }
     } else if (expiresAt !== undefined) {
       const isDate = expiresAt instanceof Date;
-      exp = wholeSeconds("expiresAt", isDate ? expiresAt.getTime() / 1000 : expiresAt);
+      const seconds = isDate ? expiresAt.getTime() / 1000 : expiresAt;
+      exp = wholeSeconds("expiresAt", seconds, "a number of Unix seconds or a Date");
     } else {
       return undefined;
     }

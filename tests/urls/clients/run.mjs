@@ -27,10 +27,9 @@ function answer({ call, signer, ...values }) {
   if (call === "from_env") return Signer.fromEnv(values.environ).sign("/");
   const { source, variant, path, ...others } = values;
   const options = Object.entries(others).map(([name, value]) => [camel(name), value]);
-  const method = camel(call);
-  return call === "sign"
-    ? signerOf(signer).sign(path)
-    : signerOf(signer)[method](bytes(source), variant, Object.fromEntries(options));
+  if (call === "sign") return signerOf(signer).sign(path);
+  if (call === "info_url") return signerOf(signer).infoUrl(bytes(source));
+  return signerOf(signer)[camel(call)](bytes(source), variant, Object.fromEntries(options));
 }
 
 const answers = JSON.parse(readFileSync(0, "utf-8")).map((call) => {

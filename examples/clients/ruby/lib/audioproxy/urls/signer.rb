@@ -170,7 +170,7 @@ module Audioproxy
         end
       elsif expires_at
         expires_at = expires_at.to_r if expires_at.is_a?(Time)
-        exp = whole_seconds("expires_at", expires_at)
+        exp = whole_seconds("expires_at", expires_at, "a number of Unix seconds or a Time")
       else
         return
       end
@@ -180,8 +180,8 @@ module Audioproxy
       exp
     end
 
-    def whole_seconds(name, value)
-      Bytes.require_type(name, value, [Numeric], "a number of seconds")
+    def whole_seconds(name, value, accepted = "a number of seconds")
+      Bytes.require_type(name, value, [Numeric], accepted)
       value.ceil
     rescue FloatDomainError
       raise ArgumentError, "#{name}: #{value} is not a number of seconds"
