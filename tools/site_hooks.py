@@ -59,19 +59,24 @@ def on_post_page(output: str, **_: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace links out of docs/, which the site cannot serve, pictures for dark mode, and code.
 
-    Each link becomes its text and path. `tests.test_docs` checks the path. Blocks of code below
-    their names become tabs. The page of the API gets the reference of its modules, and the home
-    page has no list of its headings.
+    Each link becomes its text and path, or its path alone if that is the text. `tests.test_docs`
+    checks the path. Blocks of code below their names become tabs. The page of the API gets the
+    reference of its modules, and the home page has no list of its headings.
     """
     if page.is_homepage:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "api.md":
         markdown = "\n\n".join([markdown, *reference()])
     pictures = r"![\g<alt>](\g<light>#only-light)![\g<alt>](\g<dark>#only-dark)"
-    markdown = _PICTURE.sub(pictures, _OUTWARD.sub(r"\1 (`\2`)", markdown))
+    markdown = _PICTURE.sub(pictures, _OUTWARD.sub(_spell_path, markdown))
     return _NAMED_CODE.sub(
         lambda match: f'=== "{match[1]}"\n\n{indent(match[2], " " * 4)}', markdown
     )
+
+
+def _spell_path(link: re.Match[str]) -> str:
+    text, path = link.groups()
+    return f"`{path}`" if text == path else f"{text} (`{path}`)"
 
 
 class _NarrowScreens(Extension):

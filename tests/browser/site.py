@@ -43,6 +43,9 @@ class SiteCase(NodeCase):
         # Blocks of code in several languages are tabs.
         signing = (SITE / "signing.html").read_text()
         self.assertEqual(2, signing.count('class="tabbed-set'))
+        # A file of the project is named once.
+        embedding = (SITE / "embedding.html").read_text()
+        self.assertIn("This runs <code>examples/<wbr />embed.<wbr />py</code> on port", embedding)
         home = (SITE / "index.html").read_text()
         article = home.partition("<article")[2].partition("</article")[0]
         links = set(re.findall(r'href="([^":#]+)', article))

@@ -17,7 +17,8 @@ for (const link of article.querySelectorAll("a")) {
   const target = link.getAttribute("href");
   if (target.startsWith("../")) {
     // A file of the project, outside this folder.
-    link.replaceWith(`${link.textContent} (${target.slice(3)})`);
+    const [text, path] = [link.textContent, target.slice(3)];
+    link.replaceWith(text === path ? text : `${text} (${path})`);
   } else if (!/^[a-z]+:/.test(target)) {
     link.setAttribute("href", target.replace(/\.md(?=$|#)/, ".html"));
   }
