@@ -28,8 +28,8 @@ _URL_BLOCK = re.compile(
     r'(<div class="(?:language-(?:sh|text) )?highlight"><pre)(?=>(?:(?!</pre>).)*://)', re.DOTALL
 )
 
-# Characters after which a long word of code may be broken.
-_BREAK = re.compile(r"(?<=[_/.:,=?-])(?=\w)")
+# Characters after which a long word of code may be broken, but neither "/" nor "--" at its start.
+_BREAK = re.compile(r"(?<=[^-][_/.:,=?-])(?=\w)")
 
 _ICON = Path(__file__).parent.parent / "examples/player/page/icon.svg"
 

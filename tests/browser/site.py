@@ -46,6 +46,8 @@ class SiteCase(NodeCase):
         # A file of the project is named once.
         embedding = (SITE / "embedding.html").read_text()
         self.assertIn("This runs <code>examples/<wbr />embed.<wbr />py</code> on port", embedding)
+        # A line does not end after the first slash of a path.
+        self.assertIn("<code>/health</code>", (SITE / "reliability.html").read_text())
         home = (SITE / "index.html").read_text()
         article = home.partition("<article")[2].partition("</article")[0]
         links = set(re.findall(r'href="([^":#]+)', article))
