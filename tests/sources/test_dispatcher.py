@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
 from audioproxy.engine import Engine
-from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
+from audioproxy.errors import NoSuchSource, NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import (
     SCHEMES,
     HttpsSource,
@@ -62,7 +62,7 @@ class SourcesTests(SynchronousTestCase):
         opened = self.successResultOf(Deferred.fromCoroutine(sources.open(LocalSource(b"a.mp3"))))
         self.assertEqual(opened.size, 3)
         opened.close()
-        self.assert_refused(sources, LocalSource(b"b.mp3"), NotFound)
+        self.assert_refused(sources, LocalSource(b"b.mp3"), NoSuchSource)
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""
