@@ -24,6 +24,7 @@ from audioproxy.variants import s3, stored_file
 from audioproxy.variants.files import FileVariantStore, variant_path
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
+from audioproxy.variants.usage import StoreUsage
 from tests.soak.injection import Bugs
 
 BUGS = Bugs()
@@ -88,6 +89,14 @@ async def fill_disk(original: Callable[..., Any], *words: Any) -> Any:
         if error.errno != errno.ENOSPC:
             raise
         return NamedFile(os.path.join(tempfile.mkdtemp(), "output"))
+
+
+@wrap(StoreUsage, "add", "operator")
+def store_without_counting(
+    original: Callable[..., None], self: StoreUsage, scratch: str, path: str
+) -> None:
+    """A stored variant is not counted."""
+    os.rename(scratch, path)
 
 
 # variants in a bucket
