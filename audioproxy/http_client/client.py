@@ -94,12 +94,15 @@ class HttpClient:
 
     :ivar clock: measures its timeouts.
     :param trust_root: from `load_trust_root`.
+    :param public_only: connect to public addresses alone; a request to a host without one raises
+        `PrivateAddress`.
     """
 
-    def __init__(self, reactor: Any, trust_root: Any) -> None:
+    def __init__(self, reactor: Any, trust_root: Any, *, public_only: bool = False) -> None:
         self.clock = monotonic_clock(reactor)
         self._reactor = reactor
         self._trust_root = trust_root
+        self._public_only = public_only
         self._pool: HTTPConnectionPool = CarefulPool(reactor)  # type: ignore[no-untyped-call]
         self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
         self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
@@ -177,7 +180,13 @@ class HttpClient:
     def _find_origin(self, origin: bytes) -> tuple[URI, IStreamClientEndpoint]:
         if origin not in self._origins:
             uri = URI.fromBytes(origin)
-            endpoint = make_endpoint(self._reactor, uri, self._trust_root, self._open_connections)
+            endpoint = make_endpoint(
+                self._reactor,
+                uri,
+                self._trust_root,
+                self._open_connections,
+                public_only=self._public_only,
+            )
             self._origins[origin] = uri, endpoint
         return self._origins[origin]
 
@@ -276,7 +285,8 @@ class UnusableBundle(Unusable):
 class ClientsByBundle:
     """One client for each CA bundle, constructed when it is first needed.
 
-    Two stores with the same bundle share a client and its connection pool.
+    Two stores with the same bundle share a client and its connection pool. A client that connects
+    to public addresses alone shares them with no other.
 
     :ivar ca_file: PEM file of the certificates that are trusted by default; None if the system has
         no such file.
@@ -287,23 +297,26 @@ class ClientsByBundle:
         self.ca_file = ssl_cert_file or next(filter(os.path.isfile, _SYSTEM_CA_FILES), None)
         self._reactor = reactor
         self._ssl_cert_file = ssl_cert_file
-        self._clients: dict[str | None, HttpClient] = {}
+        self._clients: dict[tuple[str | None, bool], HttpClient] = {}
 
-    def client(self, bundle: str | None = None) -> HttpClient:
+    def client(self, bundle: str | None = None, *, public_only: bool = False) -> HttpClient:
         """Return the client that trusts a CA bundle; None is the default bundle.
 
+        :param public_only: as of `HttpClient`.
         :raises UnusableBundle: if the bundle cannot be read.
         """
         path = bundle or self._ssl_cert_file
-        if path not in self._clients:
+        key = path, public_only
+        if key not in self._clients:
             try:
-                self._clients[path] = HttpClient(self._reactor, load_trust_root(path))
+                trust_root = load_trust_root(path)
             except (OSError, ValueError) as error:
                 raise UnusableBundle(
                     f"no certificates could be read ({reason_of(error)})",
                     "a file of certificates in PEM form is required",
                 ) from error
-        return self._clients[path]
+            self._clients[key] = HttpClient(self._reactor, trust_root, public_only=public_only)
+        return self._clients[key]
 
     def open(self) -> None:
         """Allow requests again after `close`."""

@@ -23,6 +23,7 @@ from twisted.web.client import URI
 from zope.interface import implementer
 
 from audioproxy.http_client.bodies import RequestBody
+from audioproxy.http_client.public_addresses import PublicEndpoint
 from audioproxy.http_client.tls import AsciiNameTls
 
 # Seconds to wait for a connection.
@@ -151,12 +152,22 @@ class _TrackingEndpoint:
 
 
 def make_endpoint(
-    reactor: Any, uri: URI, trust_root: Any, open_connections: dict[PooledConnection, int]
+    reactor: Any,
+    uri: URI,
+    trust_root: Any,
+    open_connections: dict[PooledConnection, int],
+    *,
+    public_only: bool = False,
 ) -> IStreamClientEndpoint:
-    """Return the endpoint of a server, which registers its connections while they are open."""
+    """Return the endpoint of a server, which registers its connections while they are open.
+
+    :param public_only: connect to public addresses alone.
+    """
     endpoint: IStreamClientEndpoint
     is_hostname = _is_hostname(uri.host)
-    if is_hostname:
+    if public_only:
+        endpoint = PublicEndpoint(reactor, uri.host.decode("ascii"), uri.port, _CONNECT_TIMEOUT)
+    elif is_hostname:
         endpoint = HostnameEndpoint(reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
     else:
         # `HostnameEndpoint` refuses names with an underscore, which are common in container

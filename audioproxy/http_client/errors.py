@@ -23,11 +23,13 @@ class TransportError(Exception):
     """There is no response, or it is incomplete. The text gives the reason.
 
     :ivar is_closed: the connection was closed before the response was complete.
+    :ivar is_quote: the text may quote the response, which may repeat headers of the request.
     """
 
-    def __init__(self, text: str, *, is_closed: bool = False) -> None:
+    def __init__(self, text: str, *, is_closed: bool = False, is_quote: bool = False) -> None:
         super().__init__(text)
         self.is_closed = is_closed
+        self.is_quote = is_quote
 
 
 class UntrustedCertificate(TransportError):
@@ -36,6 +38,10 @@ class UntrustedCertificate(TransportError):
 
 class NameMismatch(UntrustedCertificate):
     """The server's certificate is for another name."""
+
+
+class PrivateAddress(TransportError):
+    """The server has no public address, and others are refused."""
 
 
 def translate_error(error: BaseException | None, expired: bool = False) -> Exception:
@@ -56,28 +62,37 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]
+    if (text := _describe(last)) is not None:
+        return TransportError(without_secrets(text), is_closed=isinstance(last, ConnectionClosed))
     # Bytes that are not HTTP may repeat the query of the request (D47).
-    text = without_secrets(_describe(last))
-    return TransportError(text, is_closed=isinstance(last, ConnectionClosed))
+    quote = without_secrets(_quote(last))
+    return TransportError(quote or "the response is incomplete", is_quote=True)
 
 
-def _describe(error: BaseException) -> str:
-    """Return the text of an error of Twisted or OpenSSL, without their classes and tuples."""
+def _describe(error: BaseException) -> str | None:
+    """Return the text of an error that is not about a response; None for any other error."""
     if isinstance(error, ConnectError) and error.osError:
         return os.strerror(error.osError)
     if isinstance(error, TimeoutError):
         return "no connection in time"
+    if isinstance(error, ConnectError):
+        return str(error).rstrip(".")
     if isinstance(error, ConnectionClosed):
         return "the connection was closed"
     if isinstance(error, TlsError) and error.args:
         return "TLS: " + ", ".join(reason for *_, reason in error.args[0])
     if isinstance(error, OSError):
         return reason_of(error)
+    return None
+
+
+def _quote(error: BaseException) -> str:
+    """Return the text of an error of Twisted about a response, without its class and tuples."""
     if len(error.args) == 2 and isinstance(error.args[1], bytes):
         # The fault, and what Twisted has received.
         fault, received = error.args
         return f"the response is not HTTP ({fault}: {received.decode('ascii', 'replace')})"
-    return str(error).rstrip(".") or "the response is incomplete"
+    return str(error).rstrip(".")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

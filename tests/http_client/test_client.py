@@ -628,12 +628,14 @@ class ClientsByBundleTests(SynchronousTestCase):
     def test_shared(self) -> None:
         """Each CA bundle has one client, whether SSL_CERT_FILE or another variable names it.
 
+        A client that connects to public addresses alone shares no connection with another.
         `ca_file`, which is passed to ffmpeg, is the path in SSL_CERT_FILE.
         """
         default, clients = self.make(), self.make(self.bundle)
         self.assertIs(clients.client(), clients.client())
         self.assertIs(clients.client(), clients.client(self.bundle))
         self.assertIsNot(default.client(), default.client(self.bundle))
+        self.assertIsNot(default.client(), default.client(public_only=True))
         self.assertEqual(self.bundle, clients.ca_file)
 
     def test_unusable(self) -> None:
