@@ -283,7 +283,13 @@ class Engine:
             from audioproxy.sources.https_origin import OriginClient
 
             openers[HttpsSource.scheme] = HttpsSources(
-                OriginClient(self._client(), config.source_allowlist, self.clock),
+                OriginClient(
+                    self._client(public_only=config.source_deny_private),
+                    config.source_allowlist,
+                    self.clock,
+                    config.source_headers_file or {},
+                    config.source_deny_private,
+                ),
                 self._space,
                 self._threads,
                 config.max_src_bytes,
@@ -363,12 +369,14 @@ class Engine:
     def _ca_file(self) -> str | None:
         return None if self._clients is None else self._clients.ca_file
 
-    def _client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
+    def _client(
+        self, bundle: str | None = None, variable: str = "", *, public_only: bool = False
+    ) -> HttpClient:
         from audioproxy.http_client.client import UnusableBundle
 
         assert self._clients is not None
         try:
-            return self._clients.client(bundle)
+            return self._clients.client(bundle, public_only=public_only)
         except UnusableBundle as error:
             raise BootError(Problem.of(variable if bundle else "SSL_CERT_FILE", error)) from error
 

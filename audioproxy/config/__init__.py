@@ -2,6 +2,7 @@
 
 from audioproxy.config.environment import VARIABLES, load
 from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, Problem, S3Config
+from audioproxy.config.source_headers import read_source_headers
 
 __all__ = [
     "VARIABLES",
@@ -12,4 +13,5 @@ __all__ = [
     "Problem",
     "S3Config",
     "load",
+    "read_source_headers",
 ]

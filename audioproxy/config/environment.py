@@ -22,9 +22,11 @@ from audioproxy.config.model import (
     S3Config,
     missing_beside,
 )
+from audioproxy.config.source_headers import InvalidFile
 from audioproxy.config.values import listed, quote
 from audioproxy.errors import InvalidValue
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES
+from audioproxy.grammar.sources import parse_https
 
 # Fields of S3Config. In capitals and after a prefix, they are names of variables.
 _ENDPOINT_FIELDS = ("endpoint", "addressing", "ca_bundle")
@@ -84,6 +86,8 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
                 values[name] = parse(environ[variable])
             except InvalidValue as error:
                 problems.append(Problem.of(variable, error))
+            except InvalidFile as error:
+                problems += [Problem.of(variable, mistake) for mistake in error.mistakes]
     failed = present - values.keys()
     # A key and a salt that are already reported, or that an unreadable AP_ALLOW_INSECURE may make
     # unnecessary, are not reported as missing.
@@ -214,3 +218,8 @@ def _warnings(config: Config) -> Iterator[Problem]:
         if _MATCHABLE.fullmatch(entry) is None:
             wanted = "write a bare name, prefix*, *.suffix or *"
             yield Problem("AP_SOURCE_ALLOWLIST", f"{quote(entry)} matches nothing", wanted)
+    for host in config.source_headers_file or ():
+        source = parse_https(f"https://{host}".encode("ascii"))
+        if not source.is_allowed(config.source_allowlist or ()):
+            fault = f"the headers for {host} are never sent, since no source may be there"
+            yield Problem("AP_SOURCE_HEADERS_FILE", fault, "add the host to AP_SOURCE_ALLOWLIST")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from audioproxy.config.source_headers import SourceHeaders, read_source_headers
 from audioproxy.config.values import (
     allowed_origin,
     allowlist,
@@ -189,6 +190,8 @@ class Config:
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_allowlist: the entries, or None where the variable is unset.
+    :ivar source_headers_file: the headers in the file, from `read_source_headers`, or None.
+    :ivar source_deny_private: whether https sources at private addresses are refused.
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar cache_tag_header: the response header with the tag of the source, in lower case, or None.
     :ivar max_src_bytes: larger sources are refused.
@@ -221,6 +224,8 @@ class Config:
     source_s3: S3Config = S3Config()
     variant_s3: S3Config = DERIVED
     source_allowlist: tuple[str, ...] | None = _setting(allowlist)
+    source_headers_file: SourceHeaders | None = _setting(read_source_headers, secret=True)  # noqa: RUF009
+    source_deny_private: bool = _setting(switch, False)
     allow_origin: str | None = _setting(allowed_origin)
     cache_tag_header: str | None = _setting(cache_tag_header)
     log_level: str = _setting(choice("debug", "info", "warning", "error"), "info")

@@ -29,6 +29,12 @@ _URL_PARTS = re.compile(rb"([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
 _PRINTABLE = re.compile(rb"[!-~]*")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
 _HTTPS_PORT = 443
+# Names of parameters that sign or authorize one URL: those of AWS, Google Cloud, Alibaba Cloud,
+# Tencent Cloud and others (such as X-Amz-Signature, Signature and q-signature), of Azure (sig), of
+# CloudFront (Key-Pair-Id), and of Akamai (hdnea, hdnts).
+_PRESIGNED = re.compile(
+    r"[?&](?:(?:x-[a-z]+-|q-)?signature|sig|key-pair-id|hdn(?:ea|ts))=", re.IGNORECASE
+)
 
 # Bytes that a log line percent-encodes: every byte outside visible ASCII, and the % sign, so that
 # two sources never look alike. An https URL is not encoded again: its percent-encoding is part of
@@ -183,6 +189,16 @@ class HttpsSource(Source):
     def canonical(self) -> bytes:
         """The normalized URL."""
         return self.url.encode("ascii")
+
+    @property
+    def authority(self) -> str:
+        """The host as it stands in the URL, and the port, unless that is 443."""
+        return self.url.split("/", 3)[2]
+
+    @property
+    def is_presigned(self) -> bool:
+        """Whether the query seems to have a signature, which is new each time."""
+        return _PRESIGNED.search(self.url) is not None
 
     @property
     def address(self) -> bytes:

@@ -30,6 +30,7 @@ class HttpsSources(HttpsBackend):
         A source is ranged where ffmpeg may read it at the origin. ffmpeg must be able to
         distinguish its end from a lost connection, and all ranges must be of one version. So the
         length must be known, ranges must be served, and a validator must distinguish the versions.
+        No source is ranged that the service itself has to read.
 
         :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
         """
@@ -39,7 +40,8 @@ class HttpsSources(HttpsBackend):
         size = origin.size
         is_start = size is not None and (origin.first, origin.last) == (0, min(WINDOW, size) - 1)
         is_reliable = source.canonical not in self.unreliable and not origin.has_interim
-        if is_start and origin.validator and is_reliable and not origin.unreadable:
+        is_readable = not (origin.unreadable or origin.service_only)
+        if is_start and origin.validator and is_reliable and is_readable:
             return OpenHttpsSource(RangedSource(self, source, origin, response))
         response.discard()
         return OpenHttpsSource(StatedSource(self, source, origin))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 
@@ -15,7 +15,7 @@ from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import TransportError, UntrustedCertificate
+from audioproxy.http_client.errors import PrivateAddress, TransportError, UntrustedCertificate
 from audioproxy.observe.log_context import Logger
 
 _MAX_REDIRECTS = 5
@@ -28,6 +28,8 @@ _WHOLE = (200, 203)
 _RANGE_REFUSED = (400, 416, 501)
 # Statuses which say that there is no such source; the others refuse it.
 _GONE = (404, 410)
+# Statuses which ask for credentials, or for others.
+_UNAUTHORIZED = (401, 403)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
 
@@ -82,6 +84,8 @@ class OriginState:
     :ivar has_interim: another response preceded it, such as 103, which ffmpeg 5.1 takes for the
         final one.
     :ivar unreadable: why the body cannot be read as a source; empty where it can.
+    :ivar service_only: the service itself has to read it, since ffmpeg must not know the headers of
+        a host on the way, or does not check the addresses of hosts.
     """
 
     source: HttpsSource
@@ -92,6 +96,7 @@ class OriginState:
     last: int | None = None
     has_interim: bool = False
     unreadable: str = ""
+    service_only: bool = False
 
     @property
     def validator(self) -> bytes:
@@ -134,11 +139,21 @@ class OriginState:
 
 @dataclass(frozen=True, slots=True)
 class OriginClient:
-    """Sends requests to the https hosts on the allowlist."""
+    """Sends requests to the https hosts on the allowlist.
+
+    The headers are those of one process for its whole life. So all that it remembers of a source,
+    by address and validator, was read with the same headers.
+
+    :ivar client: connects to public addresses alone, if private ones are denied.
+    :ivar headers: headers by name, by the authority of the only host that they are sent to.
+    :ivar deny_private: whether private addresses are denied.
+    """
 
     client: HttpClient
     allowlist: Sequence[str]
     clock: IReactorTime
+    headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    deny_private: bool = False
 
     async def look_up(
         self, source: HttpsSource, byte_range: str | None = None
@@ -197,30 +212,44 @@ class OriginClient:
     async def _follow_redirects(
         self, source: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
+        service_only = self.deny_private
         for _ in range(_MAX_REDIRECTS + 1):
+            service_only |= source.authority in self.headers
             response = await self._send(source, byte_range)
             if byte_range and response.status in _RANGE_REFUSED and not _is_empty(response):
                 response.discard()
                 response = await self._send(source, None)
             if response.status not in _REDIRECTS:
-                return _read_state(source, response), response
+                state = _read_state(source, response)
+                return replace(state, service_only=service_only), response
             response.discard()
             source = self._redirect_target(source, response)
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {_MAX_REDIRECTS} redirects.")
 
     async def _send(self, source: HttpsSource, byte_range: str | None) -> Response:
-        headers = {"accept-encoding": "identity"}
+        own_headers = self.headers.get(source.authority, {})
+        headers = {**own_headers, "accept-encoding": "identity"}
         if byte_range:
             headers["range"] = f"bytes={byte_range}"
         try:
-            return await self.client.request("GET", request_url(source), headers)
+            response = await self.client.request("GET", request_url(source), headers)
         except UntrustedCertificate as error:
             _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
             raise UnusableOrigin("The origin's certificate cannot be verified.") from error
+        except PrivateAddress as error:
+            text = "the origin {host} is refused by AP_SOURCE_DENY_PRIVATE: {error}"
+            _log.warn(text, host=source.host, error=error)
+            raise NotFound("the host has no public address") from error
         except TransportError as error:
-            _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=error)
+            why = "the response is not HTTP" if own_headers and error.is_quote else error
+            _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=why)
             raise UpstreamUnavailable("The origin could not be reached.") from error
+        if own_headers and response.status in _UNAUTHORIZED:
+            text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
+            text += " may be wrong or expired"
+            _log.warn(text, host=source.host, status=response.status)
+        return response
 
     def _redirect_target(self, source: HttpsSource, response: Response) -> HttpsSource:
         location = response.header("location")

@@ -208,7 +208,8 @@ class RangedSource(_State):
         """
         if self.origin.source != self.source and self._now() - self._since >= _TARGET_LIFETIME:
             later = await self.sources.origins.state(self.source)
-            if self.origin.contradicts(later):
+            # A redirect may lead to a host now that ffmpeg must not read.
+            if self.origin.contradicts(later) or later.service_only:
                 self._distrust()
                 raise RenderFailed(_CHANGED)
             self.origin, self._since = replace(self.origin, source=later.source), self._now()
@@ -293,10 +294,14 @@ class StatedSource(_State):
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Download the source, if it is small enough and `DOWNLOAD_SHARE` of the time is enough.
 
-        Any other source is probed at the origin. The download continues: a render needs it.
+        Any other source is probed at the origin. The download continues: a render needs it. A
+        source that the service itself has to read is downloaded in any case.
 
         :raises StateChanged: where the source is downloaded.
         """
+        if self.origin.service_only:
+            copy = await deadline.limit(self._copy())
+            raise StateChanged(copy)
         share = Deadline(self.sources.origins.clock, deadline.left() * DOWNLOAD_SHARE)
         try:
             copy = await share.limit(self._copy())
