@@ -47,7 +47,9 @@ def read_source_headers(path: str) -> SourceHeaders:
     :raises InvalidFile: for a file that others may read or change, or with mistakes.
     """
     mistakes: list[InvalidValue] = []
-    with open(readable_file(path), encoding="utf-8", errors="surrogateescape") as file:
+    with open(
+        readable_file(path), encoding="utf-8", errors="surrogateescape", newline="\n"
+    ) as file:
         try:
             _check_access(os.fstat(file.fileno()))
         except InvalidValue as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, execute
@@ -23,7 +24,7 @@ from audioproxy.errors import (
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
-from audioproxy.http_client.errors import UntrustedCertificate
+from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
@@ -365,6 +366,104 @@ class RedirectTests(OriginCase):
             near = redirect("https://b.origin.test/")
             self.refused(NotFound, near, reply(307, b"", {"Location": place}))
         self.assertEqual({"origin.test", "b.origin.test"}, {*self.network.names})
+
+
+class PrivateTests(OriginCase):
+    """Headers for origins, and origins at private addresses (D59)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        headers = {
+            "origin.test": {"Authorization": "Bearer s3cret", "X-Key": "a, b"},
+            "b.origin.test:8443": {"Cookie": "s3cret=1"},
+        }
+        self.origins.origins = replace(self.origins.origins, headers=headers)
+
+    @property
+    def sent(self) -> list[list[str]]:
+        """The headers of the last requests that no other request has, by name."""
+        usual = {"host", "user-agent", "accept-encoding", "range"}
+        return [sorted(each.headers.keys() - usual) for each in self.network.requests]
+
+    def test_one_host(self) -> None:
+        """A header is sent to its host and port alone, also behind redirects and for a copy."""
+        key, cookie, none = ["authorization", "x-key"], ["cookie"], list[str]()
+        for places, sent in (
+            (("/x",), [key, key]),
+            (("https://origin.test:8443/x", "https://ORIGIN.test.:443/x"), [key, none, key]),
+            (("https://b.origin.test/x", "https://b.origin.test:8443/x"), [key, none, cookie]),
+            (("https://b.origin.test:8443/x", SOURCE.url), [key, cookie, key]),
+            (("https://a.b.origin.test:8443/x",), [key, none]),
+        ):
+            hops = [redirect(place) for place in places]
+            found = self.opened(*hops, FIRST)
+            self.assertEqual(sent, self.sent)
+            self.successResultOf(self.see(found, *hops, reply(200, LONG, TAGGED)))
+            self.assertEqual(sent * 2, self.sent)
+            for request, names in zip(self.network.requests, self.sent, strict=True):
+                if names == key:
+                    self.assertEqual("Bearer s3cret", request.headers["authorization"])
+                    self.assertEqual("a, b", request.headers["x-key"])
+
+    def test_copied(self) -> None:
+        """A source behind a host with headers is never given to ffmpeg or ffprobe as a URL.
+
+        It is downloaded, or refused where that takes too long or it is too large.
+        """
+        public = "https://a.origin.test/x"
+        for first in ((FIRST,), (redirect(public), FIRST)):
+            found = self.opened(*first)
+            whole = (*first[:-1], reply(200, LONG, TAGGED))
+            self.assertEqual(local_input(), self.successResultOf(self.see(found, *whole)))
+            self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
+            self.assertEqual(LONG, self.content(found))
+        self.exactly(self.see(self.opened(FIRST), reply(200, length=LIMIT + 1)), SourceTooLarge)
+        looking = self.see(self.opened(FIRST), reply(200, length=7), seconds=9)
+        self.network.advance(9)
+        self.exactly(looking, TimeoutError)
+
+    def test_other_target_later(self) -> None:
+        """A render fails if a redirect leads to a host with headers once the source is open."""
+        old = parse_https(b"https://a.origin.test/old")
+        self.network.scripts += (redirect("https://a.origin.test/x"), FIRST)
+        found = self.last = self.result_of(self.origins.open(old))
+        self.network.advance(5)
+        self.exactly(self.fetch(found, redirect(SOURCE.url), FIRST), RenderFailed)
+
+    def test_log(self) -> None:
+        """Refused headers are a 404 as any, and a line in the log; no line has a value.
+
+        A response that is not HTTP may repeat the request, and is not quoted.
+        """
+        log = Log(self)
+        for status in (401, 403):
+            self.refused(NotFound, reply(status))
+            self.refused(NotFound, redirect("https://a.origin.test/"), reply(status))
+        self.refused(UpstreamUnavailable, cut(b"SSH-Bearer s3cret\r\n\r\n"))
+        lines = list(map(formatEvent, log.events))
+        self.assertEqual(3, len(lines), lines)
+        for status, line in zip((401, 403), lines, strict=False):
+            self.assertIn(f"the origin origin.test responds with {status}: its headers", line)
+        self.assertEqual(
+            "the origin origin.test is unreachable: the response is not HTTP", lines[2]
+        )
+
+    def test_private_address(self) -> None:
+        """A host without a public address is a 404, and is logged; sources are copied."""
+        self.origins.origins = replace(self.origins.origins, headers={}, deny_private=True)
+        found = self.opened(FIRST)
+        whole = reply(200, LONG, TAGGED)
+        self.assertEqual(local_input(), self.successResultOf(self.see(found, whole)))
+        log = Log(self)
+
+        async def refuse(*_: object) -> Response:
+            raise PrivateAddress("no address of it is public")
+
+        self.patch(PlaintextClient, "request", refuse)
+        self.error_of(self.origins.open(SOURCE), NotFound)
+        (line,) = map(formatEvent, log.events)
+        text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"
+        self.assertEqual(f"{text} public", line)
 
 
 class OriginStateTests(OriginCase):

@@ -1,0 +1,127 @@
+"""The file of AP_SOURCE_HEADERS_FILE (D59)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+from audioproxy.config import Config, read_source_headers
+from audioproxy.config.source_headers import InvalidFile
+from tests.config.test_environment import SIGNED, ConfigCase
+
+NAME = "AP_SOURCE_HEADERS_FILE"
+
+
+class SourceHeadersTests(ConfigCase):
+    """`read_source_headers`"""
+
+    def write(self, text: str | bytes, mode: int = 0o600) -> str:
+        """Write a file and return its path."""
+        path = Path(self.mktemp()).resolve()
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.chmod(mode)
+        return str(path)
+
+    def test_lines(self) -> None:
+        """A line is a host, a header with a colon, and a value; hosts are those of sources."""
+        text = (
+            "# Comments, é\r\n\r\n  media.example   Authorization:  Bearer a b:c, d==\r\n"
+            "MEDIA.example.:443 X-Key:k#1\n\tmedia.example:8443\tX-Key: k2\n[0:0::1]:1 cookie: a=b"
+        )
+        headers = {
+            "media.example": {"Authorization": "Bearer a b:c, d==", "X-Key": "k#1"},
+            "media.example:8443": {"X-Key": "k2"},
+            "[::1]:1": {"cookie": "a=b"},
+        }
+        allowlist = {"AP_SOURCE_ALLOWLIST": "*"}
+        config = self.config(**allowlist, AP_SOURCE_HEADERS_FILE=self.write(text))
+        self.assertEqual(headers, config.source_headers_file)
+        self.assertNotIn("Bearer", repr(config))
+        self.assertEqual({}, read_source_headers(self.write("")))
+        self.assertIsNone(self.config().source_headers_file)
+
+    def test_mistakes(self) -> None:
+        """Every mistake is named with its line, and no text that may be a secret is quoted."""
+        lines = {
+            "s3cret": "the first word is not a host|no header and colon after the host",
+            "https://a.example X: s3cret": "the first word is not a host",
+            "*.example X: s3cret": "the first word is not a host",
+            "me:s3cret@a.example X: s3cret": "the first word is not a host",
+            "a.example?s3cret X: s3cret": "the first word is not a host",
+            "a.example:0 X: s3cret": "the first word is not a host",
+            "é.example X: s3cret": "the first word is not a host",
+            "a.example, Authorization, s3cret": "the first word is not a host",
+            "a.example Bearer s3cret": "no header and colon after the host",
+            "a.example X s3cret: s3cret": "no header and colon after the host",
+            "a.example : s3cret": "no header and colon after the host",
+            "a.example X:": "the value is empty, or has",
+            "a.example X: s3cret\u2026": "the value is empty, or has",
+            "a.example X: s3\0cret": "the value is empty, or has",
+            "a.example X: s3\rcret": "the value is empty, or has",
+            "a.example Y: one": "",
+            "A.example y: s3cret": "the host and the header of line 16",
+            **{
+                f"a.example {name}: s3cret": f"the service itself decides about {name}"
+                for name in (
+                    "Host Connection Keep-Alive Proxy-Authorization Proxy-Connection TE Trailer"
+                    " Transfer-Encoding Upgrade Content-Length Content-Type Expect Range If-Match"
+                    " If-Range If-None-Match Accept-Encoding HTTP2-Settings"
+                ).split()
+            },
+        }
+        problems = self.problems(SIGNED | {NAME: self.write("\n".join(lines))})
+        expected = [
+            f"{NAME}: line {number}: ({text})"
+            for number, text in enumerate(lines.values(), 1)
+            if text
+        ]
+        self.assertEqual(len(expected), len(problems))
+        for pattern, problem in zip(expected, problems, strict=True):
+            self.assertRegex(problem, pattern)
+            self.assertNotIn("cret", problem)
+        path = self.write(b"a.example X: \xff\xfe\nb X:")
+        self.assertEqual(2, len(self.assertRaises(InvalidFile, read_source_headers, path).mistakes))
+
+    def test_access(self) -> None:
+        """Only the owner may read or change the file; its mistakes are named too.
+
+        A file of root that another user can read was given to it by root.
+        """
+        for mode in (0o604, 0o640, 0o620, 0o602, 0o601):
+            first, second = self.problems(SIGNED | {NAME: self.write("a X:", mode)})
+            self.assertRegex(
+                first, f"others than its owner can .* \\(mode {mode:04o}\\); chmod 600"
+            )
+            self.assertIn("line 1: ", second)
+        read_source_headers(self.write("", 0o400))
+        self.patch(os, "geteuid", lambda: 1000)
+        for owner, mode, is_refused in ((0, 0o440, False), (0, 0o444, True), (1000, 0o440, True)):
+            status = SimpleNamespace(st_uid=owner, st_mode=mode)
+            self.patch(os, "fstat", lambda _, status=status: status)
+            try:
+                read_source_headers(self.write(""))
+            except InvalidFile:
+                self.assertTrue(is_refused, (owner, mode))
+            else:
+                self.assertFalse(is_refused, (owner, mode))
+        wanted = "an existing regular file, readable by this process, is required"
+        self.assert_refused(NAME, (self.folder(), self.mktemp()), wanted)
+
+    def test_never_sent(self) -> None:
+        """A host whose sources are refused causes a warning."""
+        path = self.write("a.example X: s3cret\nb.example:1 X: s3cret")
+        self.assertEqual((), self.warnings(AP_SOURCE_HEADERS_FILE=path, AP_SOURCE_ALLOWLIST="*"))
+        for allowlist, hosts in (
+            ({"AP_SOURCE_ALLOWLIST": "b.example"}, ["a.example"]),
+            ({}, ["a.example", "b.example:1"]),
+        ):
+            warnings = self.warnings(AP_SOURCE_HEADERS_FILE=path, **allowlist)
+            for host, warning in zip(hosts, warnings, strict=True):
+                self.assertIn(f"the headers for {host} are never sent", warning)
+
+    def test_in_code(self) -> None:
+        """An embedding application passes the headers by host."""
+        headers = {"a.example": {"X": "s3cret"}}
+        config = Config(allow_insecure=True, source_headers_file=headers, source_deny_private=True)
+        self.assertNotIn("s3cret", repr(config))
