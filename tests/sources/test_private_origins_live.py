@@ -1,0 +1,146 @@
+"""Https origins that demand credentials, and origins at private addresses (D59)."""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from audioproxy.http_client import public_addresses
+from tests.sources.test_https_live import NO_RANGES, HttpsCase, authority, certificate, sound
+from tests.support.attacks import Recorder
+from tests.support.http import Response
+from tests.support.origins import Behavior, File, PendingResponse, Raw, Redirect, open_origin
+from tests.support.service import children, fetch, signed, until
+
+TOKEN, PASSWORD = "t0ken-s3cret", "user:p4ss-s3cret"
+BEARER = f"Bearer {TOKEN}"
+BASIC = f"Basic {base64.b64encode(PASSWORD.encode()).decode()}"
+SECRETS = (TOKEN, PASSWORD, BASIC.split()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Demanding:
+    """Source behind credentials; a refusal repeats those that came, as careless servers do."""
+
+    credentials: str
+    source: Behavior
+
+    def respond(self, pending: PendingResponse) -> None:
+        given = pending.request.headers.get("authorization", "")
+        if given == self.credentials:
+            self.source.respond(pending)
+        else:
+            pending.send_head(401, [f"X-Given: {given}", f"Content-Length: {len(given)}"])
+            pending.write(given.encode())
+
+
+class CredentialsTests(HttpsCase):
+    """Origins that demand credentials"""
+
+    async def test_secrets(self) -> None:
+        """Origins that demand Bearer and Basic are read; no other host and no child sees why.
+
+        Neither the log, nor the processes, nor errors, metrics or stored variants have a secret.
+        """
+        basic, other = (open_origin(self, certificate("localhost")) for _ in range(2))
+        public = other.put("/public.wav", sound("a.wav"))
+        foreign = File(sound("a.wav", "20"))
+        bearer: dict[str, Behavior] = {
+            "ranged.wav": Demanding(BEARER, File(sound("a.wav", "20"))),
+            "away.wav": Demanding(BEARER, Redirect(other.put("/foreign.wav", foreign))),
+            "back.wav": Redirect(basic.put("/back.wav", Demanding(BASIC, File(sound("a.wav"))))),
+            "wrong.wav": Demanding("Bearer other", File(b"")),
+            "echo.wav": Raw(b"SSH-%b\r\n\r\n" % BEARER.encode()),
+        }
+        urls = {name: self.origin.put(f"/{name}", it) for name, it in bearer.items()}
+        whole = Demanding(BASIC, File(sound("a.wav", "20"), **NO_RANGES))
+        good = [urls["ranged.wav"], urls["away.wav"], urls["back.wav"], basic.put("/a.wav", whole)]
+        file = Path(self.mktemp()).resolve()
+        file.touch(0o600)
+        lines = ((self.origin, BEARER), (basic, BASIC))
+        file.write_text(
+            "\n".join(f"localhost:{each.port} Authorization: {value}" for each, value in lines)
+        )
+        recorder = Recorder(self.root.with_name("recorder"))
+        node = self.twistd(
+            SSL_CERT_FILE=str(authority().bundle),
+            AP_SOURCE_ALLOWLIST="localhost",
+            AP_SOURCE_HEADERS_FILE=str(file),
+            AP_LOG_LEVEL="debug",
+            PATH=recorder.path,
+        )
+        port = await node.port()
+        self.add("a.wav", sound("a.wav", "20"))
+        found: list[Response] = []
+        for options in ("info", "f:wav/t:0:0.5", "f:peaks", "f:mp3/norm:ebu"):
+            local = await fetch(port, signed(f"/{options}/plain/local://a.wav"))
+            for url in good:
+                found.append(await fetch(port, self.path(url, options)))
+                self.assertEqual(200, found[-1].status, (url, options, found[-1].body))
+                if url == good[0] and options != "info":
+                    self.assertEqual(local.body, found[-1].body)
+        remote = {run.after("-i")[0] for run in recorder.inputs()}
+        self.assertEqual({"file:/dev/fd/3"}, remote)
+        self.assertEqual(200, (await fetch(port, self.path(public))).status)
+        for name, status in (("wrong.wav", 404), ("echo.wav", 502)):
+            for options in ("info", "f:wav"):
+                found.append(await fetch(port, self.path(urls[name], options)))
+                self.assertEqual(status, found[-1].status)
+        found.append(await fetch(await node.metrics_port(), b"/metrics"))
+        self.assertTrue(other.requests)
+        for request in other.requests:
+            self.assertNotIn("authorization", request.headers)
+        await until(lambda: not children(node.pid), "all children to end")
+        texts = [
+            node.stdout + node.stderr,
+            *(Path(f"/proc/{node.pid}/{name}").read_text() for name in ("cmdline", "environ")),
+            *("\n".join((*run.words, *run.environment.values())) for run in recorder.runs()),
+            *(repr((each.headers, each.body)) for each in found),
+            *(
+                path.read_bytes().decode("latin-1")
+                for path in self.store.rglob("*")
+                if path.is_file()
+            ),
+        ]
+        self.assertIn(
+            "the origin localhost responds with 401: its headers in AP_SOURCE", node.stdout
+        )
+        self.assertIn("the origin localhost is unreachable: the response is not HTTP", node.stdout)
+        for secret in SECRETS:
+            self.assertEqual([], [text for text in texts if secret in text])
+
+
+class DenyPrivateTests(HttpsCase):
+    """Origins at private addresses, with AP_SOURCE_DENY_PRIVATE"""
+
+    async def test_refused(self) -> None:
+        """A host at a private address is the 404 of a missing source, and gets no connection."""
+        url = self.origin.put("/a.wav", sound("a.wav"))
+        port = self.start(source_deny_private=True, source_allowlist=("*",)).port
+        missing = await fetch(port, signed("/f:wav/plain/local://none"))
+        numeric = [self.origin.url("/a.wav", host) for host in ("127.0.0.1", "2130706433", "[::1]")]
+        for each in (url, *numeric, "https://[::ffff:127.0.0.1]/", "https://localhost:1/"):
+            response = await fetch(port, self.path(each))
+            self.assertEqual((404, missing.body), (response.status, response.body), each)
+        self.assertEqual([], self.origin.connections)
+
+    async def test_each_hop(self) -> None:
+        """A redirect from a public address to a private one is a 404; others are read.
+
+        The service reads them itself, from the address that it has checked.
+        """
+        elsewhere = open_origin(self, certificate("127.0.0.1", "localhost"))
+        data = sound("a.wav", "20")
+        good, private = self.origin.put("/a.wav", data), elsewhere.put("/a.wav", data, "0.0.0.0")
+        moved = self.origin.put("/moved.wav", Redirect(private))
+        self.patch(public_addresses, "is_public", lambda address: address == "127.0.0.1")
+        recorder = Recorder(self.root.with_name("recorder"))
+        self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
+        port = self.start(source_deny_private=True, source_allowlist=("*",)).port
+        for url, status in ((good, 200), (moved, 404)):
+            for options in ("info", "f:wav"):
+                self.assertEqual(status, (await fetch(port, self.path(url, options))).status)
+        self.assertEqual([], elsewhere.connections)
+        self.assertEqual({"file:/dev/fd/3"}, {run.after("-i")[0] for run in recorder.inputs()})
