@@ -16,7 +16,7 @@ from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import Colour, format_time, paint, printable
 from audioproxy.cli.reactor import run
-from audioproxy.cli.url_input import parse_url
+from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore
 from audioproxy.engine import BootError, Engine
@@ -25,7 +25,7 @@ from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
 from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, parse_request
 from audioproxy.grammar.segments import SignedPath, Target, split_target
-from audioproxy.grammar.sources import Source
+from audioproxy.grammar.sources import HttpsSource, Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
@@ -136,6 +136,8 @@ def _explain_target(
     # Other characters and bytes are escaped.
     source = printable(request.source.canonical.decode("utf-8", "backslashreplace"))
     yield Fact("source", source, source)
+    if (warning := describe_presigned(request.source)) is not None:
+        yield Fact("warning", warning, warning)
     try:
         config, problems = load_config(environment), []
     except ConfigError as error:
@@ -159,7 +161,7 @@ def _explain_target(
         reasons = problems or ["the source was not read, because of --no-probe"]
         assumed = "a stereo file of 44100 Hz and 16 bits, 180 s long, since"
         yield Fact("assumed", [assumed, *reasons], reasons)
-        commands = _commands_of_assumed_source(request)
+        commands = _commands_of_assumed_source(config, request)
     if isinstance(request, VariantRequest):
         encoder = ENCODERS[request.options.f]
         if tags := encoder.written_tags(commands[0].carried_tags):
@@ -242,11 +244,15 @@ async def _commands_of_source(
         await engine.close()
 
 
-def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Commands:
+def _commands_of_assumed_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:
     probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
     probe = probe.with_length(SourceLength(180 * 44100))
-    url = request.source.example_url
-    opened = local_input() if url is None else remote_input(url, "audioproxy")
+    source = request.source
+    url = source.example_url
+    is_copied = isinstance(source, HttpsSource) and (
+        config.source_deny_private or source.authority in (config.source_headers_file or ())
+    )
+    opened = local_input() if url is None or is_copied else remote_input(url, "audioproxy")
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}
     if isinstance(request, VariantRequest):
         lines["ffmpeg"] = encoder_arguments("ffmpeg", opened, request.options, probe)

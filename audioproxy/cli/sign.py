@@ -12,14 +12,16 @@ from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors, print_json
-from audioproxy.cli.url_input import read_lines
+from audioproxy.cli.url_input import describe_presigned, read_lines
 from audioproxy.errors import Refusal
-from audioproxy.urls import Variant
+from audioproxy.grammar.sources import Source
+from audioproxy.urls import Variant, read_source
 from audioproxy.urls.signer import encode_file_name
 
 DESCRIPTION = """\
 Print the signed URL of each source. The options are those of a URL, in any order; they are checked
-as the service would check them, and written in their canonical order.
+as the service would check them, and written in their canonical order. A warning tells of sources
+whose query is presigned: each new query is rendered and stored again.
 
 examples:
   audioproxy sign local://masters/piece.wav
@@ -149,14 +151,17 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             encode_file_name(arguments.file_name, variant)
         except ValueError as error:
             raise UsageError(f"--file-name: {error}") from None
-    sign: Callable[[str], str] = signer.sign if arguments.path else signer.info_url
+    sign: Callable[[Any], str] = signer.sign if arguments.path else signer.info_url
     if not (arguments.path or arguments.info):
         sign = partial(signer.url, variant=variant, **of_variant)
     status = SUCCESS
     for source in read_lines(arguments.sources):
         url = fault = None
         try:
-            url = sign(source)
+            parsed = source if arguments.path else read_source(source)
+            url = sign(parsed)
+            if isinstance(parsed, Source) and (warning := describe_presigned(parsed)) is not None:
+                print_errors(f"warning: {warning}")
         # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
             fault = str(refusal)

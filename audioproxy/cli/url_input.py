@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.grammar.segments import MEDIA, SOURCE_FORMS, SignedPath, split_signature
+from audioproxy.grammar.sources import HttpsSource, Source, log_name
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _ORIGIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -44,6 +45,17 @@ def parse_url(text: str) -> SignedPath:
 def percent_encode_typed(text: str) -> str:
     """Return a typed URL as clients send it: everything except visible ASCII is percent-encoded."""
     return quote(text, safe=_VISIBLE, errors="surrogateescape")
+
+
+def describe_presigned(source: Source) -> str | None:
+    """Return a warning of a source whose query is presigned; None of any other source."""
+    if not (isinstance(source, HttpsSource) and source.is_presigned):
+        return None
+    return (
+        f"{log_name(source.canonical)}: the query seems to be presigned, and each new query is"
+        " another source: one render and one stored variant for each. Use the URL without it and"
+        " name the credentials in AP_SOURCE_HEADERS_FILE, or use an s3:// source"
+    )
 
 
 def read_lines(words: Iterable[str]) -> Iterator[str]:

@@ -117,6 +117,29 @@ class UrlTests(SynchronousTestCase):
         self.assertNotIn("hidden", str(parts["ffmpeg"] + parts["ffprobe"]))
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
 
+    def test_presigned(self) -> None:
+        """`explain` warns of a presigned query; the warning does not repeat it."""
+        parts = self.explain(SIGNER.url("https://h.example/a.mp3?X-Amz-Signature=hidden"))
+        self.assertRegex(parts["warning"], r"https://h.example/a.mp3\?\w+: the query seems to be")
+        self.assertNotIn("hidden", parts["warning"])
+        self.assertNotIn("warning", self.explain(SIGNER.url("https://h.example/a.mp3?v=1")))
+
+    def test_downloaded(self) -> None:
+        """The commands read a file in place of a source that the service itself has to read."""
+        file = Path(self.mktemp()).resolve()
+        file.touch(0o600)
+        file.write_text("h.example X: hidden")
+        headers = {"AP_SOURCE_HEADERS_FILE": str(file), "AP_SOURCE_ALLOWLIST": "*"}
+        for settings, url, is_file in (
+            (headers, "https://h.example/a", True),
+            (headers, "https://h.example:1/a", False),
+            ({"AP_SOURCE_DENY_PRIVATE": "1"}, "https://h.example:1/a", True),
+        ):
+            parts = self.explain(SIGNER.url(url), **settings)
+            self.assertNotIn("hidden", str(parts))
+            for program in ("ffmpeg", "ffprobe"):
+                self.assertIs(is_file, url not in parts[program])
+
     def test_unprintable(self) -> None:
         """`explain` shows a source as one line of printable text, whatever bytes it contains."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))

@@ -127,6 +127,16 @@ class SignTests(SynchronousTestCase):
             self.assertEqual(2, ended.status, text)
             self.assertIn("a number with m, h or d", ended.err)
 
+    def test_presigned(self) -> None:
+        """`sign` warns of a source whose query is presigned, and signs it."""
+        url = "https://h.example/a.wav?v=1&X-Amz-Signature=hidden"
+        for words in ((url,), ("--info", url)):
+            ended = command("sign", *words)
+            self.assertEqual((0, 1), (ended.status, len(ended.out.splitlines())))
+            shown = r"https://h\.example/a\.wav\?\w{8}"
+            self.assertRegex(ended.err, rf"\Aaudioproxy: warning: {shown}: the query seems .*\n\Z")
+        self.assertEqual("", command("sign", "https://h.example/a.wav?v=1", PIECE).err)
+
     def test_bad_path(self) -> None:
         """`sign --path` reports an invalid path, and signs the others."""
         ended = command("sign", "--path", "/a/plain/x", "b", "/c/../d", "/e/plain/y")

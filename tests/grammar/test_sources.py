@@ -335,6 +335,32 @@ class EncodedTests(SourceCase):
         self.assert_raw_refused(b"enc", "base64url", *refused)
 
 
+class HttpsPartsTests(SynchronousTestCase):
+    """Parts of https sources"""
+
+    def test_authority(self) -> None:
+        """The authority is the canonical host, with a port other than 443."""
+        for url, authority in (
+            (b"https://H.example.:443?a/b", "h.example"),
+            (b"https://h.example:8443", "h.example:8443"),
+            (b"https://[0::1]/a//b", "[::1]"),
+        ):
+            self.assertEqual(authority, parse_https(url).authority)
+
+    def test_presigned(self) -> None:
+        """A query is presigned if it has the signature of a store or a CDN."""
+        for names, is_presigned in (
+            ("X-Amz-Signature X-Goog-Signature x-oss-signature q-signature Signature", True),
+            ("sig Key-Pair-Id hdnea hdnts", True),
+            ("v signed design sign signatures my-signature a?b", False),
+        ):
+            for name in names.split():
+                for query in (f"?{name}=1", f"?v=1&{name}=1&w=2"):
+                    source = parse_https(f"https://h/a{query}".encode())
+                    self.assertIs(is_presigned, source.is_presigned, query)
+        self.assertFalse(parse_https(b"https://h/sig=1").is_presigned)
+
+
 class PlainTests(SourceCase):
     """``plain/``"""
 

@@ -74,7 +74,7 @@ class CredentialsTests(HttpsCase):
         port = await node.port()
         self.add("a.wav", sound("a.wav", "20"))
         found: list[Response] = []
-        for options in ("info", "f:wav/t:0:0.5", "f:peaks", "f:mp3/norm:ebu"):
+        for options in ("info", "f:wav/t:0:0.5", "f:peaks"):
             local = await fetch(port, signed(f"/{options}/plain/local://a.wav"))
             for url in good:
                 found.append(await fetch(port, self.path(url, options)))
