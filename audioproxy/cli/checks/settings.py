@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result
+from audioproxy.cli.formatting import format_count
 from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.config.values import listed
 
@@ -98,9 +99,12 @@ def _summarize(config: Config) -> str:
 
 
 def _source_kinds(config: Config) -> list[str]:
+    https = "https at public addresses" if config.source_deny_private else "https"
+    if hosts := len(config.source_headers_file or ()):
+        https += f" with headers for {format_count(hosts, 'host')}"
     kinds = {
         "local files": config.local_root is not None,
         "buckets": config.source_s3.configured,
-        "https": config.source_allowlist is not None,
+        https: config.source_allowlist is not None,
     }
     return [kind for kind, there in kinds.items() if there]
