@@ -293,6 +293,7 @@ class Engine:
                 self._space,
                 self._threads,
                 config.max_src_bytes,
+                config.render_timeout,
                 self._ca_file(),
             ).open
         return SourceDispatcher(config.source_allowlist, openers)

@@ -50,6 +50,18 @@ class Deadline:
         running = work if isinstance(work, Deferred) else Deferred.fromCoroutine(work)
         return await running.addTimeout(self.remaining, self._clock, self._replace_cancellation)
 
+    async def exempt(self, work: Coroutine[Any, Any, T] | Deferred[T], seconds: float) -> T:
+        """Return the result of work that has a limit of its own and takes no time from this one.
+
+        :raises BaseException: the error of the deadline, after so many seconds.
+        """
+        left = self.left()
+        self._end = self._clock.seconds() + seconds
+        try:
+            return await self.limit(work)
+        finally:
+            self._end = self._clock.seconds() + left
+
     def _replace_cancellation(self, outcome: T | Failure, _seconds: float) -> T:
         # Work that handles its cancellation may still have a result or an error of its own.
         if not isinstance(outcome, Failure):

@@ -70,6 +70,7 @@ class HttpsBackend:
 
     :ivar space: takes the copies of sources that cannot be read safely at the origin.
     :ivar max_size: bytes of a copy.
+    :ivar download_timeout: seconds for the copy of a source that only the service itself may read.
     :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
     :ivar reliable: identities of sources whose origin has passed the test of `RangedSource`.
     :ivar unreliable: sources whose origin has failed it, or contradicted itself.
@@ -79,6 +80,7 @@ class HttpsBackend:
     space: ScratchSpace
     run_in_thread: ThreadRunner
     max_size: int
+    download_timeout: float
     ca_file: str | None
 
     def __post_init__(self) -> None:
@@ -295,12 +297,13 @@ class StatedSource(_State):
         """Download the source, if it is small enough and `DOWNLOAD_SHARE` of the time is enough.
 
         Any other source is probed at the origin. The download continues: a render needs it. A
-        source that the service itself has to read is downloaded in any case.
+        source that the service itself has to read is downloaded in any case, within a time of its
+        own: the time of the probe is for sources that take long to understand.
 
         :raises StateChanged: where the source is downloaded.
         """
         if self.origin.service_only:
-            copy = await deadline.limit(self._copy())
+            copy = await deadline.exempt(self._copy(), self.sources.download_timeout)
             raise StateChanged(copy)
         share = Deadline(self.sources.origins.clock, deadline.left() * DOWNLOAD_SHARE)
         try:

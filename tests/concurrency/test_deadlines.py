@@ -49,6 +49,20 @@ class ProgressTimeoutTests(SynchronousTestCase):
 class DeadlineTests(SynchronousTestCase):
     """`Deadline`"""
 
+    def test_exempt(self) -> None:
+        """Exempt work has its own limit; what remains of the deadline remains afterwards."""
+        for seconds, error in ((29, None), (30, TimeoutError)):
+            deadline, step = Deadline(self.clock, 10), Deferred[str]()
+            self.clock.advance(4)
+            exempt = Deferred.fromCoroutine(deadline.exempt(step, 30))
+            self.clock.advance(seconds)
+            if error is None:
+                step.callback("done")
+                self.assertEqual("done", self.successResultOf(exempt))
+            else:
+                self.failureResultOf(exempt, error)
+            self.assertEqual(6, deadline.remaining)
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.step: Deferred[str] = Deferred()

@@ -107,7 +107,7 @@ class OriginCase(ClientCase):
         self.thread_error: OSError | None = None
         client: Any = PlaintextClient(self.client)
         origins = OriginClient(client, ("origin.test", "*.origin.test"), self.network)
-        self.origins = HttpsSources(origins, self.space, self.in_thread, LIMIT, "/trust.pem")
+        self.origins = HttpsSources(origins, self.space, self.in_thread, LIMIT, 300, "/trust.pem")
         self.last: OpenHttpsSource | None = None
 
     def tearDown(self) -> None:
@@ -408,7 +408,8 @@ class PrivateTests(OriginCase):
     def test_copied(self) -> None:
         """A source behind a host with headers is never given to ffmpeg or ffprobe as a URL.
 
-        It is downloaded, or refused where that takes too long or it is too large.
+        It is downloaded, or refused where that takes too long or it is too large. The download has
+        a time limit of its own.
         """
         public = "https://a.origin.test/x"
         for first in ((FIRST,), (redirect(public), FIRST)):
@@ -418,9 +419,15 @@ class PrivateTests(OriginCase):
             self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
             self.assertEqual(LONG, self.content(found))
         self.exactly(self.see(self.opened(FIRST), reply(200, length=LIMIT + 1)), SourceTooLarge)
-        looking = self.see(self.opened(FIRST), reply(200, length=7), seconds=9)
-        self.network.advance(9)
-        self.exactly(looking, TimeoutError)
+        self.origins.download_timeout = 20
+        for rest, seconds in ((b"456", 19), (b"", 20)):
+            looking = self.see(self.opened(FIRST), COMING + b"0123", seconds=9)
+            self.network.advance(seconds)
+            self.respond(rest)
+            if rest:
+                self.assertEqual(local_input(), self.successResultOf(looking))
+            else:
+                self.exactly(looking, TimeoutError)
 
     def test_other_target_later(self) -> None:
         """A render fails if a redirect leads to a host with headers once the source is open."""
