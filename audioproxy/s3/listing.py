@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote, unquote, urlencode
@@ -31,19 +32,33 @@ class ListedObject:
     modified: float
 
 
+@dataclass(frozen=True, slots=True)
+class ListedUpload:
+    """A multipart upload that was neither completed nor aborted.
+
+    :ivar query: of its requests.
+    :ivar started: Unix seconds.
+    """
+
+    key: str
+    query: str
+    started: float
+
+
 async def list_page(
-    store: ObjectStore, bucket: str, prefix: str, token: str | None
+    store: ObjectStore, bucket: str, prefix: str, token: str | None, most: int | None = None
 ) -> tuple[list[ListedObject], str | None]:
     """Return some objects whose keys begin with a prefix and have no slash after it.
 
     :param token: of the page before; None for the first page.
+    :param most: objects on the page; 1000 by default.
     :returns: the objects, in the order of their keys, and the token of the next page, or None.
     :raises StoreError: where the store refuses, or returns something else than a listing.
     """
     root = store.object(bucket, b"")
     parameters = {
         "list-type": "2",
-        "max-keys": str(_PAGE_SIZE),
+        "max-keys": str(most or _PAGE_SIZE),
         # XML cannot express all characters that a key may have.
         "encoding-type": "url",
         # Otherwise, the objects of a folder whose name begins with the prefix would be listed.
@@ -63,24 +78,60 @@ async def list_page(
     return found, following
 
 
+async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[ListedUpload]:
+    """Return multipart uploads whose keys begin with a prefix: those of one page.
+
+    :raises StoreError: as `list_page` does.
+    """
+    query = urlencode({"encoding-type": "url", "prefix": prefix, "uploads": ""}, quote_via=quote)
+    response = await store.object(bucket, b"").send("GET", query)
+    _, rows, is_encoded = _parse(await read_document(response, _MAX_PAGE), "Upload")
+    with _malformed():
+        return [
+            ListedUpload(
+                _key(row, is_encoded),
+                f"uploadId={quote(row['UploadId'], safe='')}",
+                _seconds(row["Initiated"]),
+            )
+            for row in rows
+        ]
+
+
 def _parse_page(document: bytes) -> tuple[list[ListedObject], str | None]:
-    try:
-        root = fromstring(document.strip())
-        texts = _texts(root)
-        is_encoded = texts.get("EncodingType") == "url"
-        rows = [_texts(element) for element in root if _name(element) == "Contents"]
-        found = [_parse_object(row, is_encoded) for row in rows]
+    texts, rows, is_encoded = _parse(document, "Contents")
+    with _malformed():
+        found = [
+            ListedObject(_key(row, is_encoded), int(row["Size"]), _seconds(row["LastModified"]))
+            for row in rows
+        ]
         return found, texts["NextContinuationToken"] if texts["IsTruncated"] == "true" else None
+
+
+def _parse(document: bytes, tag: str) -> tuple[dict[str, str], list[dict[str, str]], bool]:
+    """Return the texts of a listing, those of each of its rows, and whether keys are encoded."""
+    with _malformed():
+        root = fromstring(document.strip())
+    texts = _texts(root)
+    rows = [_texts(element) for element in root if _name(element) == tag]
+    return texts, rows, texts.get("EncodingType") == "url"
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Raise `Unavailable` for a listing that is not well-formed, or lacks a value."""
+    try:
+        yield
     except (SyntaxError, ValueError, LookupError) as error:
         # As in `element_texts`, and for a value that is missing or malformed.
         raise Unavailable(f"the listing is malformed ({error!r})") from error
 
 
-def _parse_object(row: Mapping[str, str], is_encoded: bool) -> ListedObject:
-    key = unquote(row["Key"]) if is_encoded else row["Key"]
-    return ListedObject(
-        key, int(row["Size"]), datetime.fromisoformat(row["LastModified"]).timestamp()
-    )
+def _key(row: Mapping[str, str], is_encoded: bool) -> str:
+    return unquote(row["Key"]) if is_encoded else row["Key"]
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _texts(parent: Element) -> dict[str, str]:

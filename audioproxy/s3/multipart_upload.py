@@ -26,28 +26,45 @@ async def put_multipart(
 
     :raises StoreError: if the store refuses a request.
     """
-    created = await read_document(await target.send("POST", "uploads=", headers))
-    upload_id = element_texts(created).get("UploadId")
-    if not upload_id:
-        raise Unavailable("the store gave a multipart upload no id")
-    upload = f"uploadId={quote(upload_id, safe='')}"
+    upload = await create_upload(target, headers)
     completion = Element("CompleteMultipartUpload")
     try:
         for number, part in enumerate(ranges, 1):
-            response = await target.send("PUT", f"partNumber={number}&{upload}", body=part)
-            etag = response.header("etag")
-            await read_document(response)
-            if etag is None:
-                raise Unavailable("the store gave a part no entity tag")
             element = SubElement(completion, "Part")
             SubElement(element, "PartNumber").text = str(number)
-            SubElement(element, "ETag").text = etag
+            SubElement(element, "ETag").text = await put_part(target, upload, number, part)
         document = UploadRange.of(tostring(completion))
         await read_document(await target.send("POST", upload, body=document))
     except BaseException:
         # Stores charge for the parts of an upload until it is completed or aborted.
         await _abort(target, upload)
         raise
+
+
+async def create_upload(target: StoreObject, headers: Mapping[str, str]) -> str:
+    """Start a multipart upload, and return the query of its requests.
+
+    :raises StoreError: if the store refuses.
+    """
+    created = await read_document(await target.send("POST", "uploads=", headers))
+    upload_id = element_texts(created).get("UploadId")
+    if not upload_id:
+        raise Unavailable("the store gave a multipart upload no id")
+    return f"uploadId={quote(upload_id, safe='')}"
+
+
+async def put_part(target: StoreObject, upload: str, number: int, part: UploadRange) -> str:
+    """Upload a part, and return its entity tag.
+
+    :param upload: the query of the upload.
+    :raises StoreError: if the store refuses.
+    """
+    response = await target.send("PUT", f"partNumber={number}&{upload}", body=part)
+    etag = response.header("etag")
+    await read_document(response)
+    if etag is None:
+        raise Unavailable("the store gave a part no entity tag")
+    return etag
 
 
 async def _abort(target: StoreObject, upload: str) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from audioproxy.config import S3Config
 from audioproxy.s3 import objects
-from audioproxy.s3.listing import ListedObject, list_page
+from audioproxy.s3.listing import ListedObject, ListedUpload, list_page, list_uploads
 from audioproxy.s3.objects import Denied, ObjectStore, Unavailable
 from tests.support.wire import ClientCase, error, is_signed, reply
 
@@ -56,6 +56,20 @@ class ListPageTests(ClientCase):
         expected = {"list-type": "2", "encoding-type": "url", "delimiter": "/", "prefix": "a"}
         expected |= {"continuation-token": "t+/=", "max-keys": "1000"}
         self.assertEqual({name: [text] for name, text in expected.items()}, parse_qs(url.query))
+
+    def test_uploads(self) -> None:
+        """Unfinished uploads are listed with their keys and queries."""
+        row = "<Key>a%61</Key><UploadId>i/d</UploadId><Initiated>2026-11-21T12:00:00Z</Initiated>"
+        head = "<L><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>"
+        work = list_uploads(self.store, "bucket", "a b")
+        self.network.scripts[:] = [reply(200, f"{head}<Upload>{row}</Upload></L>".encode())]
+        expected = ListedUpload("aa", "uploadId=i%2Fd", 1_795_262_400.0)
+        self.assertEqual([expected], self.result_of(work))
+        request = self.network.requests[-1]
+        self.assertTrue(is_signed(request, SECRET))
+        self.assertEqual("/bucket/?encoding-type=url&prefix=a%20b&uploads=", request.target)
+        self.network.scripts[:] = [reply(200, b"<L><Upload><Key>a</Key></Upload></L>")]
+        self.error_of(list_uploads(self.store, "bucket", ""), Unavailable)
 
     def test_refused(self) -> None:
         """An error, and anything that is no listing, ends the command: nothing is left out."""
