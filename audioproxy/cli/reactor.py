@@ -17,6 +17,9 @@ from audioproxy.cli.formatting import print_errors
 
 T = TypeVar("T")
 
+# Seconds that a cancelled coroutine has to clean up.
+_CLEANUP_TIMEOUT = 10
+
 
 def run(work: Callable[[Any], Coroutine[Any, Any, T]], least: Any = LogLevel.warn) -> T:
     """Run the reactor until a coroutine has ended. A process can call this once.
@@ -24,7 +27,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], least: Any = LogLevel.war
     :param work: called with the reactor; returns the coroutine.
     :param least: the lowest level of log events that are printed to stderr.
     :returns: the coroutine's result. Its exception is raised here. A signal that stops the reactor
-        cancels the coroutine and raises ``KeyboardInterrupt``.
+        cancels the coroutine, waits for it, at most 10 seconds, and raises ``KeyboardInterrupt``.
     """
 
     @provider(ILogObserver)
@@ -43,15 +46,21 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], least: Any = LogLevel.war
         reactor.callWhenRunning(running.callback, None)
         await running
         working = Deferred.fromCoroutine(work(reactor))
+        ended: Deferred[None] = Deferred()
 
-        def interrupt() -> None:
-            if not working.called:
-                outcomes.append(Failure(KeyboardInterrupt()))
-                working.cancel()
+        def interrupt() -> Deferred[None] | None:
+            if working.called:
+                return None
+            outcomes.append(Failure(KeyboardInterrupt()))
+            working.cancel()
+            # The reactor runs on while the coroutine cleans up.
+            ended.addTimeout(_CLEANUP_TIMEOUT, reactor).addErrback(lambda failure: None)
+            return ended
 
         reactor.addSystemEventTrigger("before", "shutdown", interrupt)
         # A failure goes to `outcomes` and not to `react`, which would log it.
         await working.addBoth(outcomes.append)
+        ended.callback(None)
 
     # `react` raises SystemExit with an exit status that does not apply here.
     with suppress(SystemExit):

@@ -16,6 +16,7 @@ PROGRAM = Path(sys.executable).with_name("audioproxy")
 INTERRUPTED = """
 import os, signal
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from audioproxy.cli.reactor import run
 
 async def work(reactor):
@@ -23,6 +24,7 @@ async def work(reactor):
     try:
         await Deferred()
     finally:
+        await deferLater(reactor, 0)
         print("ended")
 
 try:
@@ -68,7 +70,7 @@ class ProgramTests(SynchronousTestCase):
             self.assertIn(words, ended.err)
 
     def test_reactor(self) -> None:
-        """A signal before the first await cancels the work of `run`; its exception is raised."""
+        """A signal cancels the work of `run`, which may clean up; its exception is raised."""
         for code, output in ((INTERRUPTED, "ended\ninterrupted\n"), (FAILED, "no such thing\n")):
             ended = run_program(sys.executable, "-c", code)
             self.assertEqual(RunResult(0, output, ""), ended)
