@@ -33,7 +33,8 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
     tests.sources.test_s3_live tests.sources.test_s3_faults_live \
     tests.variants.test_s3_live tests.variants.test_s3_outage_live \
-    tests.s3.test_credentials_live tests.cli.test_doctor_live tests.cli.test_store_live
+    tests.s3.test_credentials_live tests.cli.test_bucket_checks_live tests.cli.test_doctor_live \
+    tests.cli.test_store_live
 
 # Tests without child processes and running servers.
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \

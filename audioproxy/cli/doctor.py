@@ -6,16 +6,18 @@ import getpass
 import json
 import os
 import platform
-import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel
 
 from audioproxy import __version__
+from audioproxy.cli.checks.bucket.table import check_buckets
 from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
@@ -29,6 +31,7 @@ from audioproxy.cli.checks.results import (
     CheckResult,
     Verdict,
     bad,
+    crashed,
     good,
     note,
     setting_result,
@@ -37,13 +40,17 @@ from audioproxy.cli.checks.results import (
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
 from audioproxy.cli.env_file import read_keys
-from audioproxy.cli.exit_status import CRASHED, FAILURE, SUCCESS, UsageError
+from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import parse_url, read_lines
 from audioproxy.cli.verify import verify_path
+from audioproxy.config import BucketStore, Config
 from audioproxy.engine import BootError, Engine
 from audioproxy.errors import reason_of
+from audioproxy.grammar.sources import S3Source, Source, parse_source
+from audioproxy.sources.s3 import S3Sources
+from audioproxy.variants.s3 import S3VariantStore
 
 DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
@@ -54,6 +61,11 @@ has expired, signed with the key: another service refuses its signature. Given U
 with these settings. Each check prints a line, with the problem and what would be right. No secret
 is printed, and nothing is changed.
 
+With --bucket, the bucket of the variants is checked instead, thoroughly: everything that the
+service needs of a store, with what breaks otherwise. At most 10 MB are written, in objects whose
+names begin with .audioproxy-doctor-, and removed again. The report can be posted: without --names,
+it names neither buckets nor endpoints.
+
 Run it as the user of the service, since file permissions and limits depend on the user. Root is
 noted as a risk: ffmpeg reads untrusted files. With --env-file it is not, since often only root can
 read the file; then it is noted if other users can read that file.
@@ -62,6 +74,7 @@ examples:
   audioproxy doctor
   sudo audioproxy doctor --env-file /etc/audioproxy/audioproxy.env
   audioproxy doctor https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
+  audioproxy doctor --bucket --env-file /etc/audioproxy/audioproxy.env
   audioproxy doctor --json | jq '.checks[] | select(.verdict == "bad")'
 
 marks and verdicts:
@@ -79,6 +92,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
+        "--bucket",
+        action="store_true",
+        help="check the bucket of the variants instead, thoroughly: some forty checks, each with"
+        " what breaks in the service and what to do",
+    )
+    parser.add_argument(
+        "--source",
+        metavar="s3://BUCKET/KEY",
+        help="with --bucket: check reading this source too; nothing is written to its bucket",
+    )
+    parser.add_argument(
+        "--names",
+        action="store_true",
+        help="with --bucket: print the names of the bucket and of the endpoint",
+    )
+    parser.add_argument(
         "urls",
         nargs="*",
         metavar="URL",
@@ -95,8 +124,18 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         if not arguments.json:
             print(result.line, flush=True)
 
-    run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
-    report_access(arguments.env_file, os.geteuid(), report)
+    if arguments.bucket:
+        source = _parse_source(arguments.source)
+        names = arguments.names
+        run(
+            lambda reactor: check_bucket(reactor, environment, report, source, names=names),
+            LogLevel.error,
+        )
+    elif arguments.source or arguments.names:
+        raise UsageError("--source and --names need --bucket")
+    else:
+        run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
+        report_access(arguments.env_file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):
         report(result)
     failed = any(result.verdict is Verdict.BAD for result in results)
@@ -141,14 +180,9 @@ async def check_all(
 
     :param report: called with each result as soon as it is known.
     """
-    report(good("audioproxy", f"{__version__}, Python {platform.python_version()}, as {_user()}"))
-    settings = load_usable(environment)
-    for result in settings.results:
-        report(result)
-    settings, engine = _build(reactor, environment, settings, report)
+    report(good("audioproxy", f"{_versions()}, as {_user()}"))
+    settings, engine = _build(reactor, environment, report)
     config = settings.config
-    for warning in engine.warnings:
-        report(setting_result(Verdict.NOTE, warning))
     try:
         for name, check in (
             # This check is first: with too few descriptors, the check of ffmpeg fails too.
@@ -168,23 +202,89 @@ async def check_all(
             except OSError as error:
                 report(bad(name, reason_of(error)))
             except Exception:
-                traceback.print_exc()
-                report(bad(name, CRASHED))
+                report(crashed(name))
     finally:
         await engine.close()
 
 
-def _build(
+async def check_bucket(
     reactor: Any,
     environment: Mapping[str, str],
-    settings: UsableSettings,
     report: Callable[[CheckResult], None],
+    source: S3Source | None = None,
+    *,
+    names: bool = False,
+) -> None:
+    """Run the checks of the operator's bucket.
+
+    :param source: whose reading is checked too.
+    :param names: whether results may have the names of buckets and endpoints.
+    """
+    hidden: dict[str, str] = {}
+
+    def report_without_names(result: CheckResult) -> None:
+        text = result.text
+        for name, substitute in hidden.items():
+            text = text.replace(name, substitute)
+        report(replace(result, text=text))
+
+    report(good("audioproxy", _versions()))
+    held: list[CheckResult] = []
+    settings, engine = _build(reactor, environment, held.append)
+    try:
+        if not names:
+            hidden = names_to_hide(settings.config, engine, source)
+        for result in held:
+            report_without_names(result)
+        async with aclosing(check_buckets(settings.config, engine, source)) as results:
+            async for result in results:
+                report_without_names(result)
+    finally:
+        await engine.close()
+
+
+def names_to_hide(config: Config, engine: Engine, source: S3Source | None) -> dict[str, str]:
+    """Return what stands in a report for the names of buckets and endpoints."""
+    names: dict[str, str] = {}
+    for owner in (engine.store, engine.bucket_sources):
+        if isinstance(owner, S3VariantStore | S3Sources):
+            origin = owner.object_store.name
+            parts = urlsplit(origin)
+            names |= dict.fromkeys((origin, parts.netloc, parts.hostname or origin), "ENDPOINT")
+    buckets = [] if source is None else [source.bucket]
+    if isinstance(config.variant_store, BucketStore):
+        buckets.append(config.variant_store.bucket)
+    # A bucket alone may be a word of a text, and a host can begin with it.
+    hosts = {f"{bucket}.{name}": "BUCKET.ENDPOINT" for bucket in buckets for name in names}
+    return {**{f"s3://{bucket}": "s3://BUCKET" for bucket in buckets}, **hosts, **names}
+
+
+def _parse_source(text: str | None) -> S3Source | None:
+    if text is None:
+        return None
+    try:
+        source: Source | None = parse_source(os.fsencode(text))
+    except ValueError:
+        source = None
+    if not isinstance(source, S3Source):
+        raise UsageError(f"--source {text}: not the address of an object; use s3://BUCKET/KEY")
+    return source
+
+
+def _build(
+    reactor: Any, environment: Mapping[str, str], report: Callable[[CheckResult], None]
 ) -> tuple[UsableSettings, Engine]:
-    """Construct the engine, without the settings that it rejects."""
+    """Check the settings, and construct the engine without the settings that it rejects."""
+    settings = load_usable(environment)
+    for result in settings.results:
+        report(result)
     refused = settings.refused
     while True:
         try:
-            return settings, Engine(settings.config, reactor)
+            engine = Engine(settings.config, reactor)
+            for warning in engine.warnings:
+                report(setting_result(Verdict.NOTE, warning))
+            return settings, engine
         except BootError as error:
             report(setting_result(Verdict.BAD, error.problem))
             variable = error.problem.variable
@@ -195,6 +295,10 @@ def _build(
         os.environ.pop(variable, None)
         settings = load_usable(environment)
         settings = replace(settings, refused=settings.refused | refused)
+
+
+def _versions() -> str:
+    return f"{__version__}, Python {platform.python_version()}"
 
 
 def _user() -> str:

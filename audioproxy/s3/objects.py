@@ -242,7 +242,7 @@ class StoreObject:
             response.abort()
             raise Missing("no store has a key with a NUL")
         if status not in (200, 206, 416):
-            raise await _read_error(response)
+            raise await read_error(response)
         # The body may be an object of any size, where the store does not serve ranges.
         response.discard()
         if status == 206:
@@ -270,7 +270,7 @@ class StoreObject:
             headers["if-match"] = etag
         response = await self.send("GET", headers=headers)
         if response.status != 206:
-            raise await _read_error(response)
+            raise await read_error(response)
         if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
             response.discard()
             # The object may have become shorter.
@@ -357,7 +357,7 @@ async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes
         had to send the status before the request was finished.
     """
     if response.status not in (200, 204):
-        raise await _read_error(response)
+        raise await read_error(response)
     try:
         # While a store completes a multipart upload, it sends white space, for minutes.
         document = await response.read(limit, extend_timeout=True)
@@ -370,8 +370,8 @@ async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes
     return document
 
 
-async def _read_error(response: Response) -> StoreError:
-    """Return the error for an unexpected response."""
+async def read_error(response: Response) -> StoreError:
+    """Return the error for an unexpected response, and discard its body."""
     if response.status < 300:
         # The body is an object, not an error document.
         response.discard()

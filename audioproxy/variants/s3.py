@@ -51,6 +51,9 @@ from audioproxy.variants.record import (
 #: other stores accept a little less.
 PART_SIZE = 4 * 1024**3
 
+#: The names of all objects of all proofs begin with this.
+PROOF_PREFIX = ".audioproxy-proof-"
+
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
 
@@ -64,6 +67,11 @@ _WANTED = {
 }
 
 _log = Logger()
+
+
+def wanted_for(error: StoreError) -> str:
+    """Return what a store needs after an error of its first requests."""
+    return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class S3VariantStore:
         :param inspect: called with the object while it exists.
         :raises Unwritable: where one of the three steps fails.
         """
-        proof = self._object(f".audioproxy-proof-{uuid.uuid4().hex}")
+        proof = self._object(f"{PROOF_PREFIX}{uuid.uuid4().hex}")
         with self._proving("writing an object"):
             await proof.put({}, UploadRange.of(content))
         with self._proving("finding the object that was written"):
@@ -299,9 +307,8 @@ class S3VariantStore:
         try:
             yield
         except StoreError as error:
-            wanted = next(text for kind, text in _WANTED.items() if isinstance(error, kind))
             fault = f"{step} in s3://{self._bucket} failed ({error})"
-            raise Unwritable(fault, self.object_store.hint_for(error, wanted)) from error
+            raise Unwritable(fault, self.object_store.hint_for(error, wanted_for(error))) from error
 
 
 @dataclass(frozen=True, slots=True)

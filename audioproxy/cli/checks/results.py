@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from audioproxy.cli.exit_status import CRASHED
 from audioproxy.cli.formatting import Colour, format_count, paint, printable
 from audioproxy.config import Problem
 
@@ -60,6 +62,12 @@ bad = partial(CheckResult, Verdict.BAD)
 def setting_result(verdict: Verdict, problem: Problem) -> CheckResult:
     """Return the result for a problem of a setting, or for a warning about it."""
     return CheckResult(verdict, problem.variable, problem.text)
+
+
+def crashed(check: str) -> CheckResult:
+    """Print the traceback of an exception that is being handled, and return the result."""
+    traceback.print_exc()
+    return bad(check, CRASHED)
 
 
 def summarize(results: Iterable[CheckResult]) -> str:

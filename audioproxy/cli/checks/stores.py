@@ -122,9 +122,7 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
         yield good("variant store", f"{store.place}: a test object was written, found and removed")
         for result in presigned:
             yield result
-    own = config.variant_s3.endpoint != config.source_s3.endpoint
-    prefix = "AP_VARIANT_S3" if own else "AP_S3"
-    yield _check_encryption("way to the store", config.variant_s3, objects, reached, prefix)
+    yield check_way_to_store(config, objects, reached)
 
 
 async def _check_presigned_url(config: Config, proof: StoreObject) -> CheckResult:
@@ -166,6 +164,13 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
         yield bad("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
     reached = not isinstance(failure, Unreachable)
     yield _check_encryption("way to sources", config.source_s3, objects, reached, "AP_S3")
+
+
+def check_way_to_store(config: Config, objects: ObjectStore, reached: bool) -> CheckResult:
+    """Check that requests to the bucket of the variants are encrypted."""
+    own = config.variant_s3.endpoint != config.source_s3.endpoint
+    prefix = "AP_VARIANT_S3" if own else "AP_S3"
+    return _check_encryption("way to the store", config.variant_s3, objects, reached, prefix)
 
 
 def _check_encryption(

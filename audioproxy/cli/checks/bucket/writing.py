@@ -1,0 +1,291 @@
+"""Checks of what is written: bytes, digests, uploads in parts, headers, metadata, removals."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from audioproxy.cli.checks.bucket.trial import (
+    SAMPLE_SIZE,
+    Check,
+    Failed,
+    Sample,
+    Trial,
+    never,
+    random_bytes,
+    require_content,
+    require_equal,
+    require_refusal,
+    require_status,
+    with_sources,
+)
+from audioproxy.s3.multipart_upload import put_part
+from audioproxy.s3.objects import StoreObject, UploadRange
+from audioproxy.variants.record import METADATA_PREFIX, OBJECT_METADATA_PREFIX
+
+#: The headers of the sample. The service writes such ones, some of them non-ASCII names of files.
+HEADERS = {
+    "content-type": "audio/ogg; codecs=opus",
+    "cache-control": "public, max-age=31536000, immutable, no-transform",
+    "content-disposition": "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
+}
+
+#: The end of a key with characters that URLs and signatures encode in several ways.
+SPELLING = "spelling a b+c%20d~é&=;(1)'*,.flac"
+
+# The shortest part of an upload that S3 accepts, unless it is the last.
+_PART_SIZE = 5 * 1024 * 1024
+_LAST_PART = 1024
+
+# All visible characters of ASCII: values of the service's metadata consist of these.
+_VISIBLE = bytes(range(0x21, 0x7F)).decode("ascii")
+# Bytes of all names and values of metadata. The service's own have at most as many.
+_MOST_METADATA = 2000
+
+
+async def write(trial: Trial) -> str | None:
+    """Write the sample."""
+    content = random_bytes(SAMPLE_SIZE)
+    target = await trial.write("sample", content, HEADERS)
+    trial.found = Sample(target, content, len(content), None)
+    return None
+
+
+async def _read_back(trial: Trial) -> str | None:
+    sample = trial.sample
+    response = await sample.target.send("GET")
+    etag, trial.server = response.header("etag"), response.header("server")
+    await require_content(response, sample.content)
+    trial.found = replace(sample, etag=etag)
+    return None
+
+
+async def _refuse_digest(trial: Trial) -> str | None:
+    target = trial.object("digest")
+    response = await target.send("PUT", body=_with_wrong_digest())
+    await require_refusal(response)
+    await _require_missing(target)
+    return None
+
+
+async def _refuse_digest_of_part(trial: Trial) -> str | None:
+    target, upload = await trial.start_upload("part")
+    response = await target.send("PUT", f"partNumber=1&{upload}", body=_with_wrong_digest())
+    await require_refusal(response)
+    return None
+
+
+async def _upload_parts(trial: Trial) -> str | None:
+    parts = [random_bytes(_PART_SIZE), random_bytes(_LAST_PART)]
+    target = await trial.write_parts("parts", parts, HEADERS)
+    size, response = await target.find()
+    require_equal("the size", size, sum(map(len, parts)))
+    require_equal("Content-Type", response.header("content-type"), HEADERS["content-type"])
+    start, stop = _PART_SIZE - _LAST_PART, _PART_SIZE + _LAST_PART
+    response = await target.get(start, stop, None)
+    await require_content(response, b"".join(parts)[start:stop], 206)
+    return None
+
+
+async def _abort_upload(trial: Trial) -> str | None:
+    target, upload = await trial.start_upload("abort")
+    part = UploadRange.of(random_bytes(_LAST_PART))
+    await put_part(target, upload, 1, part)
+    await require_status(await target.send("DELETE", upload), 200, 204)
+    await require_status(await target.send("PUT", f"partNumber=2&{upload}", body=part), 404)
+    return None
+
+
+async def _keep_headers(trial: Trial) -> str | None:
+    _, response = await trial.sample.target.find()
+    for name, value in HEADERS.items():
+        require_equal(name, response.header(name), value)
+    return None
+
+
+async def _keep_metadata(trial: Trial) -> str | None:
+    await _require_metadata(trial, {METADATA_PREFIX + "options": _VISIBLE})
+    return None
+
+
+async def _keep_much_metadata(trial: Trial) -> str | None:
+    names = [METADATA_PREFIX + "source", OBJECT_METADATA_PREFIX + "cache-tag"]
+    size = _MOST_METADATA // len(names)
+    await _require_metadata(trial, {name: "x" * (size - len(name)) for name in names})
+    return None
+
+
+async def _overwrite(trial: Trial) -> str | None:
+    target, content = await trial.write("overwrite", b"1" * 1024), b"2" * 1024
+    await target.put({}, UploadRange.of(content))
+    await require_content(await target.send("GET"), content)
+    return None
+
+
+async def _change_etag(trial: Trial) -> str | None:
+    etags = []
+    for content in (b"1" * 1024, b"2" * 1024):
+        target = await trial.write("etag", content)
+        _, response = await target.find()
+        etags.append(response.header("etag"))
+    if None in etags or etags[0] == etags[1]:
+        raise Failed(f"{etags[0]} before and {etags[1]} after the replacement")
+    return None
+
+
+async def _find_empty(trial: Trial) -> str | None:
+    size, _ = await (await trial.write("empty", b"")).find()
+    require_equal("the size", size, 0)
+    return None
+
+
+async def _spell_key(trial: Trial) -> str | None:
+    content = random_bytes(1024)
+    target = await trial.write(SPELLING, content)
+    await require_content(await target.send("GET"), content)
+    await require_content(await trial.fetch(target.presign(300)), content)
+    return None
+
+
+async def _delete(trial: Trial) -> str | None:
+    target = await trial.write("deleted", b"1")
+    await target.delete()
+    await _require_missing(target)
+    return None
+
+
+async def _delete_missing(trial: Trial) -> str | None:
+    response = await trial.object("never").send("DELETE")
+    await require_status(response, 200, 204, 404)
+    return None
+
+
+def _with_wrong_digest() -> UploadRange:
+    return replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
+
+
+async def _require_missing(target: StoreObject) -> None:
+    response = await target.send("GET")
+    # A store may deny access to an object that is missing.
+    await require_status(response, 403, 404)
+
+
+async def _require_metadata(trial: Trial, lines: dict[str, str]) -> None:
+    target = await trial.write("metadata", b"1", lines)
+    _, response = await target.find()
+    for name, value in lines.items():
+        require_equal(name, response.header(name), value)
+
+
+WRITING = (
+    Check(
+        "write",
+        "an object is written",
+        "no variant is stored, and every request renders",
+        "name a bucket that exists, and credentials that may write there (PutObject)",
+        write,
+    ),
+    Check(
+        "read back",
+        "the object that was just written has its length and its bytes",
+        "stored variants are not found, or are sent with other bytes",
+        "give the credentials the right GetObject, and use a store that is consistent and stores"
+        " bytes as they are",
+        _read_back,
+    ),
+    Check(
+        "digest",
+        "a body with a wrong x-amz-content-sha256 is refused",
+        "a variant that is damaged on its way is stored and sent to everyone",
+        "use a store that verifies digests",
+        _refuse_digest,
+    ),
+    Check(
+        "digest of part",
+        "a part of an upload with a wrong x-amz-content-sha256 is refused",
+        "a variant over 4 GiB that is damaged on its way is stored",
+        "use a store that verifies digests",
+        _refuse_digest_of_part,
+    ),
+    Check(
+        "parts",
+        "an object is uploaded in parts of equal sizes and a shorter last one",
+        "variants over 4 GiB are not stored",
+        "use a store with multipart uploads",
+        _upload_parts,
+    ),
+    Check(
+        "abort",
+        "an upload in parts is aborted, and then accepts no part",
+        "parts of failed uploads remain and cost money",
+        "give the credentials the right AbortMultipartUpload, and set a lifecycle rule",
+        _abort_upload,
+        never,
+    ),
+    Check(
+        "headers",
+        "Content-Type, Cache-Control and Content-Disposition are kept",
+        "stored variants are sent with other headers than renders",
+        "use a store that keeps these headers",
+        _keep_headers,
+    ),
+    Check(
+        "metadata",
+        "metadata of all visible ASCII characters is kept byte for byte",
+        "`audioproxy store` finds no variants of a source and verifies none",
+        "use a store that keeps metadata as it is",
+        _keep_metadata,
+    ),
+    Check(
+        "metadata size",
+        f"{_MOST_METADATA} bytes of metadata are kept",
+        "variants of sources with long names are not stored",
+        "use a store that accepts 2 KB of metadata, as S3 does",
+        _keep_much_metadata,
+    ),
+    Check(
+        "overwrite",
+        "an object is overwritten, and the new bytes are read",
+        "a variant that is stored again, or by two nodes, fails",
+        "turn off object lock and retention in this bucket",
+        _overwrite,
+    ),
+    Check(
+        "new ETag",
+        "an object that is replaced gets another ETag",
+        "a response could mix two versions of an object",
+        "use a store whose ETags depend on the bytes",
+        _change_etag,
+    ),
+    Check(
+        "empty object",
+        "an empty object is found, with the size 0",
+        "an empty source is reported as a failure of the store",
+        "use a store that states the size of empty objects",
+        _find_empty,
+        with_sources,
+    ),
+    Check(
+        "key spelling",
+        "a key with spaces, +, %, & and non-ASCII characters is written and read",
+        "sources with such names are not found",
+        "use a store that takes keys as they are, or rename such sources",
+        _spell_key,
+        with_sources,
+    ),
+    Check(
+        "deletion",
+        "an object is removed, and is missing then",
+        "`audioproxy store` removes nothing, and the service does not start",
+        "give the credentials the right DeleteObject",
+        _delete,
+    ),
+    Check(
+        "missing deletion",
+        "the removal of a missing object does no harm",
+        "`audioproxy store` reports failures where two commands run",
+        "use a store that accepts it, as S3 does",
+        _delete_missing,
+        never,
+    ),
+)

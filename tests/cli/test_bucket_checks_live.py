@@ -1,0 +1,153 @@
+"""`audioproxy doctor --bucket` with a real bucket, also when it is interrupted or killed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+
+from audioproxy.cli.checks.bucket import access, listing
+from audioproxy.cli.checks.bucket.table import CHECKS
+from audioproxy.cli.checks.results import CheckResult, Verdict
+from audioproxy.cli.doctor import check_bucket
+from audioproxy.grammar.sources import S3Source
+from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
+from tests.support.s3 import Identity
+from tests.support.service import Process, reactor, until
+from tests.support.wire import Request
+
+CORS = (
+    b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>GET"
+    b"</AllowedMethod></CORSRule></CORSConfiguration>"
+)
+#: Checks that need something that a new bucket and the server's owner do not have.
+NOTED = {"session token", "versioning", "lifecycle"}
+
+
+def credentials(user: Identity) -> dict[str, str]:
+    """Return the settings of a user."""
+    return {
+        "AWS_ACCESS_KEY_ID": user.access_key,
+        "AWS_SECRET_ACCESS_KEY": user.secret_key,
+        "AWS_SESSION_TOKEN": user.session_token or "",
+    }
+
+
+class BucketTests(RemoteCase):
+    """The command, with a bucket on a real server"""
+
+    def allow_origins(self) -> None:
+        """Set a CORS rule, if the server has such rules; the other allows all origins."""
+        digest = base64.b64encode(hashlib.md5(CORS).digest()).decode()
+        headers = {"Content-MD5": digest}
+        self.server.request("PUT", self.variants, query="cors=", body=CORS, headers=headers)
+
+    async def run_checks(
+        self, source: S3Source | None = None, *, names: bool = False, **variables: str
+    ) -> dict[str, CheckResult]:
+        """Return the result of each check."""
+        results: list[CheckResult] = []
+        variables = {"AP_SERVE_MODE": "redirect", "AP_ALLOW_ORIGIN": "*", **variables}
+        environment = self.environment(**variables)
+        await check_bucket(reactor, environment, results.append, source, names=names)
+        return {result.check: result for result in results}
+
+    def start(self, *words: str, **variables: str) -> Process:
+        """Start the command."""
+        program = (sys.executable, "-m", "audioproxy.cli.main", "doctor", "--bucket", *words)
+        variables = {"AP_SERVE_MODE": "redirect", **variables}
+        return self.spawn(*program, **self.environment(**variables))
+
+    async def test_good(self) -> None:
+        """A new bucket of a good server passes every check, and nothing remains in it.
+
+        Of its source, only what is read is checked.
+        """
+        self.allow_origins()
+        self.put("a b.wav", bytes(100_000))
+        results = await self.run_checks(S3Source(self.sources, b"a b.wav"))
+        for check in CHECKS:
+            names = [check.name] + [f"source: {check.name}"] * check.reads_only
+            for name in names:
+                found = results[name]
+                noted = check.name in NOTED and found.verdict is Verdict.NOTE
+                self.assertTrue(noted or found.verdict is Verdict.GOOD, found.line)
+        self.assertEqual((0, 0), self.remaining())
+        self.assertEqual([b"a b.wav"], self.server.keys(self.sources))
+
+    async def test_rights(self) -> None:
+        """Temporary credentials with the rights that the pages name pass, and others do not."""
+        self.allow_origins()
+        keep = self.server.temporary_credentials(self.server.add_user("keep"))
+        results = await self.run_checks(**credentials(keep))
+        bad = [each.line for each in results.values() if each.verdict is Verdict.BAD]
+        self.assertEqual([], bad)
+        self.assertIs(Verdict.GOOD, results["session token"].verdict)
+        results = await self.run_checks(**credentials(self.server.add_user("read")))
+        self.assertIs(Verdict.BAD, results["write"].verdict)
+        self.assertIn("there is no object", results["other checks"].text)
+
+    async def test_report(self) -> None:
+        """The report has no secret, and names no bucket and no endpoint unless they are wanted."""
+        process = self.start("--json")
+        self.assertEqual(0, await process.end(), process.stdout + process.stderr)
+        server = self.server
+        names = [self.variants, str(server.port), server.access_key, server.secret_key]
+        for word in (*names, "X-Amz-Signature"):
+            self.assertNotIn(word, process.stdout)
+        found = {check["check"]: check for check in json.loads(process.stdout)["checks"]}
+        self.assertEqual(set(), {check.name for check in CHECKS} - found.keys())
+        endpoint = "http://127.0.0.1:9"
+        for is_named, shown in ((False, "ENDPOINT"), (True, endpoint)):
+            results = await self.run_checks(names=is_named, AP_S3_ENDPOINT=endpoint)
+            self.assertIn(f"{shown} is unreachable", results["write"].text)
+
+    async def test_settings(self) -> None:
+        """Without a bucket or credentials, the result says what to set."""
+        folder = {"AP_VARIANT_STORE": "", "AP_SERVE_MODE": "proxy"}
+        results = await self.run_checks(**folder)
+        self.assertIn("set AP_VARIANT_STORE to s3://NAME", results["bucket"].text)
+        source = S3Source(self.sources, b"a")
+        results = await self.run_checks(source, **folder)
+        self.assertIn("NoSuchKey", results["source: found"].text)
+        self.assertEqual(set(), {"bucket", "source"} & results.keys())
+        results = await self.run_checks(source, **folder, AP_SOURCE_ALLOWLIST="other")
+        self.assertIn("add it to AP_SOURCE_ALLOWLIST", results["source"].text)
+        none = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"), "")
+        results = await self.run_checks(source, **folder, **none)
+        self.assertIn("set AWS_ACCESS_KEY_ID", results["source"].text)
+
+    async def start_and_hold(self) -> Process:
+        """Start the command, and hold a part of an upload; an object was written before."""
+        relay = self.relay()
+
+        def rule(request: Request) -> RequestAction:
+            return HOLD if "partNumber" in request.target else PASS
+
+        relay.rule = rule
+        process = self.start(AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
+        await until(lambda: relay.stalled, "the part")
+        self.assertEqual((1, 1), self.remaining())
+        return process
+
+    def remaining(self) -> tuple[int, int]:
+        """Return the numbers of objects and of uploads in the bucket."""
+        return len(self.stored()), len(self.server.uploads(self.variants))
+
+    async def test_interrupted(self) -> None:
+        """After Ctrl-C, everything that was written is removed."""
+        process = await self.start_and_hold()
+        process.signal(2)
+        self.assertEqual(130, await process.end(), process.stderr)
+        self.assertEqual((0, 0), self.remaining())
+
+    async def test_killed(self) -> None:
+        """What a killed command has written is removed by a later one."""
+        process = await self.start_and_hold()
+        await process.kill()
+        # Otherwise, an hour has to pass. No URL expires in this run.
+        self.patch(listing, "_ABANDONED", -3600)
+        self.patch(access, "_EXPIRED", 0)
+        await self.run_checks()
+        self.assertEqual((0, 0), self.remaining())
