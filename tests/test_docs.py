@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from datetime import date
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
+from audioproxy.cli.checks.bucket.table import CHECKS
 from audioproxy.cli.purge_calls import CALLS
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
@@ -218,6 +220,22 @@ class ExampleTests(SynchronousTestCase):
         policy = (ROOT / "deploy/compose/policy.json").read_text()
         documents = [json.loads(text) for text in code(PAGES["providers"], "json")]
         self.assertIn(json.loads(policy), documents)
+
+    def test_shown_by(self) -> None:
+        """Every provider has a row: with a date and tests that exist, or with neither."""
+        shown = rows("providers", "Provider")
+        headings = re.findall(r"^## (.+)$", PAGES["providers"], re.MULTILINE)
+        self.assertLessEqual({row[0] for row in shown}, {*headings})
+        self.assertEqual(len(code(PAGES["providers"], "ini")), len(shown))
+        for provider, proof, day in shown:
+            names = re.findall(r"`(tests\.[\w.]+)`", proof)
+            self.assertTrue(all(map(exists, names)), provider)
+            self.assertEqual(bool(names), bool(day and date.fromisoformat(day)), provider)
+
+    def test_bucket_checks(self) -> None:
+        """The table of the checks of a bucket has the texts that they print."""
+        expected = [[each.name, each.checks, each.breaks, each.remedy] for each in CHECKS]
+        self.assertEqual(expected, rows("providers", "Check"))
 
     def test_same_source(self) -> None:
         """The three example spellings of one source name the same source."""
