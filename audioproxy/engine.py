@@ -7,22 +7,26 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
+from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import bounded, thread_per_call
 from audioproxy.config import BucketStore, Config, Problem, S3Config
 from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
+from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.probe import Probe
+from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
@@ -115,6 +119,7 @@ class Engine:
         self.presign: Callable[[str, int], str] | None = None
         self.store = self._make_store(config)
         self.file_store = self.store if isinstance(self.store, FileVariantStore) else None
+        self._disks = self._make_disks()
         self.bucket_sources: S3Sources | None = None
         self.sources = self._make_sources(config)
 
@@ -139,13 +144,22 @@ class Engine:
             config.render_timeout,
             self.readiness.depth_changed,
             metrics.render_rejected,
+            lambda is_low: self._measure(metrics.queue_waits["low" if is_low else "normal"]),
             low_capacity=max(1, config.max_concurrency - 1),
             low_queue_size=max(1, config.queue_size // 2),
         )
         metrics.watch(self.slots)
+        metrics.watch_disks({name: disk.read_last for name, disk in self._disks.items()})
+        metrics.watch_process(lambda: {"version": __version__, **self.programs.build})
         probes = config.max_probe_concurrency
         probe_slots = Slots(clock, probes, 0, _PROBE_LONGEST_WAIT, low_capacity=max(1, probes // 2))
-        self.prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
+        self.prober = Prober(
+            reporting,
+            ffprobe,
+            probe_slots,
+            config.probe_timeout,
+            lambda: self._measure(metrics.probes),
+        )
         ffmpeg = Ffmpeg(reporting)
         self.decoder = Decoder(ffmpeg, threads)
         self.preparer = Preparer(
@@ -163,7 +177,13 @@ class Engine:
                 self.slots,
                 ffmpeg,
                 Waveforms(self.decoder, threads, self._folder),
-                RenderStorage(self.store, self._space, clock, cache_tag=config.cache_tag),
+                RenderStorage(
+                    self.store,
+                    self._space,
+                    clock,
+                    cache_tag=config.cache_tag,
+                    timed=lambda: self._measure(metrics.write_backs),
+                ),
                 metrics,
                 config.render_timeout,
                 config.max_variant_bytes,
@@ -197,6 +217,11 @@ class Engine:
             self._monitor.start()
             if self._upkeep is not None:
                 self._upkeep.start()
+
+    async def measure_disks(self) -> None:
+        """Find out the free bytes of the store and of TMPDIR, for the metrics."""
+        for disk in self._disks.values():
+            await disk.measure()
 
     def deadline(self) -> Deadline:
         """Return the deadline of a render that gets its slot now."""
@@ -250,6 +275,17 @@ class Engine:
         if self.file_store is not None:
             self.file_store.close_now()
 
+    def _measure(self, durations: Durations) -> AbstractContextManager[None]:
+        return durations.measure(self.clock.seconds)
+
+    def _make_disks(self) -> dict[str, DiskMonitor]:
+        folders = {"tmpdir": self._folder}
+        if self.file_store is not None:
+            folders["store"] = self.file_store.root
+        return {
+            name: DiskMonitor(folder, self.clock, self._threads) for name, folder in folders.items()
+        }
+
     def _make_sources(self, config: Config) -> SourceDispatcher:
         openers: dict[str, Opener] = {
             LocalSource.scheme: unset(
@@ -296,7 +332,11 @@ class Engine:
                 config.render_timeout,
                 self._ca_file(),
             ).open
-        return SourceDispatcher(config.source_allowlist, openers)
+        return SourceDispatcher(
+            config.source_allowlist,
+            openers,
+            lambda scheme: self._measure(self.metrics.openings[scheme]),
+        )
 
     def _make_store(self, config: Config) -> VariantStore | None:
         where = config.variant_store

@@ -107,7 +107,9 @@ class AudioProxy(Service):
             engine.slots,
             engine.readiness,
         )
-        self.metrics = MetricsResource(Instrumentation(seconds, metrics, Cors(None), access_log))
+        self.metrics = MetricsResource(
+            Instrumentation(seconds, metrics, Cors(None), access_log), engine.measure_disks
+        )
         self.port = self.metrics_port = 0
         self._config = config
         self._listening_socket = listening

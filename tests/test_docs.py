@@ -11,7 +11,6 @@ from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 
-from twisted.internet.task import Clock
 from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -31,9 +30,8 @@ from audioproxy.media.command.inputs import DEMUXERS
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
-from audioproxy.observe.metrics import Metrics
-from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
+from tests.observe.test_metrics import full
 from bench.blocks import BLOCK
 from tools.site_api import MODULES, reference
 
@@ -106,10 +104,8 @@ class ReferenceTests(SynchronousTestCase):
 
     def test_every_metric_is_explained(self) -> None:
         """The operations page lists exactly the metrics that the service exposes (Metrics)."""
-        metrics = Metrics()
-        metrics.watch(Slots(Clock(), 1, 1, 1))
-        metrics.watch_store(1, lambda: 0)
-        exposed = re.findall(r"^# TYPE (\w+)", exposition(metrics.registry).decode(), re.MULTILINE)
+        text = exposition(full().registry).decode()
+        exposed = re.findall(r"^# TYPE (audio_proxy_\w+)", text, re.MULTILINE)
         named = " ".join(row[0] for row in rows("operations", "Metric"))
         self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", named)))
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 from twisted.internet.defer import CancelledError
 
@@ -27,13 +35,24 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.sources import SCHEMES
+from audioproxy.observe.collectors import Counts, DurationHistogram, Durations
 
 #: Seconds (Metrics, 4).
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+#: The buckets of the histograms beyond the contract (D66), in seconds.
+FINE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, *BUCKETS)
 
 ENDPOINTS = ("render", "info", "health", "ready", "metrics", "preflight", "unknown")
 
-_FAMILIES = ("2xx", "3xx", "4xx", "5xx")
+#: The statuses of all responses, and 499 for a client that has disconnected before its response.
+STATUSES = (
+    *(200, 204, 206, 302, 304),
+    *(400, 401, 404, 410, 413, 415, 416, 422, 429, 499),
+    *(500, 502, 503, 504),
+)
+_LANES = ("normal", "low")
+_CUTS = ("stop", "failure")
 _PAIRS = ("current", "previous")
 _LOOKUPS = ("hit", "miss", "coalesced")
 _SUCCESS, _CANCELLED = "success", "cancelled"
@@ -65,10 +84,23 @@ class Pool(Protocol):
     def low_depth(self) -> int: ...  # noqa: D102
 
 
+class Space(Protocol):
+    """The free bytes and the size of a disk."""
+
+    @property
+    def free(self) -> int: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+
+
 class Metrics:
     """The counters, gauges and histograms, with a method for each event.
 
     :ivar registry: the registry that is exposed.
+    :ivar queue_waits: how long renders wait for a slot, by lane.
+    :ivar openings: how long sources take to open, by scheme.
+    :ivar probes: how long runs of ffprobe take.
+    :ivar write_backs: how long the store takes to accept a finished render.
     """
 
     def __init__(self) -> None:
@@ -96,13 +128,11 @@ class Metrics:
             "Renders rejected because the queue was full or the wait too long.",
             registry=registry,
         )
-        lookups = _Counts(
+        self._lookups = self._count(
             "audio_proxy_cache_lookups",
             "GET requests for variants, by cache outcome.",
             {"format": FORMATS, "outcome": _LOOKUPS},
-        )
-        self._lookups = lookups.values
-        registry.register(lookups)
+        ).values
         self._write_failures = Counter(
             "audio_proxy_variant_store_write_failures",
             "Finished renders that could not be stored.",
@@ -123,24 +153,77 @@ class Metrics:
             "Idle or stalled connections that were closed to make room for new ones.",
             registry=registry,
         )
-        requests = _Counts(
-            "audio_proxy_http_requests",
-            "Finished requests, by endpoint and status family.",
-            {"endpoint": ENDPOINTS, "status": _FAMILIES},
+        responses = self._count(
+            "audio_proxy_http_responses",
+            "Finished requests, by endpoint and exact status.",
+            {"endpoint": ENDPOINTS, "status": STATUSES},
         )
-        self._requests = requests.values
-        registry.register(requests)
-        signed = _Counts(
+        self._responses = responses.values
+        registry.register(_Families(responses))
+        self._bytes = self._count(
+            "audio_proxy_http_response_bytes",
+            "Bytes of the bodies of finished responses.",
+            {"endpoint": ENDPOINTS},
+        ).values
+        self._cuts = self._count(
+            "audio_proxy_http_responses_cut",
+            "Responses that have begun and were not sent to their end, by what has cut them.",
+            {"reason": _CUTS},
+        ).values
+        self._signed = self._count(
             "audio_proxy_signed_requests",
             "Finished requests with a right signature, by the pair of key and salt that made it.",
             {"pair": _PAIRS},
+        ).values
+        first_bytes = self._time(
+            "audio_proxy_first_byte_seconds",
+            "Seconds from a GET request to the first byte of its response, by cache outcome.",
+            "cache",
+            _LOOKUPS,
         )
-        self._signed = signed.values
-        registry.register(signed)
+        # By the value of X-Audio-Proxy.
+        self._first_bytes = {name.upper(): each for name, each in first_bytes.items()}
+        self.queue_waits = self._time(
+            "audio_proxy_render_queue_wait_seconds",
+            "Seconds that a render waited for a slot, by lane.",
+            "lane",
+            _LANES,
+        )
+        self.openings = self._time(
+            "audio_proxy_source_open_seconds",
+            "Seconds that the opening of a source took, by scheme.",
+            "scheme",
+            SCHEMES,
+        )
+        (self.probes,) = self._time(
+            "audio_proxy_probe_duration_seconds", "Seconds that a run of ffprobe took."
+        ).values()
+        (self.write_backs,) = self._time(
+            "audio_proxy_write_back_duration_seconds",
+            "Seconds that the store took to accept a finished render.",
+        ).values()
         # Series of small sets exist from the start, so that a rate includes the first event. The
         # series of the histogram, 14 for each combination, appear with their first render.
         for values in product(FORMATS, _OUTCOMES):
             self._renders.labels(*values)
+
+    def _count(
+        self, name: str, documentation: str, labels: Mapping[str, Iterable[object]]
+    ) -> Counts:
+        counts = Counts(name, documentation, labels)
+        self.registry.register(counts)
+        return counts
+
+    def _time(
+        self,
+        name: str,
+        documentation: str,
+        label: str | None = None,
+        values: Iterable[str] = ("",),
+    ) -> dict[str, Durations]:
+        histogram = DurationHistogram(name, documentation, FINE_BUCKETS, label, values)
+        self.registry.register(histogram)
+        return histogram.series
 
     def watch(self, pool: Pool) -> None:
         """Expose the render slots and their queue from now on."""
@@ -181,6 +264,39 @@ class Metrics:
             "Maximum number of bytes in the variant store.",
             registry=self.registry,
         ).set(max_bytes)
+
+    def watch_disks(self, spaces: Mapping[str, Callable[[], Space | None]]) -> None:
+        """Expose the free bytes and the sizes of disks from now on.
+
+        :param spaces: for each folder, returns the space of its disk, or None while it is unknown.
+        """
+        gauges: tuple[tuple[str, str, Callable[[Space], int]], ...] = (
+            ("free", "Bytes that the service may still write", lambda space: space.free),
+            ("size", "Bytes of all files that fit", lambda space: space.size),
+        )
+
+        def read(space: Callable[[], Space | None], value: Callable[[Space], int]) -> float:
+            found = space()
+            return math.nan if found is None else value(found)
+
+        for name, documentation, value in gauges:
+            gauge = Gauge(
+                f"audio_proxy_disk_{name}_bytes",
+                f"{documentation} on the disk of a folder.",
+                ("folder",),
+                registry=self.registry,
+            )
+            for folder, space in spaces.items():
+                gauge.labels(folder).set_function(partial(read, space, value))
+
+    def watch_process(self, build: Callable[[], Mapping[str, str]]) -> None:
+        """Expose this process, its platform and its build from now on.
+
+        :param build: returns the versions of programs and the like, by name.
+        """
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.registry.register(_Build(build))
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
@@ -238,35 +354,69 @@ class Metrics:
         """Count a connection that was closed to make room for a new one."""
         self._evictions.inc()
 
-    def request_ended(self, endpoint: str, status: int, pair: int | None = None) -> None:
+    def first_byte(self, cache_state: str, seconds: float) -> None:
+        """Count the first byte of a response to a GET request for a variant.
+
+        :param cache_state: the value of X-Audio-Proxy.
+        :param seconds: since the request arrived.
+        """
+        self._first_bytes[cache_state].observe(seconds)
+
+    def response_cut(self, *, by_stop: bool) -> None:
+        """Count a response that has begun and is not sent to its end.
+
+        :param by_stop: a stop of the service has cut it, and not a failure.
+        """
+        self._cuts["stop" if by_stop else "failure",] += 1
+
+    def request_ended(
+        self, endpoint: str, status: int, pair: int | None = None, sent: int = 0
+    ) -> None:
         """Count a request.
 
         :param endpoint: one of `ENDPOINTS`.
-        :param status: the three-digit number.
+        :param status: one of `STATUSES`.
         :param pair: the index of the pair that made its signature, or None without a signature.
+        :param sent: bytes of the response's body.
         """
-        self._requests[endpoint, f"{status // 100}xx"] += 1
+        self._responses[endpoint, status] += 1
+        self._bytes[endpoint,] += sent
         if pair is not None:
             self._signed[_PAIRS[min(pair, 1)],] += 1
 
 
-class _Counts(Collector):
-    """A counter for events of every request, with all its series from the start.
+class _Families(Counts):
+    """The counts of responses by the families of their statuses (Metrics, 2)."""
 
-    All events are counted in one thread. A ``Counter`` takes a lock, and ten times as long.
-
-    :ivar values: the count of each combination of label values.
-    """
-
-    def __init__(self, name: str, documentation: str, labels: Mapping[str, Iterable[str]]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._labels = tuple(labels)
-        self.values = dict.fromkeys(product(*labels.values()), 0)
+    def __init__(self, responses: Counts) -> None:
+        self._responses = responses.values
+        families = sorted({_family(status) for status in STATUSES})
+        super().__init__(
+            "audio_proxy_http_requests",
+            "Finished requests, by endpoint and status family.",
+            {"endpoint": ENDPOINTS, "status": families},
+        )
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric."""
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
-        for values, count in self.values.items():
-            family.add_metric(values, count)
-        yield family
+        self.values = dict.fromkeys(self.values, 0)
+        for (endpoint, status), count in self._responses.items():
+            self.values[endpoint, _family(status)] += count
+        yield from super().collect()
+
+
+class _Build(Collector):
+    """An info metric, whose labels change if a program is replaced."""
+
+    def __init__(self, build: Callable[[], Mapping[str, str]]) -> None:
+        self._build = build
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric."""
+        yield InfoMetricFamily(
+            "audio_proxy_build", "The versions that run.", value=dict(self._build())
+        )
+
+
+def _family(status: int) -> str:
+    return f"{status // 100}xx"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from cachetools import LRUCache, TTLCache
@@ -68,11 +68,23 @@ class _Expensive(ProbeTimeout):
 class Prober:
     """Probes sources, in a slot pool of its own that has no queue."""
 
-    def __init__(self, launcher: Launcher, ffprobe: str, slots: Slots, timeout: float) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        ffprobe: str,
+        slots: Slots,
+        timeout: float,
+        timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Create a prober.
+
+        :param timed: called for each new probe, whose duration it measures.
+        """
         self._launcher = launcher
         self._ffprobe = ffprobe
         self._slots = slots
         self._timeout = timeout
+        self._timed = timed
         # A complete copy is not probed together with a source that is still downloaded.
         self._running: SharedCalls[tuple[bytes, bool], Probe] = SharedCalls()
         # By identity, where that is certain.
@@ -143,7 +155,8 @@ class Prober:
     ) -> Probe:
         try:
             async with self._slots.hold(claim) if pooled else nullcontext():
-                probe = await self._probe(source)
+                with self._timed():
+                    probe = await self._probe(source)
         except _Expensive:
             if is_certain:
                 self._expensive[source.identity] = True

@@ -52,8 +52,16 @@ class Programs:
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    # The identity of the ffmpeg that was examined last, and its resampler.
-    _examined: tuple[object, tuple[str, ...]] | None = field(default=None, init=False)
+    _examined: _Examined | None = field(default=None, init=False)
+
+    @property
+    def build(self) -> dict[str, str]:
+        """The version and the resampler of ffmpeg, as of the last examination; empty before one."""
+        examined = self._examined
+        if examined is None:
+            return {"ffmpeg": "", "resampler": ""}
+        resampler = "soxr" if examined.resampler == SOXR else "swr"
+        return {"ffmpeg": examined.version, "resampler": resampler}
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -80,8 +88,7 @@ class Programs:
         """Return the version that each program reports, by path; empty where it reports none."""
         versions = {}
         for program in (self.ffmpeg, self.ffprobe):
-            match = _VERSION.match((await self._run_for_version(program)).output)
-            versions[program] = match[1].decode("ascii") if match else ""
+            versions[program] = _read_version((await self._run_for_version(program)).output)
         return versions
 
     async def probe_resampler(self) -> tuple[str, ...]:
@@ -90,12 +97,12 @@ class Programs:
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
         the arguments reports that.
         """
-        if self._examined is None or self._examined[0] != _identify(self.ffmpeg):
+        if self._examined is None or self._examined.identity != _identify(self.ffmpeg):
             run = await self._run_for_version(self.ffmpeg)
             if run.failure:
                 return SOXR
         assert self._examined is not None
-        return self._examined[1]
+        return self._examined.resampler
 
     async def probe_shortcoming(self) -> str | None:
         """Return which library ffmpeg lacks that has a replacement, as text."""
@@ -110,7 +117,8 @@ class Programs:
         identity = _identify(program)
         run = await self._run([program, "-hide_banner", "-version"])
         if program == self.ffmpeg and not run.failure:
-            self._examined = identity, SOXR if _WITH_SOXR in run.output else SWRESAMPLE
+            resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
+            self._examined = _Examined(identity, _read_version(run.output), resampler)
         return run
 
     async def _run(self, arguments: list[str]) -> _Run:
@@ -126,6 +134,19 @@ class Programs:
             words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")
         return _Run(ended.stdout)
+
+
+class _Examined(NamedTuple):
+    """What is known of the ffmpeg that was examined last."""
+
+    identity: object
+    version: str
+    resampler: tuple[str, ...]
+
+
+def _read_version(output: bytes) -> str:
+    match = _VERSION.match(output)
+    return match[1].decode("ascii") if match else ""
 
 
 def _identify(path: str) -> tuple[int, int, int] | None:

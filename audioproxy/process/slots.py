@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -43,6 +43,8 @@ class Slots:
     :param low_queue_size: the number of low claims that may wait, besides the others.
     :param depth_changed: called with the number of normal waiters whenever it changes.
     :param rejected: called whenever a normal claim is rejected.
+    :param timed: called with the lane of each claim that takes a slot or a place in the queue
+        (True for the low one); measures the wait for the slot.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Slots:
         longest_wait: float,
         depth_changed: Callable[[int], object] = lambda depth: None,
         rejected: Callable[[], object] = lambda: None,
+        timed: Callable[[bool], AbstractContextManager[None]] = lambda is_low: nullcontext(),
         *,
         low_capacity: int = 1,
         low_queue_size: int = 0,
@@ -64,6 +67,7 @@ class Slots:
         self._longest_wait = longest_wait
         self._depth_changed = depth_changed
         self._rejected = rejected
+        self._timed = timed
         self._low_capacity = low_capacity
         self._low_queue_size = low_queue_size
         self._queue: OrderedDict[Claim, _Waiter] = OrderedDict()
@@ -130,11 +134,16 @@ class Slots:
         queue, size = self._queue, self.queue_size
         if claim.is_low:
             queue, size = self._low_queue, self._low_queue_size
-        if not queue and self._may_take(claim):
-            self._take(claim)
-            return
-        if len(queue) >= size:
+        waits = bool(queue) or not self._may_take(claim)
+        if waits and len(queue) >= size:
             raise self._reject(claim)
+        with self._timed(claim.is_low):
+            if waits:
+                await self._wait(claim)
+            else:
+                self._take(claim)
+
+    async def _wait(self, claim: Claim) -> None:
         granted: Deferred[None] = Deferred()
         timeout = ProgressTimeout(self._clock, self._longest_wait, granted.cancel)
         self._enqueue(claim, _Waiter(granted, timeout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from cachetools import TTLCache
@@ -33,6 +34,7 @@ class RenderStorage:
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
     :ivar now: Unix time in seconds.
     :ivar cache_tag: the header with the tag of the source, or None.
+    :ivar timed: measures the write-back in its block.
     :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
         minutes.
     """
@@ -42,6 +44,7 @@ class RenderStorage:
     clock: IReactorTime
     now: Callable[[], float] = time.time
     cache_tag: CacheTagHeader | None = None
+    timed: Callable[[], AbstractContextManager[None]] = nullcontext
     oversized: TTLCache[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class WriteBack:
         self._oversized = storage.oversized
         self._now = storage.now
         self._cache_tag = storage.cache_tag
+        self._timed = storage.timed
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
@@ -112,7 +116,8 @@ class WriteBack:
         headers = VariantHeaders.of(request.options)
         record = VariantRecord.of(request, validator, self._now(), self._cache_tag)
         try:
-            await self._store.commit(request.key, output.scratch, output.size, headers, record)
+            with self._timed():
+                await self._store.commit(request.key, output.scratch, output.size, headers, record)
         except NoRoom:
             raise
         except Exception as error:

@@ -18,7 +18,8 @@ from functools import lru_cache
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.server.request import is_host
 from audioproxy.web.conditions import Conditions
-from audioproxy.web.exchange import Instrumentation, choose_request_id
+from audioproxy.web.exchange import Instrumentation
+from audioproxy.web.request_id import find_request_id, new_request_id
 from audioproxy.web.variant import VariantHandler
 
 # The most common form of a whole request: printable ASCII, header names that are tokens, and no
@@ -27,7 +28,10 @@ _REQUEST_LINE = re.compile(rb"GET (/[!-~]+) HTTP/1\.1\r\n")
 _HEADERS = re.compile(rb"((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n")
 _LONGEST = 8192
 # Host, and the headers that a response depends on. Each may occur at most once.
-_RELEVANT = {b"host", b"if-none-match", b"if-range", b"range", b"x-request-id"}
+_RELEVANT = {
+    *(b"host", b"if-none-match", b"if-range", b"range"),
+    *(b"x-request-id", b"traceparent"),
+}
 # Requests with one of these headers go to the ordinary path: they have a body, or change the
 # connection.
 _EXCLUDING = {
@@ -55,6 +59,7 @@ class FastPath:
         self._now = variants.now
         self._plan = variants.plan_at_once
         self._seconds = instrumentation.seconds
+        self._begin = instrumentation.begin
         self._complete = instrumentation.complete
         self._format = instrumentation.format_response
 
@@ -76,8 +81,9 @@ class FastPath:
         if planned is None:
             return None
         plan, body = planned
-        request_id = choose_request_id(client_id)
+        request_id = client_id or new_request_id()
         text_id = request_id.decode("ascii")
+        self._begin(plan, since)
         self._complete(plan, "render", text_id, request, pair, len(body), since)
         return self._format(plan, request_id, now, body)
 
@@ -87,8 +93,8 @@ class FastPath:
 def _read_headers(block: bytes) -> tuple[Conditions, bytes] | None:
     """Parse the headers of a request, with the empty line after them.
 
-    :returns: what the response depends on, and the client's own request id; None where the request
-        is uncommon.
+    :returns: what the response depends on, and the client's own request id or ``b""``; None where
+        the request is uncommon.
     """
     match = _HEADERS.fullmatch(block)
     if match is None:
@@ -108,4 +114,4 @@ def _read_headers(block: bytes) -> tuple[Conditions, bytes] | None:
     if host is None or not is_host(host):
         return None
     conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
-    return conditions, get(b"x-request-id", b"")
+    return conditions, find_request_id(get(b"x-request-id", b""), get(b"traceparent", b""))

@@ -79,7 +79,7 @@ class ProxyRequest(Request):
         if not self.channel.is_plain_tcp:
             return None
         if not self.startedWriting:
-            Request.write(self, b"")
+            self.write(b"")  # type: ignore[no-untyped-call]
         if not self._chunk_left and count < _MIN_SENDFILE:
             return None
         moved = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -24,16 +25,19 @@ class SourceDispatcher:
     :ivar allowlist: the entries of AP_SOURCE_ALLOWLIST, or None where it is unset. Then it
         restricts nothing, and the openers of schemes that need it refuse everything.
     :ivar openers: by scheme.
+    :ivar timed: called with the scheme of each source that is opened; measures the opening.
     """
 
     allowlist: Sequence[str] | None
     openers: Mapping[str, Opener]
+    timed: Callable[[str], AbstractContextManager[None]] = lambda scheme: nullcontext()
 
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source, as `SourceStore.open` does."""
         if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
-        return await self.openers[source.scheme](source)
+        with self.timed(source.scheme):
+            return await self.openers[source.scheme](source)
 
 
 def unset(refusal: Callable[[], Refusal], missing: str) -> Opener:

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable, reason_of
+from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
@@ -263,9 +264,8 @@ class FileVariantStore:
 
     def _create(self) -> NamedFile:
         # A full disk can still create an empty file, but then the render would fail.
-        disk = os.statvfs(self.root)
-        reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_FRACTION)
-        if disk.f_bavail * disk.f_frsize < reserve:
+        disk = DiskSpace.of(self.root)
+        if disk.free < min(_RESERVE, disk.size // _RESERVE_FRACTION):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._scratch.create()
 

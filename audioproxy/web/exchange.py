@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from http import HTTPStatus
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -23,6 +21,7 @@ from audioproxy.observe.access_log import AccessLog, AccessLogEntry, log_request
 from audioproxy.observe.log_context import Logger
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.cors import Cors
+from audioproxy.web.request_id import find_request_id, new_request_id
 from audioproxy.web.response_plan import ResponsePlan, plan_refusal
 
 if TYPE_CHECKING:
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 # The status in the log for a client that disconnected before the response began. It is never sent.
 # nginx introduced it.
 _CLIENT_GONE = 499
-# The request ids of clients that are accepted (D27).
-_REQUEST_ID = re.compile(rb"[!-~]{1,200}")
-# Random bits in a generated request id: as many as in a UUID, so that no two requests share one.
-# It is no secret, so a generator without a system call is enough.
-_ID_BITS = 128
-_random = Random()
 
 _log = Logger()
 
@@ -44,7 +37,7 @@ _log = Logger()
 class Exchange:
     """A request and its only response.
 
-    :ivar request_id: the client's own id or a new one (D27).
+    :ivar request_id: the client's own id or a new one (D27, D67).
     :ivar endpoint: the endpoint class for the log and the metrics.
     :ivar pair: the index of the pair of key and salt that made the signature, or None.
     :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
@@ -67,14 +60,16 @@ class Exchange:
         self._instrumentation = instrumentation
         self._since = instrumentation.seconds()
         self._open = True
-        request_id = choose_request_id(
-            request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
+        client_ids = request.requestHeaders.getRawHeaders(b"x-request-id", (b"",))
+        request_id = (
+            find_request_id(client_ids[0], self.header(b"traceparent") or b"") or new_request_id()
         )
         self.request_id = request_id.decode("ascii")
         # By default, Twisted adds a Content-Type of HTML to a response without one.
         request.defaultContentType = None
         request.setHeader(b"x-request-id", request_id)
         instrumentation.cors.add_to(request.responseHeaders)
+        self._watch_first_byte()
         gone.addBoth(self._close)
 
     @property
@@ -118,6 +113,8 @@ class Exchange:
         if self._request.startedWriting:
             self.plan = self.plan._replace(error_code=refusal.code)
             self.abandoned = is_stop
+            if not is_stop:
+                self._instrumentation.metrics.response_cut(by_stop=False)
             abort(self._request.channel)
         elif is_stop:
             self.plan = self.plan._replace(error_code=refusal.code)
@@ -158,6 +155,19 @@ class Exchange:
         self._request.setResponseCode(plan.status, _reason(plan.status))
         self.plan = plan
 
+    def _watch_first_byte(self) -> None:
+        """Count the first byte when the request is first written to: ``finish`` writes, too."""
+        write = self._request.write
+
+        def write_first(data: bytes) -> None:
+            # From now on, the method of the class is called.
+            del self._request.write
+            if self._open and self.method == b"GET":
+                self._instrumentation.begin(self.plan, self._since)
+            write(data)
+
+        self._request.write = write_first
+
     def _close(self, outcome: object) -> None:
         self._open = False
         self.disconnected = isinstance(outcome, Failure)
@@ -170,6 +180,7 @@ class Exchange:
                 sent=self._request.sentLength,
                 request_id=self.request_id,
             )
+            self._instrumentation.metrics.response_cut(by_stop=True)
         elif self.disconnected and plan.error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
         try:
@@ -199,6 +210,14 @@ class Instrumentation:
     cors: Cors
     access_log: AccessLog = log_request
 
+    def begin(self, plan: ResponsePlan, since: float) -> None:
+        """Count the first byte of a response to GET.
+
+        :param since: when the request arrived, in seconds of the clock.
+        """
+        if plan.cache_state is not None:
+            self.metrics.first_byte(plan.cache_state, self.seconds() - since)
+
     def complete(
         self,
         plan: ResponsePlan,
@@ -215,7 +234,7 @@ class Instrumentation:
         :param sent: bytes of the body that were written.
         :param since: when the request arrived, in seconds of the clock.
         """
-        self.metrics.request_ended(endpoint, plan.status, pair)
+        self.metrics.request_ended(endpoint, plan.status, pair, sent)
         self.access_log(
             AccessLogEntry(
                 request_id,
@@ -250,13 +269,6 @@ class Instrumentation:
                 body,
             )
         )
-
-
-def choose_request_id(client_id: bytes) -> bytes:
-    """Return the request id: the client's own if it is valid, else a new one (D27)."""
-    if client_id and _REQUEST_ID.fullmatch(client_id):
-        return client_id
-    return b"%032x" % _random.getrandbits(_ID_BITS)
 
 
 def abort(channel: Any) -> None:

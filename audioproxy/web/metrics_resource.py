@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from audioproxy.errors import NotFound
-from audioproxy.web.exchange import Exchange
+from audioproxy.web.exchange import Exchange, Instrumentation
 from audioproxy.web.resource import BaseResource
 from audioproxy.web.response_plan import plan_body
 
@@ -19,11 +19,23 @@ _CONTENT_TYPE = b"text/plain; version=0.0.4"
 class MetricsResource(BaseResource):
     """Resource that serves ``/metrics`` and nothing else."""
 
+    def __init__(
+        self, instrumentation: Instrumentation, measure: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Create the resource.
+
+        :param measure: called before each response; updates what takes too long to be read with the
+            other metrics.
+        """
+        BaseResource.__init__(self, instrumentation)
+        self._measure = measure
+
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Respond with all metrics, to HEAD as to GET (D19)."""
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
+        await self._measure()
         headers = {b"content-type": _CONTENT_TYPE, b"cache-control": b"no-store"}
         body = exposition(self._instrumentation.metrics.registry)
         exchange.respond(plan_body(200, headers, body))

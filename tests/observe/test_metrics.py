@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
+from audioproxy.files.disk_space import DiskSpace
 from audioproxy.observe.metrics import Metrics
 from audioproxy.web.metrics_resource import exposition
 from tests.support.http import ResourceHarness
@@ -40,8 +41,20 @@ TABLE = {
     "audio_proxy_connection_evictions_total": ("counter", ""),
     "audio_proxy_signed_requests_total": ("counter", "pair"),
     "audio_proxy_http_requests_total": ("counter", "endpoint status"),
+    "audio_proxy_http_responses_total": ("counter", "endpoint status"),
+    "audio_proxy_http_response_bytes_total": ("counter", "endpoint"),
+    "audio_proxy_http_responses_cut_total": ("counter", "reason"),
+    "audio_proxy_first_byte_seconds": ("histogram", "cache"),
+    "audio_proxy_render_queue_wait_seconds": ("histogram", "lane"),
+    "audio_proxy_source_open_seconds": ("histogram", "scheme"),
+    "audio_proxy_probe_duration_seconds": ("histogram", ""),
+    "audio_proxy_write_back_duration_seconds": ("histogram", ""),
+    "audio_proxy_disk_free_bytes": ("gauge", "folder"),
+    "audio_proxy_disk_size_bytes": ("gauge", "folder"),
+    "audio_proxy_build_info": ("gauge", "version ffmpeg resampler"),
 }
 BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
+FINE_BUCKETS = ["0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", *BUCKETS]
 
 FORMATS = "mp3 opus ogg aac m4a flac wav peaks".split()
 #: Outcomes of a render that held a slot; a remote source is read again, and may be gone by then.
@@ -52,11 +65,19 @@ OUTCOMES = (
 ENDPOINTS = "render info health ready metrics preflight unknown".split()
 
 
+STATUSES = ("200 204 206 302 304 400 401 404 410 413 415 416 422 429 499 500 502 503 504").split()
+
+
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``."""
+    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``.
+
+    Metrics of prometheus-client itself are left out.
+    """
     found = {}
     for family in text_string_to_metric_families(exposition.decode("ascii")):
         for sample in family.samples:
+            if not sample.name.startswith("audio_proxy_"):
+                continue
             series = (sample.name.removeprefix("audio_proxy_"), tuple(sample.labels.items()))
             assert series not in found, f"{series} occurs twice"
             found[series] = float(sample.value)
@@ -112,6 +133,8 @@ def full() -> Metrics:
     metrics = Metrics()
     metrics.watch(FakePool())
     metrics.watch_store(1000, lambda: 900)
+    metrics.watch_disks(dict.fromkeys(("store", "tmpdir"), lambda: DiskSpace(3000, 8000)))
+    metrics.watch_process(lambda: {"version": "1", "ffmpeg": "7.1", "resampler": "soxr"})
     with metrics.render("mp3", Clock().seconds):
         pass
     return metrics
@@ -123,9 +146,9 @@ class ContractTests(SynchronousTestCase):
     def test_names_and_types(self) -> None:
         """Exactly the metrics of the table are exposed, each with its type and a help sentence."""
         text = exposition(full().registry).decode()
-        types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+        types = re.findall(r"^# TYPE (audio_proxy_\S+) (\S+)$", text, re.MULTILINE)
         self.assertEqual(sorted((name, kind) for name, (kind, _) in TABLE.items()), sorted(types))
-        helped = re.findall(r"^# HELP (\S+) [A-Z].*\.$", text, re.MULTILINE)
+        helped = re.findall(r"^# HELP (audio_proxy_\S+) [A-Z].*\.$", text, re.MULTILINE)
         self.assertEqual([name for name, _ in types], helped)
 
     def test_labels(self) -> None:
@@ -170,6 +193,14 @@ class ContractTests(SynchronousTestCase):
             ("variant_store_evictions_total",),
             ("connection_evictions_total",),
             ("signed_requests_total", ["current", "previous"]),
+            ("http_responses_total", ENDPOINTS, STATUSES),
+            ("http_response_bytes_total", ENDPOINTS),
+            ("http_responses_cut_total", ["stop", "failure"]),
+            ("first_byte_seconds_bucket", ["hit", "miss", "coalesced"], FINE_BUCKETS),
+            ("render_queue_wait_seconds_count", ["normal", "low"]),
+            ("source_open_seconds_count", ["local", "s3", "https"]),
+            ("probe_duration_seconds_count",),
+            ("write_back_duration_seconds_count",),
             ("renders_running",),
         ):
             expected = {" ".join([name, *values]) for values in itertools.product(*sets)}
@@ -205,6 +236,7 @@ class ContractTests(SynchronousTestCase):
             "variant_store_evictions_total": 3,
             "connection_evictions_total": 1,
             "http_requests_total render 2xx": 1,
+            "http_responses_total render 206": 1,
             "cache_lookups_total mp3 hit": 1,
         }
         self.assertEqual((expected, {}), (counts.changes, other_counts.changes))
@@ -224,6 +256,69 @@ class ContractTests(SynchronousTestCase):
             series = read(exposition(metrics.registry))
             values = [series[f"render_{name}"] for name in names]
             self.assertEqual([held, 3, depth, low_depth, 7], values)
+
+    def test_fine_buckets(self) -> None:
+        """Histograms beyond the contract have buckets from a millisecond on (D66)."""
+        metrics, clock = Metrics(), Clock()
+        for seconds in (0.001, 0.03, 300, 301):
+            with metrics.queue_waits["low"].measure(clock.seconds):
+                clock.advance(seconds)
+        buckets = {
+            dict(labels)["le"]: value
+            for (name, labels), value in parse(exposition(metrics.registry)).items()
+            if name == "render_queue_wait_seconds_bucket" and ("lane", "low") in labels
+        }
+        self.assertEqual(FINE_BUCKETS, list(buckets))
+        expected = [1, 1, 1, 1, 1, *[2] * 11, 3, 4]
+        self.assertEqual(expected, list(buckets.values()))
+        series = read(exposition(metrics.registry))
+        self.assertEqual(601.031, series["render_queue_wait_seconds_sum low"])
+
+    def test_statuses(self) -> None:
+        """Every status of a refusal is counted exactly, and in its family."""
+        refusals = {
+            error.status
+            for error in vars(errors).values()
+            if isinstance(error, type) and hasattr(error, "status")
+        }
+        metrics = Metrics()
+        counts = Counts(metrics)
+        for status in refusals | {200, 204, 206, 302, 304, 503}:
+            metrics.request_ended("info", status, sent=10)
+        self.assertEqual(
+            {f"http_responses_total info {status}": 1 for status in STATUSES},
+            counts.of("http_responses_total"),
+        )
+        families = {"2xx": 3, "3xx": 2, "4xx": 10, "5xx": 4}
+        self.assertEqual(
+            {f"http_requests_total info {family}": n for family, n in families.items()},
+            counts.of("http_requests_total"),
+        )
+        self.assertEqual({"http_response_bytes_total info": 190}, counts.of("http_response_bytes"))
+
+    def test_disks(self) -> None:
+        """The space of a disk that does not respond is unknown."""
+        metrics = Metrics()
+        metrics.watch_disks({"store": lambda: DiskSpace(3, 8), "tmpdir": lambda: None})
+        series = read(exposition(metrics.registry))
+        found = [
+            str(series[f"disk_{name}_bytes {folder}"])
+            for folder in ("store", "tmpdir")
+            for name in ("free", "size")
+        ]
+        self.assertEqual(["3.0", "8.0", "nan", "nan"], found)
+
+    def test_process(self) -> None:
+        """The process, its platform and its build are exposed; a replaced program is seen."""
+        metrics, build = Metrics(), {"version": "1", "ffmpeg": "7.0", "resampler": "swr"}
+        metrics.watch_process(lambda: build)
+        for ffmpeg in ("7.0", "7.1"):
+            build["ffmpeg"] = ffmpeg
+            text = exposition(metrics.registry).decode()
+            line = f'audio_proxy_build_info{{ffmpeg="{ffmpeg}",resampler="swr",version="1"}} 1.0'
+            self.assertEqual([line], re.findall("^audio_proxy_build.*", text, re.MULTILINE))
+        for name in ("process_resident_memory_bytes", "process_open_fds", "python_info"):
+            self.assertIn(f"\n{name}", text)
 
     def test_store(self) -> None:
         """A store with a bound has gauges of its bytes, which may be unknown, and of its bound."""

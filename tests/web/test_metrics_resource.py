@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 from prometheus_client import Gauge
@@ -9,10 +10,12 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.server.channel import ProxySite
 from audioproxy.web.metrics_resource import MetricsResource, exposition
 from tests.observe.test_metrics import Counts, read
 from tests.support.http import Connection, Log, ResourceHarness, Response
+from tests.support.threads import FakeThreads
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 
@@ -24,8 +27,11 @@ class ScrapeCase(SynchronousTestCase):
         self.log = Log(self)
         self.harness = ResourceHarness(origin="*")
         self.metrics = self.harness.metrics
-        self.resource = MetricsResource(self.harness.metrics_instrumentation)
+        self.resource = MetricsResource(self.harness.metrics_instrumentation, self.measure)
         self.site = ProxySite(self.resource, Clock())
+
+    async def measure(self) -> None:
+        """Measure nothing."""
 
     def fetch(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
         """Send one request to the metrics listener."""
@@ -124,7 +130,7 @@ class OwnMetricsTests(ScrapeCase):
         counts = Counts(self.metrics)
         self.fetch(b"/metrics", b"POST")
         self.fetch(b"/", b"HEAD")
-        self.assertEqual({"http_requests_total unknown 4xx": 2}, counts.changes)
+        self.assertEqual({"http_requests_total unknown 4xx": 2}, counts.of("http_requests_total"))
         record = self.log.requests[-1]
         self.assertEqual(
             (LogLevel.info, "unknown 404 not_found 0 bytes in 0ms"), (record.level, str(record))
@@ -138,3 +144,35 @@ class OwnMetricsTests(ScrapeCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         (record,) = self.log.requests
         self.assertEqual(("metrics", 500), (record.endpoint, record.status))
+
+
+class DiskTests(ScrapeCase):
+    """Disks that hang"""
+
+    async def measure(self) -> None:
+        """Measure the disk."""
+        await self.disk.measure()
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock, self.threads = Clock(), FakeThreads()
+        self.disk = DiskMonitor("/", self.clock, self.threads.in_thread)
+        self.metrics.watch_disks({"store": self.disk.read_last})
+
+    def test_hung_disk(self) -> None:
+        """A scrape waits a second for a disk, and no longer while the disk hangs.
+
+        The free bytes are unknown meanwhile.
+        """
+        connection = Connection(self.site)
+        connection.send(b"/metrics")
+        self.assertEqual(b"", connection.received)
+        self.threads.run()
+        self.assertGreater(read(connection.response.body)["disk_free_bytes store"], 0)
+        hung = Connection(self.site)
+        hung.send(b"/metrics")
+        self.clock.advance(1)
+        for body in (hung.response.body, self.fetch(b"/metrics").body):
+            self.assertTrue(isnan(read(body)["disk_free_bytes store"]))
+        self.threads.run()
+        self.assertEqual(0, self.threads.waiting)

@@ -22,6 +22,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.engine import Engine
 from audioproxy.errors import Expired
+from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
 from audioproxy.grammar.signature import sign
 from audioproxy.http_client.bodies import BodyTooLarge
@@ -169,8 +170,7 @@ def check_free_space(
     :param needed: the maximum, in bytes.
     :param consumers: what needs the space; "may take 2 GB" follows it in the message.
     """
-    disk = os.statvfs(path)
-    free = disk.f_bavail * disk.f_frsize
+    free = DiskSpace.of(path).free
     text = f"{path} ({filesystem_of(path)}) is writable and has {format_bytes(free)} free"
     if free < needed:
         return note(check, f"{text}; {consumers} may take {format_bytes(needed)}; {advice}")

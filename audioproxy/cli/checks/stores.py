@@ -13,6 +13,7 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.engine import Engine
+from audioproxy.files.disk_space import DiskSpace
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.objects import (
     ObjectStore,
@@ -96,8 +97,7 @@ def check_bound(path: str, store: FileVariantStore, max_bytes: int) -> CheckResu
         size = None
     found = "an unknown number of bytes" if size is None else format_bytes(size)
     text = f"{found} of at most {format_bytes(max_bytes)} (AP_VARIANT_STORE_MAX_BYTES)"
-    disk = os.statvfs(path)
-    total = disk.f_blocks * disk.f_frsize
+    total = DiskSpace.of(path).size
     if max_bytes <= total:
         return good("store size", text)
     return note("store size", f"{text}, but the disk has {format_bytes(total)}; lower the setting")
