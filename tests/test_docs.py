@@ -31,8 +31,8 @@ from audioproxy.media.command.trim import trim_range
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
 from audioproxy.web.metrics_resource import exposition
-from tests.observe.test_metrics import full
 from bench.blocks import BLOCK
+from tests.observe.test_metrics import full
 from tools.site_api import MODULES, reference
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,12 +20,16 @@ TAG = b'"' + key_of(PATH).encode() + b'"'
 DATA = bytes(range(256)) * 3
 _DATE = re.compile(rb"\r\nDate: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n")
 _OUR_ID = re.compile(rb"(?<=\r\nX-Request-Id: )[0-9a-f]{32}(?=\r\n)")
+TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 #: Headers of requests that the fast path serves if the variant is stored.
 COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {},
     {"X-Request-Id": b"theirs"},
     {"x-request-id": b"no good id"},
+    {"Traceparent": TRACE},
+    {"x-request-id": b"no good id", "Traceparent": b" " + TRACE + b"\t"},
+    {"Traceparent": TRACE.upper()},
     {"If-None-Match": TAG},
     {"If-None-Match": b'W/"x", ' + TAG},
     {"If-None-Match": b"*"},
@@ -52,6 +56,7 @@ UNCOMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {"Range": [b"bytes=0-1", b"bytes=2-3"]},
     {"If-None-Match": [b'"a"', TAG]},
     {"X-Request-Id": [b"one", b"two"]},
+    {"Traceparent": [TRACE, TRACE]},
     {"X-Odd": b"\xff"},
     {f"X-{number}": b"1" for number in range(80)},
     {"X-Long": b"x" * 8192},

@@ -79,6 +79,32 @@ class LineTests(ExchangeCase):
         self.harness.render(PATH).end()
         self.assertEqual(f"render 200 {SUBJECT} cache=MISS 3 bytes in 1234ms", self.line())
 
+    def test_first_byte(self) -> None:
+        """The time to the first byte of a GET is counted when that is sent, by cache state.
+
+        Without a first byte, or without a cache state, nothing is counted.
+        """
+        first, second = self.send(PATH), self.send(PATH)
+        self.harness.clock.advance(0.25)
+        self.harness.render(PATH).write_output(b"abc")
+        expected = {
+            f"first_byte_seconds_{part} {state}": value
+            for state in ("miss", "coalesced")
+            for part, value in (("count", 1), ("sum", 0.25))
+        }
+        self.assertEqual(expected, self.counts.of("first_byte"))
+        self.harness.clock.advance(8)
+        self.harness.render(PATH).end()
+        self.assertTrue(first.response.complete and second.response.complete)
+        self.send(b"/f:wav/plain/local://a").leave()
+        self.harness.store_variant(PATH, b"abc")
+        tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
+        self.harness.fetch_signed(PATH, if_none_match=tag)
+        self.harness.fetch_signed(PATH)
+        self.assertEqual(
+            expected | {"first_byte_seconds_count hit": 1}, self.counts.of("first_byte")
+        )
+
     def test_variants(self) -> None:
         """A line has status, options, source and cache state, as far as they are determined.
 
@@ -307,6 +333,9 @@ class EndTests(ExchangeCase):
             self.assertRegex(formatEvent(cut), r"\Aa stop has cut this response after \d+ bytes\Z")
             self.log.events.remove(cut)
             code = "" if stored else "stopping "
+            self.assertEqual(
+                {"http_responses_cut_total stop": 1}, self.counts.of("http_responses_cut")
+            )
             self.assertTrue(self.line().startswith(f"render 200 {code}{SUBJECT} "))
 
     def test_reasons(self) -> None:
@@ -337,6 +366,9 @@ class EndTests(ExchangeCase):
             ["a variant cannot be read to its end: the file was shortened to 10 bytes or less"],
             lines,
         )
+        cut = self.counts.of("http_responses_cut", "http_response_bytes")
+        expected = {"http_responses_cut_total failure": 1, "http_response_bytes_total render": 10}
+        self.assertEqual(expected, cut)
         self.assertEqual(
             f"render 200 upstream_unavailable {SUBJECT} cache=HIT 10 bytes in 0ms",
             self.line(),

@@ -269,6 +269,36 @@ class AllResponsesTests(RootCase):
             ours = self.harness.fetch(b"/x", x_request_id=theirs)["x-request-id"]
             self.assertRegex(ours or b"", rb"\A[0-9a-f]{32}\Z")
 
+    def test_traceparent(self) -> None:
+        """Without a valid request id, trace id and parent id of a traceparent are it (D67).
+
+        Ids of zeros, upper case, the version ff and a second header are invalid (W3C Trace Context,
+        3.2). Later versions may have more fields.
+        """
+        trace, parent = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
+        ids = b"%s-%s" % (trace, parent)
+        for value in (b"00-%s-01", b"00-%s-ff", b"01-%s-00", b"fe-%s-00-more"):
+            response = self.harness.fetch(b"/x", traceparent=value % ids)
+            self.assertEqual(ids, response["x-request-id"], value)
+            self.assertEqual(ids.decode(), self.log.requests[-1].request_id)
+        for value in (
+            *(b"", b"00-%s", b"00-%s-", b"00-%s-1", b"00-%s-001", b"00-%s-01-", b"00-%s-01-more"),
+            *(b"ff-%s-01", b"0-%s-01", b"0g-%s-01", b"fe-%s-00more", b"x00-%s-01", b"00-%s-0G"),
+            *(b"00-%s-01, 00-%s-01", b"fe-%s-00-a, fe-%s-00-a", b"00-%s-01,", b"00 %s 01"),
+        ):
+            value = value.replace(b"%s", ids)
+            response = self.harness.fetch(b"/x", traceparent=value)
+            self.assertRegex(response["x-request-id"] or b"", rb"\A[0-9a-f]{32}\Z", value)
+        for invalid in (
+            *(ids.upper(), b"0" * 32 + b"-" + parent, trace + b"-" + b"0" * 16),
+            *(ids[1:], ids[:-1], b"0" + ids, ids.replace(b"-", b"")),
+        ):
+            response = self.harness.fetch(b"/x", traceparent=b"00-%s-01" % invalid)
+            self.assertRegex(response["x-request-id"] or b"", rb"\A[0-9a-f]{32}\Z", invalid)
+        for theirs, expected in ((b"mine", b"mine"), (b"a b", ids), (b"", ids)):
+            headers = {"x_request_id": theirs, "traceparent": b"00-%s-01" % ids}
+            self.assertEqual(expected, self.harness.fetch(b"/x", **headers)["x-request-id"])
+
 
 class MountTests(RootCase):
     """The resource below a prefix of another application's site."""
