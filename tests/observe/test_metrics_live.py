@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
+from audioproxy import __version__
 from audioproxy.service import AudioProxy, BootError
 from tests.observe.test_metrics import read
 from tests.support.service import (
@@ -105,12 +107,25 @@ class TrafficTests(MetricsCase):
             self.assertEqual(status, (await fetch(port, target, method)).status, target)
         exposition = (await fetch(metrics_port, b"/metrics")).body
         series = {name: n for name, n in read(exposition).items() if n and "_bucket " not in name}
-        durations = {name for name in series if name.startswith("render_duration_seconds_sum ")}
-        sums = {name: series.pop(name) for name in durations}
+        sums = {name: series.pop(name) for name in list(series) if "seconds_sum" in name}
         labels = {"mp3 success", "peaks success"}
-        self.assertEqual({f"render_duration_seconds_sum {label}" for label in labels}, durations)
+        timed = {
+            *(f"render_duration_seconds_sum {label}" for label in labels),
+            *(f"first_byte_seconds_sum {cache}" for cache in ("hit", "miss")),
+            *("render_queue_wait_seconds_sum normal", "source_open_seconds_sum local"),
+            *("probe_duration_seconds_sum", "write_back_duration_seconds_sum"),
+        }
+        self.assertEqual(timed, sums.keys() - {"first_byte_seconds_sum coalesced"})
         longest = monotonic() - started
         self.assertTrue(all(0 < seconds < longest for seconds in sums.values()), sums)
+        for folder in ("store", "tmpdir"):
+            free = series.pop(f"disk_free_bytes {folder}")
+            self.assertLess(free, series.pop(f"disk_size_bytes {folder}"))
+        (build,) = (name for name in series if name.startswith("build_info "))
+        self.assertRegex(build, rf"^build_info [\w.+~:-]+ (soxr|swr) {re.escape(__version__)}$")
+        del series[build]
+        # A source that was just written is probed again for each request.
+        self.assertLessEqual(2, series.pop("probe_duration_seconds_count"))
         expected = {
             **{f"renders_total {label}": 1 for label in labels},
             **{f"render_duration_seconds_count {label}": 1 for label in labels},
@@ -129,9 +144,27 @@ class TrafficTests(MetricsCase):
             "http_requests_total unknown 4xx": 1,
             # All but the one with a wrong signature, and those of unsigned endpoints.
             "signed_requests_total current": 9 + joined,
+            "http_responses_total render 200": 4 + joined,
+            **{f"http_responses_total render {status}": 1 for status in (401, 404, 415)},
+            "http_responses_total render 422": 2,
+            "http_responses_total unknown 404": 1,
+            **{f"http_responses_total {name} 200": 1 for name in ("info", "health", "ready")},
+            "http_responses_total metrics 200": 1,
+            "first_byte_seconds_count hit": 1,
+            "first_byte_seconds_count miss": 2,
+            "render_queue_wait_seconds_count normal": 2,
+            "source_open_seconds_count local": 6,
+            "write_back_duration_seconds_count": 2,
         }
-        series.pop("cache_lookups_total mp3 coalesced", None)
-        self.assertEqual(expected, series)
+        for name in ("cache_lookups_total mp3 coalesced", "first_byte_seconds_count coalesced"):
+            series.pop(name, None)
+        sent = {name for name in series if name.startswith("http_response_bytes_total ")}
+        self.assertEqual(
+            {"render", "info", "health", "ready", "metrics", "unknown"},
+            {name.split(" ")[1] for name in sent},
+        )
+        found = {name: n for name, n in series.items() if name not in sent}
+        self.assertEqual(expected, found)
         self.assertEqual((0, ""), await self.promtool_check(exposition))
 
     async def test_probes_busy(self) -> None:
