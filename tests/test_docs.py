@@ -183,7 +183,7 @@ class ReferenceTests(SynchronousTestCase):
         """Every alert links to a section of the operations page that explains it."""
         rules = (ROOT / "deploy/prometheus/rules.yml").read_text()
         alerts = re.findall(r"- alert: (\w+)", rules)
-        links = re.findall(r"runbook: docs/operations.md#(\S+)", rules)
+        links = re.findall(r"runbook_url: https://docs.example/operations.html#(\S+)", rules)
         told = PAGES["operations"].split("\n## Alerts\n")[1]
         self.assertEqual(alerts, re.findall(r"^### (\w+)$", told, re.MULTILINE))
         self.assertEqual([anchor(alert) for alert in alerts], links)

@@ -59,6 +59,7 @@ SUBSTITUTES = {
     "haproxy": '[ -s "${!#}" ]',
     # Only root can give a folder to another user.
     "install": 'PATH=${PATH#*:} exec install "${@/#10001/$UID}"',
+    "journalctl": r'[[ "$1 $2" =~ ^(-t|-u)\ audioproxy$ || $1 = -k ]]',
     "kubectl": """case $* in
         "apply "*) [ -e "${!#}" ] ;;
         "--namespace audioproxy "*" deployment/audioproxy"*) ;;
@@ -134,7 +135,7 @@ class PageTests(RemoteCase):
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
-            *("etc/nginx/conf.d", "etc/varnish", "etc/squid"),
+            *("etc/nginx/conf.d", "etc/varnish", "etc/squid", "etc/rsyslog.d"),
             *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):
             (self.home / folder).mkdir(parents=True)

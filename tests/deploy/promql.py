@@ -19,7 +19,7 @@ from tests.support.service import PATIENCE, PROJECT
 PROMETHEUS = PROJECT / "deploy/prometheus"
 
 _TEXT = re.compile(r'"[^"]*"')
-_NAME = re.compile(r"(?<![\w:$])(?:audio_proxy_\w+|\w+:[\w:]+|up)(?![\w:(])")
+_NAME = re.compile(r"(?<![\w:$])(?:(?:audio_proxy|process|python)_\w+|\w+:[\w:]+|up)(?![\w:(])")
 _SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}")
 _MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
 
@@ -41,13 +41,20 @@ def exposed() -> dict[str, dict[str, set[str]]]:
     outcomes = found["audio_proxy_renders_total"]
     for part in ("bucket", "sum", "count"):
         found[f"audio_proxy_render_duration_seconds_{part}"].update(outcomes)
+    for name in _types():
+        # Those of the process and the platform, whose labels no expression uses.
+        found[name].update()
     return {name: dict(labels) for name, labels in found.items()}
 
 
 @cache
 def metrics() -> set[str]:
-    """Return the names of the metrics, as in their TYPE lines."""
-    return set(re.findall(r"^# TYPE (\w+)", exposition(full().registry).decode(), re.MULTILINE))
+    """Return the names of the service's own metrics, as in their TYPE lines."""
+    return {name for name in _types() if name.startswith("audio_proxy_")}
+
+
+def _types() -> list[str]:
+    return re.findall(r"^# TYPE (\w+)", exposition(full().registry).decode(), re.MULTILINE)
 
 
 @cache
