@@ -73,9 +73,10 @@ test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers lan
 quick: dev ## run the tests that need no program and no server, for every save
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
 
-test-deploy: system-ffmpeg dev haproxy nginx systemd promtool ## run the tests of deploy/
+test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities ## run the tests of deploy/
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
-	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
+	    AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
 
 caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
@@ -194,9 +195,10 @@ languages:
 	@# Go compiles its own library for the first program.
 	@[ -d build/go ] || (cd examples/signing && GOCACHE="$(CURDIR)/build/go" go build -o /dev/null sign.go)
 
-# For tests only: an HTTP client.
+# For tests only: an HTTP client, and a collector of logs.
 utilities:
 	@command -v curl >/dev/null || tools/system-package curl
+	@PATH=$$PATH:/usr/sbin command -v rsyslogd >/dev/null || tools/system-package --stopped rsyslog
 
 # For tests only: a load balancer. The installed package listens on no port.
 haproxy:

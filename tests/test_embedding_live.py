@@ -40,6 +40,7 @@ from tests.support.service import (
     until_hit,
 )
 from tests.support.stores import RECORD
+from tests.test_docs import PAGES, code
 
 PREFIX = "http://app.test/audio"
 IDENTITY: dict[str, Any] = {
@@ -62,9 +63,9 @@ class EmbeddingTests(ServiceCase):
         root.putChild(b"text", Data(b"a text", "text/plain"))
         return root
 
-    def mount(self, proxy: AudioProxy) -> int:
+    def mount(self, proxy: AudioProxy, kind: type[Site] = Site) -> int:
         """Serve an application with the proxy and return its port."""
-        site = Site(self.application(proxy))
+        site = kind(self.application(proxy))
         port = reactor.listenTCP(0, site, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
@@ -104,6 +105,23 @@ class EmbeddingTests(ServiceCase):
             self.assertEqual(b"text/plain; version=0.0.4", response["content-type"])
             name = 'audio_proxy_renders_total{format="ogg",outcome="success"}'
             self.assertEqual(renders, read_metrics(response.body)[name])
+
+    async def test_signatures_in_the_log(self) -> None:
+        """Twisted's site logs signed URLs; that of the documentation does not (Request log, 5)."""
+        blocks = code(PAGES["embedding"], "python")
+        (program,) = (block for block in blocks if "def log" in block)
+        names: dict[str, Any] = {}
+        exec(program, names)
+        proxy = self.make()
+        await proxy.startService()
+        for kind, is_logged in ((Site, True), (names["QuietSite"], False)):
+            log = Log(self)
+            port = self.mount(proxy, kind)
+            for target in (PATH, b"/text"):
+                await fetch(port, target)
+            lines = "".join(str(formatEvent(event)) for event in log.events)
+            self.assertEqual(is_logged, PATH.decode() in lines)
+            self.assertIn("/text", lines)
 
     async def test_stub_treq(self) -> None:
         """An application's test can read a render with treq.testing and `StubTreq.flush`."""
