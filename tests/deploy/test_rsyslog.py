@@ -41,20 +41,13 @@ class RsyslogTests(ServiceCase):
     async def convert(self, lines: list[str]) -> list[dict[str, Any]]:
         """Return the objects of lines, without what rsyslog itself adds to them."""
         client = self.start_rsyslogd()
-        await until(
-            lambda: (
-                self.rsyslogd.code is not None or client.connect_ex(f"{self.folder}/socket") == 0
-            ),
-            "rsyslogd",
-        )
+        path = f"{self.folder}/socket"
+        await until(lambda: self.rsyslogd.code or not client.connect_ex(path), "rsyslogd")
         self.assertIsNone(self.rsyslogd.code, self.rsyslogd.stderr)
         for name, line in (*(("audioproxy", line) for line in lines), ("sshd", "another program")):
             client.sendall(f"<30>Nov 26 18:00:00 {name}[1]: {line}".encode())
         written, others = self.folder / "audioproxy.json", self.folder / "others"
-        await until(
-            lambda: others.exists() and "another" in others.read_text(),
-            "the last line to be written",
-        )
+        await until(lambda: others.exists() and "another" in others.read_text(), "the last line")
         self.assertNotIn("request_id", others.read_text())
         objects = [json.loads(line) for line in written.read_text().splitlines()]
         for each in objects:

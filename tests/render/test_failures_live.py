@@ -406,5 +406,9 @@ def mount(case: ServiceCase, *words: str) -> None:
 
 
 def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
-    """Return counter increases without the series that count metrics requests."""
-    return {series: count for series, count in counted.items() if '"metrics"' not in series}
+    """Return counter increases without those of scrapes, of the process, and by exact status."""
+    return {
+        series: count
+        for series, count in counted.items()
+        if '"metrics"' not in series and not series.startswith(("http_response", "process_"))
+    }
