@@ -180,6 +180,16 @@ class FindMissingTests(CapabilitiesCase):
             self.answer_configuration(flag)
             self.assertEqual(self.successResultOf(finding), resampler)
 
+    def test_build(self) -> None:
+        """The metrics have the version and the resampler of ffmpeg, once it was examined."""
+        programs = self.programs()
+        self.assertEqual({"ffmpeg": "", "resampler": ""}, programs.build)
+        for flags, resampler in (("--enable-libsoxr", "soxr"), ("", "swr")):
+            checking = Deferred.fromCoroutine(programs.probe_versions())
+            self.answer_versions(b"ffmpeg version 7.1-a " + flags.encode())
+            self.successResultOf(checking)
+            self.assertEqual({"ffmpeg": "7.1-a", "resampler": resampler}, programs.build)
+
     def test_failure(self) -> None:
         """If ffmpeg cannot be run, libsoxr is assumed, and ffmpeg is asked again next time."""
         programs = self.programs()
