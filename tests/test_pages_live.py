@@ -135,7 +135,8 @@ class PageTests(RemoteCase):
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
-            *("etc/nginx/conf.d", "etc/varnish", "etc/squid", "etc/rsyslog.d"),
+            *("etc/nginx/conf.d", "etc/varnish", "etc/squid", "etc/prometheus"),
+            *("etc/rsyslog.d", "etc/logrotate.d"),
             *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):
             (self.home / folder).mkdir(parents=True)
