@@ -182,7 +182,7 @@ class Metrics:
             _LOOKUPS,
         )
         # By the value of X-Audio-Proxy.
-        self._first_bytes = {name.upper(): each for name, each in first_bytes.items()}
+        self._first_bytes = {name.upper(): each.observe for name, each in first_bytes.items()}
         self.queue_waits = self._time(
             "audio_proxy_render_queue_wait_seconds",
             "Seconds that a render waited for a slot, by lane.",
@@ -360,7 +360,7 @@ class Metrics:
         :param cache_state: the value of X-Audio-Proxy.
         :param seconds: since the request arrived.
         """
-        self._first_bytes[cache_state].observe(seconds)
+        self._first_bytes[cache_state](seconds)
 
     def response_cut(self, *, by_stop: bool) -> None:
         """Count a response that has begun and is not sent to its end.

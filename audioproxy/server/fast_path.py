@@ -59,7 +59,6 @@ class FastPath:
         self._now = variants.now
         self._plan = variants.plan_at_once
         self._seconds = instrumentation.seconds
-        self._begin = instrumentation.begin
         self._complete = instrumentation.complete
         self._format = instrumentation.format_response
 
@@ -83,8 +82,7 @@ class FastPath:
         plan, body = planned
         request_id = client_id or new_request_id()
         text_id = request_id.decode("ascii")
-        self._begin(plan, since)
-        self._complete(plan, "render", text_id, request, pair, len(body), since)
+        self._complete(plan, "render", text_id, request, pair, len(body), since, at_once=True)
         return self._format(plan, request_id, now, body)
 
 

@@ -162,8 +162,9 @@ class Exchange:
         def write_first(data: bytes) -> None:
             # From now on, the method of the class is called.
             del self._request.write
-            if self._open and self.method == b"GET":
-                self._instrumentation.begin(self.plan, self._since)
+            state, instrumentation = self.plan.cache_state, self._instrumentation
+            if self._open and self.method == b"GET" and state is not None:
+                instrumentation.metrics.first_byte(state, instrumentation.seconds() - self._since)
             write(data)
 
         self._request.write = write_first
@@ -210,14 +211,6 @@ class Instrumentation:
     cors: Cors
     access_log: AccessLog = log_request
 
-    def begin(self, plan: ResponsePlan, since: float) -> None:
-        """Count the first byte of a response to GET.
-
-        :param since: when the request arrived, in seconds of the clock.
-        """
-        if plan.cache_state is not None:
-            self.metrics.first_byte(plan.cache_state, self.seconds() - since)
-
     def complete(
         self,
         plan: ResponsePlan,
@@ -227,13 +220,19 @@ class Instrumentation:
         pair: int | None,
         sent: int,
         since: float,
+        *,
+        at_once: bool = False,
     ) -> None:
         """Count and log a request whose response is complete, or whose client has disconnected.
 
         :param pair: see `Exchange`.
         :param sent: bytes of the body that were written.
         :param since: when the request arrived, in seconds of the clock.
+        :param at_once: the first byte of the response is sent now, and not counted yet.
         """
+        seconds = self.seconds() - since
+        if at_once and plan.cache_state is not None:
+            self.metrics.first_byte(plan.cache_state, seconds)
         self.metrics.request_ended(endpoint, plan.status, pair, sent)
         self.access_log(
             AccessLogEntry(
@@ -245,7 +244,7 @@ class Instrumentation:
                 None if subject is None else subject.source.canonical,
                 plan.cache_state,
                 sent,
-                round((self.seconds() - since) * 1000),
+                round(seconds * 1000),
             )
         )
 
