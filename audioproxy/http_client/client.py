@@ -172,6 +172,8 @@ class HttpClient:
             if abort_call.active():
                 abort_call.cancel()
         self._abort_all()
+        # The connection of a response that has ended meanwhile is in the pool again.
+        await self._pool.closeCachedConnections()
 
     def _abort_all(self) -> None:
         for connection in list(self._open_connections):
