@@ -335,6 +335,18 @@ class TrialTests(BucketCase):
         self.assertEqual({}, texts)
         self.assertIn("the listing is denied", single_result(results, "clean-up").text)
 
+    def test_no_removal(self) -> None:
+        """Without the rights to remove and to list, the clean-up does not claim to be complete."""
+
+        def deny(store: S3Double, request: Request) -> Request | Reply:
+            is_denied = request.method == "DELETE" or not key_of(request)
+            return refusal(403, "AccessDenied") if is_denied else request
+
+        self.new_store(Fault("", before=deny))
+        result = single_result(self.run_checks(), "clean-up")
+        self.assertIs(Verdict.BAD, result.verdict)
+        self.assertIn("removals failed, and the listing is denied; should be: ", result.text)
+
     def test_busy(self) -> None:
         """A check is repeated if the store is busy. Nothing is asked of an unreachable store."""
         busy = [refusal(503, "SlowDown")]

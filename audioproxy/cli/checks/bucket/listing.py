@@ -170,7 +170,9 @@ async def _clean(trial: Trial) -> str | None:
     await trial.clean()
     try:
         left, _ = await list_page(trial.objects, trial.bucket, trial.key(""), None)
-    except Denied:
+    except Denied as error:
+        if not trial.is_clean:
+            raise Failed("removals failed, and the listing is denied") from error
         return "everything that was written is removed (the listing is denied)"
     require_equal("the number of objects that remain", len(left), 0)
     return None

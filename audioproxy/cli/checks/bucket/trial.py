@@ -25,6 +25,7 @@ from audioproxy.s3.multipart_upload import create_upload, put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
     Busy,
+    Missing,
     ObjectStore,
     StoreError,
     StoreObject,
@@ -129,6 +130,11 @@ class Trial:
         assert self.found is not None
         return self.found
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that this run wrote is removed, as far as the store has said."""
+        return not self._removals
+
     def key(self, name: str) -> str:
         """Return the key of an object of this run.
 
@@ -200,9 +206,11 @@ class Trial:
                 await self.run_twice(remove)
             except Unreachable:
                 return
-            except StoreError:
+            except Missing:
                 # An upload that was aborted is missing.
                 pass
+            except StoreError:
+                continue
             del self._removals[name]
 
     async def _abort_found(self, key: str) -> None:
