@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 from typing import Any
 
 from tests.deploy.balancer import installed
@@ -49,6 +50,8 @@ class RsyslogTests(ServiceCase):
         written, others = self.folder / "audioproxy.json", self.folder / "others"
         await until(lambda: others.exists() and "another" in others.read_text(), "the last line")
         self.assertNotIn("request_id", others.read_text())
+        # As the journal: others than root and its group cannot read it.
+        self.assertEqual(0o640, stat.S_IMODE(written.stat().st_mode))
         objects = [json.loads(line) for line in written.read_text().splitlines()]
         for each in objects:
             self.assertRegex(each.pop("received"), r"\A\d{4}-\d\d-\d\dT")
