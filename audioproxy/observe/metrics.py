@@ -99,7 +99,7 @@ class Metrics:
     :ivar registry: the registry that is exposed.
     :ivar queue_waits: how long renders wait for a slot, by lane.
     :ivar openings: how long sources take to open, by scheme.
-    :ivar probes: how long runs of ffprobe take.
+    :ivar probes: how long probes take, with the downloads that they need.
     :ivar write_backs: how long the store takes to accept a finished render.
     """
 
@@ -196,7 +196,8 @@ class Metrics:
             SCHEMES,
         )
         (self.probes,) = self._time(
-            "audio_proxy_probe_duration_seconds", "Seconds that a run of ffprobe took."
+            "audio_proxy_probe_duration_seconds",
+            "Seconds that a probe took, with the download of a source that needs one.",
         ).values()
         (self.write_backs,) = self._time(
             "audio_proxy_write_back_duration_seconds",
