@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -51,6 +52,17 @@ def is_public(text: str) -> bool:
     return address.is_global and not is_reserved
 
 
+def _alternate(addresses: list[Any]) -> list[Any]:
+    """Return addresses in an order that alternates IPv4 and IPv6 (RFC 8305, 4).
+
+    The first remains. So a family that does not work here costs one timeout before the other.
+    """
+    first = [address for address in addresses if type(address) is type(addresses[0])]
+    others = [address for address in addresses if type(address) is not type(addresses[0])]
+    pairs = zip_longest(first, others)
+    return [address for address in chain.from_iterable(pairs) if address is not None]
+
+
 @implementer(IStreamClientEndpoint)
 @dataclass(frozen=True, slots=True)
 class PublicEndpoint:
@@ -80,7 +92,7 @@ class PublicEndpoint:
         found = await receiver.complete
         if not found:
             raise DNSLookupError(f"no address of {self.host} was found")
-        public = [address for address in found if is_public(address.host)]
+        public = _alternate([address for address in found if is_public(address.host)])
         for number, address in enumerate(public, 1):
             kind = TCP6ClientEndpoint if ":" in address.host else TCP4ClientEndpoint
             endpoint = kind(self.reactor, address.host, self.port, self.timeout)

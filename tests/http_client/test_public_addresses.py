@@ -80,6 +80,15 @@ class PublicClientTests(ClientCase):
             self.successResultOf(self.fetch(url=f"http://{host}/a")).discard()
             self.assertEqual(("1.1.1.1", 80), self.network.destinations[-1])
 
+    def test_families(self) -> None:
+        """IPv6 and IPv4 alternate, so three addresses of a broken family leave time for another."""
+        self.resolve("2606:4700::1 2606:4700::2 2606:4700::3 1.1.1.1 1.0.0.1")
+        self.network.refusal = ConnectionRefusedError()
+        self.exactly(self.fetch(), TransportError)
+        tried = [host for host, _ in self.network.destinations]
+        expected = ["2606:4700::1", "1.1.1.1", "2606:4700::2", "1.0.0.1", "2606:4700::3"]
+        self.assertEqual(expected, tried)
+
     def test_refused(self) -> None:
         """A host with private addresses alone is a PrivateAddress; nothing is connected to it.
 
