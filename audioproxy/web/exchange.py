@@ -181,7 +181,8 @@ class Exchange:
                 sent=self._request.sentLength,
                 request_id=self.request_id,
             )
-            self._instrumentation.metrics.response_cut(by_stop=True)
+            if self._request.startedWriting:
+                self._instrumentation.metrics.response_cut(by_stop=True)
         elif self.disconnected and plan.error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
         try:

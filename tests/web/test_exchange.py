@@ -338,6 +338,17 @@ class EndTests(ExchangeCase):
             )
             self.assertTrue(self.line().startswith(f"render 200 {code}{SUBJECT} "))
 
+    def test_stop_before_the_response(self) -> None:
+        """A request whose response had not begun when a stop ends is no response that was cut."""
+        self.make()
+        connection = self.send(PATH)
+        self.harness.resource.abandon()
+        connection.leave()
+        self.assertEqual({}, self.counts.of("http_responses_cut"))
+        self.assertEqual(
+            {"http_responses_total render 499": 1}, self.counts.of("http_responses_total")
+        )
+
     def test_reasons(self) -> None:
         """At debug, each refusal has a line with its reason; a 422 names the segment."""
         self.make(insecure=True)
