@@ -48,6 +48,8 @@ _RETRIED_SECONDS = 5.0
 # that the configuration is wrong, such as the region or the endpoint.
 _BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
 _BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
+# With these, a store rejects a wrong secret or a wrong clock.
+_BAD_SIGNATURES = re.compile(r"SignatureDoesNotMatch|RequestTimeTooSkewed")
 
 # What errors of TLS need. The first class that matches counts.
 _CERTIFICATE_HINTS = {
@@ -82,6 +84,11 @@ class Denied(StoreError):
     """The store rejects the credentials or denies them access. Clients get a 404."""
 
     refusal = NotFound
+
+    @property
+    def rejects_credentials(self) -> bool:
+        """Whether the credentials or the clock are wrong, so that all requests are rejected."""
+        return bool(_BAD_CREDENTIALS.fullmatch(self.code) or _BAD_SIGNATURES.fullmatch(self.code))
 
 
 class WrongEndpoint(StoreError):

@@ -98,7 +98,7 @@ class OpenS3Source:
             response = await self.target.get(offset, offset + count, self.etag)
             return await response.read(count, extend_timeout=True)
         except StoreError as error:
-            raise _translate(error, self.source.bucket) from error
+            raise _translate(error, self.target.store, self.source.bucket) from error
         except (BodyTooLarge, TransportError) as error:
             bucket = self.source.bucket
             _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)
@@ -150,7 +150,7 @@ class S3Sources:
             target = self.object_store.object(source.bucket, source.key)
             size, response = await target.find()
         except StoreError as error:
-            raise _translate(error, source.bucket) from error
+            raise _translate(error, self.object_store, source.bucket) from error
         return OpenS3Source(
             source,
             size,
@@ -173,10 +173,17 @@ class S3Sources:
             await read_document(response)
 
 
-def _translate(error: StoreError, bucket: str) -> Refusal:
+def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:
     """Return the error for the client, and log one that is not the client's fault."""
     if error.refusal is NotFound:
-        if isinstance(error, Denied):
+        if isinstance(error, Denied) and error.rejects_credentials:
+            _log.warn(
+                "the store rejects the credentials for a source in {bucket}: {error}; {hint}",
+                bucket=bucket,
+                error=error,
+                hint=store.hint_for(error, "valid credentials are required"),
+            )
+        elif isinstance(error, Denied):
             _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)
         # Without this code, the bucket itself may be missing.
         return (NoSuchSource if error.code == "NoSuchKey" else NotFound)(str(error))

@@ -149,19 +149,24 @@ class OpenTests(SourceCase):
         """Missing and denied objects are 404, misconfigured stores 500, failing stores 502.
 
         The refusal of a status 400 depends on the error code in its body. A denied source logs an
-        info event and other errors a warning, each with this text alone. A missing source, and one
-        that is opened, log nothing.
+        info event. Rejected credentials, a wrong clock and other errors log a warning. Each has
+        this text alone. A missing source, and one that is opened, log nothing.
         """
         self.open(InputTests.WHOLE)
         denied, broken = LogLevel.info, LogLevel.warn
-        for refusal, level, status, code in (
+        rejected, skewed = "valid credentials are required", "a correct clock is required"
+        for refusal, kind, status, code in (
             (NoSuchSource, None, 404, "NoSuchKey"),
             (NotFound, None, 404, "NoSuchBucket"),
             (NotFound, None, 404, ""),
             (NotFound, denied, 403, ""),
             (NotFound, denied, 401, ""),
             (NotFound, None, 400, "InvalidBucketName"),
-            (NotFound, denied, 400, "ExpiredToken"),
+            (NotFound, denied, 403, "AccessDenied"),
+            (NotFound, rejected, 400, "ExpiredToken"),
+            (NotFound, rejected, 403, "InvalidAccessKeyId"),
+            (NotFound, rejected, 403, "SignatureDoesNotMatch"),
+            (NotFound, skewed, 403, "RequestTimeTooSkewed"),
             (NotConfigured, broken, 301, ""),
             (NotConfigured, broken, 405, ""),
             (NotConfigured, broken, 400, "AuthorizationHeaderMalformed"),
@@ -172,12 +177,17 @@ class OpenTests(SourceCase):
             self.assertEqual([], self.log.events)
             self.exactly(self.begin_to_open(*attempts(status, error(code))), refusal)
             reason = f"status {status}{f', {code}' if code else ''}"
-            texts = {
-                denied: f"the bucket bucket refuses a source: {reason}",
-                broken: f"a source in bucket cannot be read: {reason}",
+            expected: dict[object, list[tuple[object, str]]] = {
+                None: [],
+                denied: [(denied, f"the bucket bucket refuses a source: {reason}")],
+                broken: [(broken, f"a source in bucket cannot be read: {reason}")],
             }
-            logged = [(event["log_level"], formatEvent(event)) for event in self.log.events]
-            self.assertEqual([(level, texts[level])] if level else [], logged)
+            text = f"the store rejects the credentials for a source in bucket: {reason}; {kind}"
+            logged = [
+                (event["log_level"], formatEvent(event).partition(", here and")[0])
+                for event in self.log.events
+            ]
+            self.assertEqual(expected.get(kind, [(broken, text)]), logged)
             self.log.events.clear()
 
     def test_unreachable(self) -> None:
