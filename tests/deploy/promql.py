@@ -22,6 +22,8 @@ _TEXT = re.compile(r'"[^"]*"')
 _NAME = re.compile(r"(?<![\w:$])(?:(?:audio_proxy|process|python)_\w+|\w+:[\w:]+|up)(?![\w:(])")
 _SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}")
 _MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
+#: Labels whose values are not a fixed set.
+_ANY_TEXT = ("version", "ffmpeg")
 
 
 def names(expression: str) -> set[str]:
@@ -77,6 +79,8 @@ def unknown(expressions: dict[str, str]) -> list[str]:
         for name, conditions in _SELECTOR.findall(expression):
             for label, operator, text in _MATCHER.findall(conditions):
                 known = series.get(name, {}).get(label)
+                if label in _ANY_TEXT and known is not None:
+                    continue
                 if known is not None:
                     messages += [
                         f"{title}: {label} of {name} is never {value}"
