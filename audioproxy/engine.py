@@ -336,6 +336,7 @@ class Engine:
             config.source_allowlist,
             openers,
             lambda scheme: self._measure(self.metrics.openings[scheme]),
+            self.clock.seconds,
         )
 
     def _make_store(self, config: Config) -> VariantStore | None:

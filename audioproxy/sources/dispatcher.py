@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from audioproxy.errors import NotFound, Refusal
-from audioproxy.grammar.sources import Source
+from audioproxy.grammar.sources import HttpsSource, S3Source, Source
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
 #: Opens the sources of one scheme.
 Opener: TypeAlias = Callable[[Any], Coroutine[Any, Any, OpenSource]]
+
+#: Seconds after which the opening of a source is logged as slow.
+_SLOW_SECONDS = 2
 
 _log = Logger()
 
@@ -26,18 +30,38 @@ class SourceDispatcher:
         restricts nothing, and the openers of schemes that need it refuse everything.
     :ivar openers: by scheme.
     :ivar timed: called with the scheme of each source that is opened; measures the opening.
+    :ivar now: returns seconds.
     """
 
     allowlist: Sequence[str] | None
     openers: Mapping[str, Opener]
     timed: Callable[[str], AbstractContextManager[None]] = lambda scheme: nullcontext()
+    now: Callable[[], float] = time.monotonic
 
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source, as `SourceStore.open` does."""
         if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
-        with self.timed(source.scheme):
-            return await self.openers[source.scheme](source)
+        start = self.now()
+        try:
+            with self.timed(source.scheme):
+                return await self.openers[source.scheme](source)
+        finally:
+            if (seconds := self.now() - start) >= _SLOW_SECONDS:
+                _log.warn(
+                    "a source took {seconds} s to open: {place} is slow",
+                    seconds=f"{seconds:.1f}",
+                    place=_place_of(source),
+                )
+
+
+def _place_of(source: Source) -> str:
+    """Return where a source is, for the log. The line of the request has the source itself."""
+    if isinstance(source, HttpsSource):
+        return f"the origin {source.host}"
+    if isinstance(source, S3Source):
+        return f"the bucket {source.bucket}"
+    return "the disk of AP_LOCAL_ROOT"
 
 
 def unset(refusal: Callable[[], Refusal], missing: str) -> Opener:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel
+from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
@@ -23,8 +23,9 @@ from audioproxy.grammar.sources import (
     parse_source,
 )
 from audioproxy.sources.dispatcher import SourceDispatcher
+from audioproxy.sources.interfaces import OpenSource
 from tests.support.http import Log
-from tests.support.stores import FakeSources
+from tests.support.stores import FakeSource, FakeSources
 
 HTTPS = HttpsSource("https://a.example/x", "a.example")
 S3 = S3Source("b", b"k")
@@ -63,6 +64,38 @@ class SourcesTests(SynchronousTestCase):
         self.assertEqual(opened.size, 3)
         opened.close()
         self.assert_refused(sources, LocalSource(b"b.mp3"), NoSuchSource)
+
+    def test_slow_opening(self) -> None:
+        """An opening of two seconds is logged with the origin or bucket, however it ends."""
+        for source, place in (
+            (LocalSource(b"a"), "the disk of AP_LOCAL_ROOT"),
+            (S3, "the bucket b"),
+            (HTTPS, "the origin a.example"),
+        ):
+            for seconds in (1.9, 2.1):
+                for failure in (None, UpstreamUnavailable()):
+                    clock, pending = Clock(), Deferred[OpenSource]()
+                    self.log.events.clear()
+
+                    async def open_source(
+                        source: Source, pending: Deferred[OpenSource] = pending
+                    ) -> OpenSource:
+                        return await pending
+
+                    sources = SourceDispatcher(
+                        None, {source.scheme: open_source}, now=clock.seconds
+                    )
+                    opening = Deferred.fromCoroutine(sources.open(source))
+                    clock.advance(seconds)
+                    if failure is None:
+                        pending.callback(FakeSource(3))
+                        self.successResultOf(opening).close()
+                    else:
+                        pending.errback(failure)
+                        self.failureResultOf(opening, UpstreamUnavailable)
+                    texts = [formatEvent(event) for event in self.log.events]
+                    slow = [f"a source took {seconds} s to open: {place} is slow"]
+                    self.assertEqual(slow if seconds >= 2 else [], texts)
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""
