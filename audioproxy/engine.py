@@ -85,6 +85,7 @@ class Engine:
         reads small variants at once.
     :ivar presign: returns the presigned URL of a variant from its cache key and a number of
         seconds; None where the store is no bucket.
+    :ivar disks: the disks of TMPDIR and of a store in a folder.
     :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
     :ivar readiness: whether the node should receive new work.
@@ -119,7 +120,10 @@ class Engine:
         self.presign: Callable[[str, int], str] | None = None
         self.store = self._make_store(config)
         self.file_store = self.store if isinstance(self.store, FileVariantStore) else None
-        self._disks = self._make_disks()
+        folders = {"tmpdir": self._folder}
+        if self.file_store is not None:
+            folders["store"] = self.file_store.root
+        self.disks = DiskMonitor(folders, clock, threads)
         self.bucket_sources: S3Sources | None = None
         self.sources = self._make_sources(config)
 
@@ -149,7 +153,7 @@ class Engine:
             low_queue_size=max(1, config.queue_size // 2),
         )
         metrics.watch(self.slots)
-        metrics.watch_disks({name: disk.read_last for name, disk in self._disks.items()})
+        metrics.watch_disks(self.disks.spaces)
         metrics.watch_process(lambda: {"version": __version__, **self.programs.build})
         probes = config.max_probe_concurrency
         probe_slots = Slots(clock, probes, 0, _PROBE_LONGEST_WAIT, low_capacity=max(1, probes // 2))
@@ -218,11 +222,6 @@ class Engine:
             if self._upkeep is not None:
                 self._upkeep.start()
 
-    async def measure_disks(self) -> None:
-        """Find out the free bytes of the store and of TMPDIR, for the metrics."""
-        for disk in self._disks.values():
-            await disk.measure()
-
     def deadline(self) -> Deadline:
         """Return the deadline of a render that gets its slot now."""
         return Deadline(self.clock, self._render_timeout, RenderTimeout)
@@ -277,14 +276,6 @@ class Engine:
 
     def _measure(self, durations: Durations) -> AbstractContextManager[None]:
         return durations.measure(self.clock.seconds)
-
-    def _make_disks(self) -> dict[str, DiskMonitor]:
-        folders = {"tmpdir": self._folder}
-        if self.file_store is not None:
-            folders["store"] = self.file_store.root
-        return {
-            name: DiskMonitor(folder, self.clock, self._threads) for name, folder in folders.items()
-        }
 
     def _make_sources(self, config: Config) -> SourceDispatcher:
         openers: dict[str, Opener] = {

@@ -108,7 +108,7 @@ class AudioProxy(Service):
             engine.readiness,
         )
         self.metrics = MetricsResource(
-            Instrumentation(seconds, metrics, Cors(None), access_log), engine.measure_disks
+            Instrumentation(seconds, metrics, Cors(None), access_log), engine.disks.measure
         )
         self.port = self.metrics_port = 0
         self._config = config

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
@@ -36,20 +38,24 @@ class DiskSpace(NamedTuple):
 
 
 class DiskMonitor:
-    """Measures the space of one disk in a thread, since the disk may hang."""
+    """Measures the space of disks in threads, since a disk may hang.
 
-    def __init__(self, folder: str, clock: IReactorTime, run_in_thread: ThreadRunner) -> None:
-        self._folder = folder
-        self._calls = BlockingCalls(clock, run_in_thread, _MAX_CALLS)
-        self._space: DiskSpace | None = None
+    :param folders: one folder on each disk, by name.
+    :ivar spaces: what was measured last; None where the disk did not respond.
+    """
 
-    def read_last(self) -> DiskSpace | None:
-        """Return what was measured last; None where the disk did not respond."""
-        return self._space
+    def __init__(
+        self, folders: Mapping[str, str], clock: IReactorTime, run_in_thread: ThreadRunner
+    ) -> None:
+        self.spaces: dict[str, DiskSpace | None] = dict.fromkeys(folders)
+        self._folders = folders
+        self._calls = {name: BlockingCalls(clock, run_in_thread, _MAX_CALLS) for name in folders}
 
     async def measure(self) -> None:
-        """Measure the space, in one second at most; while the disk hangs, return at once."""
-        try:
-            self._space = await self._calls.run(lambda: DiskSpace.of(self._folder), _TIMEOUT)
-        except OSError:
-            self._space = None
+        """Measure each disk, in one second at most; where it hangs already, without waiting."""
+        for name, folder in self._folders.items():
+            try:
+                space = await self._calls[name].run(partial(DiskSpace.of, folder), _TIMEOUT)
+            except OSError:
+                space = None
+            self.spaces[name] = space

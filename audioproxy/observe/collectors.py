@@ -1,4 +1,4 @@
-"""Counters and histograms for events of every request, which cost no lock.
+"""Collectors of metrics: counters and histograms for events of every request, and others.
 
 A ``Counter`` or a ``Histogram`` of prometheus-client takes a lock, and ten times as long. Here, all
 events are counted in one thread. All series exist from the start, so that a rate includes the first
@@ -8,6 +8,7 @@ event.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, product
@@ -16,6 +17,7 @@ from typing import Any
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     HistogramMetricFamily,
+    InfoMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
@@ -25,6 +27,7 @@ from prometheus_client.utils import floatToGoString
 class Counts(Collector):
     """A counter.
 
+    :ivar labels: the names of the labels.
     :ivar values: the count of each combination of label values.
     """
 
@@ -33,15 +36,56 @@ class Counts(Collector):
     ) -> None:
         self._name = name
         self._documentation = documentation
-        self._labels = tuple(labels)
+        self.labels = tuple(labels)
         self.values: dict[tuple[Any, ...], int] = dict.fromkeys(product(*labels.values()), 0)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric."""
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._documentation, labels=self.labels)
         for values, count in self.values.items():
             family.add_metric([str(value) for value in values], count)
         yield family
+
+
+class StatusFamilies(Collector):
+    """A counter that has the values of another one by the families of its statuses, as ``2xx``.
+
+    :param exact: has the numbers of statuses as its last label.
+    """
+
+    def __init__(self, name: str, documentation: str, exact: Counts) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._exact = exact
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric."""
+        sums: Counter[tuple[str, ...]] = Counter()
+        for (*others, status), count in self._exact.values.items():
+            sums[*others, f"{status // 100}xx"] += count
+        labels = self._exact.labels
+        family = CounterMetricFamily(self._name, self._documentation, labels=labels)
+        for values, count in sums.items():
+            family.add_metric(values, count)
+        yield family
+
+
+class Info(Collector):
+    """An info metric, whose labels may change.
+
+    :param read: returns the labels.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, read: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric."""
+        yield InfoMetricFamily(self._name, self._documentation, value=dict(self._read()))
 
 
 class Durations:

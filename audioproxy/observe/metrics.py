@@ -20,8 +20,6 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
-from prometheus_client.metrics_core import InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 from twisted.internet.defer import CancelledError
 
 from audioproxy.errors import (
@@ -36,7 +34,13 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.sources import SCHEMES
-from audioproxy.observe.collectors import Counts, DurationHistogram, Durations
+from audioproxy.observe.collectors import (
+    Counts,
+    DurationHistogram,
+    Durations,
+    Info,
+    StatusFamilies,
+)
 
 #: Seconds (Metrics, 4).
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -159,7 +163,13 @@ class Metrics:
             {"endpoint": ENDPOINTS, "status": STATUSES},
         )
         self._responses = responses.values
-        registry.register(_Families(responses))
+        registry.register(
+            StatusFamilies(
+                "audio_proxy_http_requests",
+                "Finished requests, by endpoint and status family.",
+                responses,
+            )
+        )
         self._bytes = self._count(
             "audio_proxy_http_response_bytes",
             "Bytes of the bodies of finished responses.",
@@ -266,18 +276,18 @@ class Metrics:
             registry=self.registry,
         ).set(max_bytes)
 
-    def watch_disks(self, spaces: Mapping[str, Callable[[], Space | None]]) -> None:
+    def watch_disks(self, spaces: Mapping[str, Space | None]) -> None:
         """Expose the free bytes and the sizes of disks from now on.
 
-        :param spaces: for each folder, returns the space of its disk, or None while it is unknown.
+        :param spaces: by folder, the space of its disk, or None while it is unknown.
         """
         gauges: tuple[tuple[str, str, Callable[[Space], int]], ...] = (
             ("free", "Bytes that the service may still write", lambda space: space.free),
             ("size", "Bytes of all files that fit", lambda space: space.size),
         )
 
-        def read(space: Callable[[], Space | None], value: Callable[[Space], int]) -> float:
-            found = space()
+        def read(folder: str, value: Callable[[Space], int]) -> float:
+            found = spaces[folder]
             return math.nan if found is None else value(found)
 
         for name, documentation, value in gauges:
@@ -287,8 +297,8 @@ class Metrics:
                 ("folder",),
                 registry=self.registry,
             )
-            for folder, space in spaces.items():
-                gauge.labels(folder).set_function(partial(read, space, value))
+            for folder in spaces:
+                gauge.labels(folder).set_function(partial(read, folder, value))
 
     def watch_process(self, build: Callable[[], Mapping[str, str]]) -> None:
         """Expose this process, its platform and its build from now on.
@@ -297,7 +307,7 @@ class Metrics:
         """
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_Build(build))
+        self.registry.register(Info("audio_proxy_build", "The versions that run.", build))
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
@@ -384,40 +394,3 @@ class Metrics:
         self._bytes[endpoint,] += sent
         if pair is not None:
             self._signed[_PAIRS[min(pair, 1)],] += 1
-
-
-class _Families(Counts):
-    """The counts of responses by the families of their statuses (Metrics, 2)."""
-
-    def __init__(self, responses: Counts) -> None:
-        self._responses = responses.values
-        families = sorted({_family(status) for status in STATUSES})
-        super().__init__(
-            "audio_proxy_http_requests",
-            "Finished requests, by endpoint and status family.",
-            {"endpoint": ENDPOINTS, "status": families},
-        )
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric."""
-        self.values = dict.fromkeys(self.values, 0)
-        for (endpoint, status), count in self._responses.items():
-            self.values[endpoint, _family(status)] += count
-        yield from super().collect()
-
-
-class _Build(Collector):
-    """An info metric, whose labels change if a program is replaced."""
-
-    def __init__(self, build: Callable[[], Mapping[str, str]]) -> None:
-        self._build = build
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric."""
-        yield InfoMetricFamily(
-            "audio_proxy_build", "The versions that run.", value=dict(self._build())
-        )
-
-
-def _family(status: int) -> str:
-    return f"{status // 100}xx"

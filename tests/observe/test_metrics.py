@@ -133,7 +133,7 @@ def full() -> Metrics:
     metrics = Metrics()
     metrics.watch(FakePool())
     metrics.watch_store(1000, lambda: 900)
-    metrics.watch_disks(dict.fromkeys(("store", "tmpdir"), lambda: DiskSpace(3000, 8000)))
+    metrics.watch_disks(dict.fromkeys(("store", "tmpdir"), DiskSpace(3000, 8000)))
     metrics.watch_process(lambda: {"version": "1", "ffmpeg": "7.1", "resampler": "soxr"})
     with metrics.render("mp3", Clock().seconds):
         pass
@@ -300,7 +300,7 @@ class ContractTests(SynchronousTestCase):
     def test_disks(self) -> None:
         """The space of a disk that does not respond is unknown."""
         metrics = Metrics()
-        metrics.watch_disks({"store": lambda: DiskSpace(3, 8), "tmpdir": lambda: None})
+        metrics.watch_disks({"store": DiskSpace(3, 8), "tmpdir": None})
         series = read(exposition(metrics.registry))
         found = [
             str(series[f"disk_{name}_bytes {folder}"])

@@ -156,8 +156,8 @@ class DiskTests(ScrapeCase):
     def setUp(self) -> None:
         super().setUp()
         self.clock, self.threads = Clock(), FakeThreads()
-        self.disk = DiskMonitor("/", self.clock, self.threads.in_thread)
-        self.metrics.watch_disks({"store": self.disk.read_last})
+        self.disk = DiskMonitor({"store": "/"}, self.clock, self.threads.in_thread)
+        self.metrics.watch_disks(self.disk.spaces)
 
     def test_hung_disk(self) -> None:
         """A scrape waits a second for a disk, and no longer while the disk hangs.
