@@ -101,6 +101,8 @@ class Metrics:
     """The counters, gauges and histograms, with a method for each event.
 
     :ivar registry: the registry that is exposed.
+    :ivar first_bytes: how long responses to GET requests for variants take to begin, by the value
+        of X-Audio-Proxy.
     :ivar queue_waits: how long renders wait for a slot, by lane.
     :ivar openings: how long sources take to open, by scheme.
     :ivar probes: how long probes take, with the downloads that they need.
@@ -191,8 +193,7 @@ class Metrics:
             "cache",
             _LOOKUPS,
         )
-        # By the value of X-Audio-Proxy.
-        self._first_bytes = {name.upper(): each.observe for name, each in first_bytes.items()}
+        self.first_bytes = {name.upper(): each for name, each in first_bytes.items()}
         self.queue_waits = self._time(
             "audio_proxy_render_queue_wait_seconds",
             "Seconds that a render waited for a slot, by lane.",
@@ -364,14 +365,6 @@ class Metrics:
     def connection_evicted(self) -> None:
         """Count a connection that was closed to make room for a new one."""
         self._evictions.inc()
-
-    def first_byte(self, cache_state: str, seconds: float) -> None:
-        """Count the first byte of a response to a GET request for a variant.
-
-        :param cache_state: the value of X-Audio-Proxy.
-        :param seconds: since the request arrived.
-        """
-        self._first_bytes[cache_state](seconds)
 
     def response_cut(self, *, by_stop: bool) -> None:
         """Count a response that has begun and is not sent to its end.

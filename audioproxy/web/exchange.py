@@ -162,9 +162,10 @@ class Exchange:
         def write_first(data: bytes) -> None:
             # From now on, the method of the class is called.
             del self._request.write
-            state, instrumentation = self.plan.cache_state, self._instrumentation
+            state = self.plan.cache_state
             if self._open and self.method == b"GET" and state is not None:
-                instrumentation.metrics.first_byte(state, instrumentation.seconds() - self._since)
+                seconds = self._instrumentation.seconds() - self._since
+                self._instrumentation.metrics.first_bytes[state].observe(seconds)
             write(data)
 
         self._request.write = write_first
@@ -233,7 +234,7 @@ class Instrumentation:
         """
         seconds = self.seconds() - since
         if at_once and plan.cache_state is not None:
-            self.metrics.first_byte(plan.cache_state, seconds)
+            self.metrics.first_bytes[plan.cache_state].observe(seconds)
         self.metrics.request_ended(endpoint, plan.status, pair, sent)
         self.access_log(
             AccessLogEntry(
