@@ -179,7 +179,7 @@ class Metrics:
         ).values
         self._cuts = self._count(
             "audio_proxy_http_responses_cut",
-            "Responses that have begun and were not sent to their end, by what has cut them.",
+            "Responses that were not sent to their end, by what has cut them.",
             {"reason": _CUTS},
         ).values
         self._signed = self._count(
@@ -367,7 +367,7 @@ class Metrics:
         self._evictions.inc()
 
     def response_cut(self, *, by_stop: bool) -> None:
-        """Count a response that has begun and is not sent to its end.
+        """Count a response that is not sent to its end.
 
         :param by_stop: a stop of the service has cut it, and not a failure.
         """
