@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import stat
 from typing import Any
@@ -31,8 +32,10 @@ class RsyslogTests(ServiceCase):
         text = CONFIGURATION.read_text()
         (folder / "audioproxy.conf").write_text(text.replace("/var/log/", f"{folder}/"))
         (folder / "main.conf").write_text(MAIN.format(folder=folder))
+        # A copy: AppArmor may forbid this folder to the program in its own place.
+        program = shutil.copy(installed("rsyslogd", "AUDIOPROXY_UTILITIES"), folder / "rsyslogd")
         self.rsyslogd = self.spawn(
-            *(installed("rsyslogd", "AUDIOPROXY_UTILITIES"), "-n"),
+            *(str(program), "-n"),
             *("-f", f"{folder}/main.conf", "-i", f"{folder}/pid"),
         )
         client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
