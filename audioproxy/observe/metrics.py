@@ -57,7 +57,7 @@ STATUSES = (
 )
 _LANES = ("normal", "low")
 _CUTS = ("stop", "failure")
-_PAIRS = ("current", "previous")
+_PAIRS = (("current",), ("previous",))
 _LOOKUPS = ("hit", "miss", "coalesced")
 _SUCCESS, _CANCELLED = "success", "cancelled"
 # Failure outcomes of a render that had a slot.
@@ -185,7 +185,7 @@ class Metrics:
         self._signed = self._count(
             "audio_proxy_signed_requests",
             "Finished requests with a right signature, by the pair of key and salt that made it.",
-            {"pair": _PAIRS},
+            {"pair": [name for (name,) in _PAIRS]},
         ).values
         first_bytes = self._time(
             "audio_proxy_first_byte_seconds",
@@ -386,4 +386,4 @@ class Metrics:
         self._responses[endpoint, status] += 1
         self._bytes[endpoint,] += sent
         if pair is not None:
-            self._signed[_PAIRS[min(pair, 1)],] += 1
+            self._signed[_PAIRS[pair > 0]] += 1
