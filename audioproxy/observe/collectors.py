@@ -27,7 +27,6 @@ from prometheus_client.utils import floatToGoString
 class Counts(Collector):
     """A counter.
 
-    :ivar labels: the names of the labels.
     :ivar values: the count of each combination of label values.
     """
 
@@ -36,38 +35,44 @@ class Counts(Collector):
     ) -> None:
         self._name = name
         self._documentation = documentation
-        self.labels = tuple(labels)
+        self._labels = tuple(labels)
         self.values: dict[tuple[Any, ...], int] = dict.fromkeys(product(*labels.values()), 0)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric."""
-        family = CounterMetricFamily(self._name, self._documentation, labels=self.labels)
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, count in self.values.items():
             family.add_metric([str(value) for value in values], count)
         yield family
 
 
-class StatusFamilies(Collector):
-    """A counter that has the values of another one by the families of its statuses, as ``2xx``.
+class ResponseCounts(Collector):
+    """The counters of responses: by exact status, by family (``2xx``), and of bytes.
 
-    :param exact: has the numbers of statuses as its last label.
+    :ivar cells: the number of responses and the bytes of their bodies, by endpoint and status.
     """
 
-    def __init__(self, name: str, documentation: str, exact: Counts) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._exact = exact
+    def __init__(self, endpoints: Iterable[str], statuses: Iterable[int]) -> None:
+        self.cells = {key: [0, 0] for key in product(endpoints, statuses)}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric."""
-        sums: Counter[tuple[str, ...]] = Counter()
-        for (*others, status), count in self._exact.values.items():
-            sums[*others, f"{status // 100}xx"] += count
-        labels = self._exact.labels
-        family = CounterMetricFamily(self._name, self._documentation, labels=labels)
-        for values, count in sums.items():
-            family.add_metric(values, count)
-        yield family
+        """Yield the metrics."""
+        exact: Counter[tuple[str, ...]] = Counter()
+        families: Counter[tuple[str, ...]] = Counter()
+        sizes: Counter[tuple[str, ...]] = Counter()
+        for (endpoint, status), (count, size) in self.cells.items():
+            exact[endpoint, str(status)] = count
+            families[endpoint, f"{status // 100}xx"] += count
+            sizes[endpoint,] += size
+        for name, documentation, labels, counts in (
+            ("requests", "Finished requests, by status family.", ("endpoint", "status"), families),
+            ("responses", "Finished requests, by exact status.", ("endpoint", "status"), exact),
+            ("response_bytes", "Bytes of the bodies of responses.", ("endpoint",), sizes),
+        ):
+            family = CounterMetricFamily(f"audio_proxy_http_{name}", documentation, labels=labels)
+            for values, count in counts.items():
+                family.add_metric(values, count)
+            yield family
 
 
 class Info(Collector):
@@ -95,6 +100,8 @@ class Durations:
     :ivar counts: of the durations in each bucket alone.
     :ivar total: the sum of all durations.
     """
+
+    __slots__ = ("_bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.counts = [0] * (len(bounds) + 1)

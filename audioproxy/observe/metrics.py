@@ -39,7 +39,7 @@ from audioproxy.observe.collectors import (
     DurationHistogram,
     Durations,
     Info,
-    StatusFamilies,
+    ResponseCounts,
 )
 
 #: Seconds (Metrics, 4).
@@ -159,24 +159,9 @@ class Metrics:
             "Idle or stalled connections that were closed to make room for new ones.",
             registry=registry,
         )
-        responses = self._count(
-            "audio_proxy_http_responses",
-            "Finished requests, by endpoint and exact status.",
-            {"endpoint": ENDPOINTS, "status": STATUSES},
-        )
-        self._responses = responses.values
-        registry.register(
-            StatusFamilies(
-                "audio_proxy_http_requests",
-                "Finished requests, by endpoint and status family.",
-                responses,
-            )
-        )
-        self._bytes = self._count(
-            "audio_proxy_http_response_bytes",
-            "Bytes of the bodies of finished responses.",
-            {"endpoint": ENDPOINTS},
-        ).values
+        responses = ResponseCounts(ENDPOINTS, STATUSES)
+        self._responses = responses.cells
+        registry.register(responses)
         self._cuts = self._count(
             "audio_proxy_http_responses_cut",
             "Responses that were not sent to their end, by what has cut them.",
@@ -383,7 +368,8 @@ class Metrics:
         :param pair: the index of the pair that made its signature, or None without a signature.
         :param sent: bytes of the response's body.
         """
-        self._responses[endpoint, status] += 1
-        self._bytes[endpoint,] += sent
+        cell = self._responses[endpoint, status]
+        cell[0] += 1
+        cell[1] += sent
         if pair is not None:
             self._signed[_PAIRS[pair > 0]] += 1
