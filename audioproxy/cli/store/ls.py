@@ -108,10 +108,8 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         return wanted.accepts(record) and arguments.format in (None, format_of(record))
 
     async def work(session: StoreSession) -> None:
-        async for page in session.pages():
-            for entry, record in await session.catalog.read_records(page.entries, outcome.fail):
-                if is_wanted(record):
-                    outcome.add(entry, record)
-            bar.update(len(page.entries))
+        async for entry, record in session.records(outcome.fail):
+            if is_wanted(record):
+                outcome.add(entry, record)
 
     return run_command(arguments, environment, outcome, bar, work)

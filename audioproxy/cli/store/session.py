@@ -22,8 +22,16 @@ from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import BucketStore, Config
 from audioproxy.engine import BootError, Engine
-from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Page, VariantCatalog
+from audioproxy.variants.catalog import (
+    CatalogBusy,
+    CatalogError,
+    Entry,
+    OnFailure,
+    Page,
+    VariantCatalog,
+)
 from audioproxy.variants.folder_catalog import FolderCatalog
+from audioproxy.variants.record import VariantRecord
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
@@ -133,6 +141,15 @@ class StoreSession:
                 seen += len(page.entries)
                 self.bar.total = round(seen / page.covered) if page.covered else None
                 yield page
+
+    async def records(
+        self, on_failure: OnFailure
+    ) -> AsyncIterator[tuple[Entry, VariantRecord | None]]:
+        """Yield all variants with their records, as `VariantCatalog.read_records` returns them."""
+        async for page in self.pages():
+            for found in await self.catalog.read_records(page.entries, on_failure):
+                yield found
+            self.bar.update(len(page.entries))
 
 
 def progress_bar(arguments: Namespace) -> Any:

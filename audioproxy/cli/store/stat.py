@@ -97,9 +97,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     outcome = StoreStatistics(arguments.json, bar, time.time())
 
     async def work(session: StoreSession) -> None:
-        async for page in session.pages():
-            for entry, record in await session.catalog.read_records(page.entries, outcome.fail):
-                outcome.add(entry, record)
-            bar.update(len(page.entries))
+        async for entry, record in session.records(outcome.fail):
+            outcome.add(entry, record)
 
     return run_command(arguments, environment, outcome, bar, work)
