@@ -33,7 +33,8 @@ from audioproxy.variants.interfaces import NoRoom
 
 _NAME = ".usage"
 _ENTRY = re.compile(rb" *(unknown|\d+) +(\d+)\n")
-# The width of a number, and bytes of an entry. The length is fixed, so that one write replaces it.
+# Characters of a number, and bytes of the whole entry. Both are fixed, so that one write replaces
+# the entry.
 _WIDTH = 20
 _LENGTH = 2 * _WIDTH + 2
 _SHARD = re.compile(r"[0-9a-f]{2}")

@@ -264,7 +264,7 @@ class BucketCase(ClientCase):
         return run_checks(Trial(ObjectStore(s3, self.client), s3, BUCKET, config), checks)
 
     def pass_time(self) -> None:
-        """Let more seconds pass than a run waits."""
+        """Advance the clock by more seconds than a run waits."""
         for _ in range(20):
             self.network.advance(1)
 

@@ -64,7 +64,7 @@ class UpkeepCase(SynchronousTestCase):
         self.store.usage.ensure()
 
     def commit(self, size: int, refused: int | None = None) -> None:
-        """Let the store have a size after a commit, or refuse a variant."""
+        """Report a commit after which the store has a size, or a refused variant."""
         self.set_size(size)
         self.store.on_commit(None if refused is None else NoRoom(refused, size, BOUND))
 
