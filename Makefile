@@ -47,7 +47,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-install: system-ffmpeg $(VENV)/.installed ## create .venv with audioproxy, and install ffmpeg if it is missing
+install: system-ffmpeg $(VENV)/.installed cell ## create .venv with audioproxy, and install ffmpeg if it is missing
 
 run: install ## start the service and print URLs that play, of samples or of AP_LOCAL_ROOT=...
 	@$(BIN)/python examples/quickstart.py
@@ -60,7 +60,7 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
+test: system-ffmpeg dev compiler cell browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
@@ -167,6 +167,18 @@ dev: $(VENV)/.dev $(VENV)/.site
 
 system-ffmpeg:
 	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
+
+# Confines ffmpeg and ffprobe. Without a compiler the service warns at its start.
+cell: | $(BIN)/pip
+	@! command -v cc >/dev/null || $(MAKE) --no-print-directory $(BIN)/audioproxy-cell
+
+$(BIN)/audioproxy-cell: audioproxy/process/cell.c | $(BIN)/pip
+	cc -O2 -static -o $@ $<
+
+# For tests only: a compiler, for the cell.
+compiler:
+	@command -v cc >/dev/null || tools/system-package gcc
+	@[ -e /usr/include/stdio.h ] || tools/system-package libc6-dev
 
 node:
 	@command -v node >/dev/null || tools/system-package nodejs

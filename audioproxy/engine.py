@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,14 @@ from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
+from audioproxy.process.cell import find_starter
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import Launcher, probe_limits, probe_parent_death_prefix
+from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Job, Preparer
@@ -88,6 +89,7 @@ class Engine:
     :ivar disks: the disks of TMPDIR and of a store in a folder.
     :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
+    :ivar unconfined: what code in a decoder could do because this machine does not confine it.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
     """
@@ -127,16 +129,15 @@ class Engine:
         self.bucket_sources: S3Sources | None = None
         self.sources = self._make_sources(config)
 
-        launcher = Launcher(
-            reactor,
-            clock,
-            _child_environment(),
-            probe_parent_death_prefix(),
-            probe_limits(config.max_child_memory),
-        )
-        self._upkeep = self._make_upkeep(launcher)
         program = shutil.which("ffmpeg") or "ffmpeg"
         ffprobe = shutil.which("ffprobe") or "ffprobe"
+        limits = ChildLimits(config.max_child_memory)
+        # A trial has the limits of a probe.
+        trial = limits.of_child(config.probe_timeout, None)
+        starter, self.unconfined = find_starter([program, ffprobe], trial)
+        _check_confined(self.unconfined, required=config.require_cell)
+        launcher = Launcher(reactor, clock, _child_environment(), starter, limits)
+        self._upkeep = self._make_upkeep(launcher)
         self.programs = Programs(launcher, program, ffprobe)
         self._monitor = ProgramsMonitor(self.programs, self.readiness.programs_checked)
         # A check of the programs must not trigger another check when it finds them missing.
@@ -421,6 +422,20 @@ async def _same(opened: Input) -> Input:
 def _child_environment() -> dict[str, str]:
     """Return the environment of ffmpeg and ffprobe: only PATH and the locale (D45)."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
+def _check_confined(unconfined: Sequence[str], *, required: bool) -> None:
+    """Refuse children that are not fully confined, or warn of them.
+
+    :raises BootError: where AP_REQUIRE_CELL is set.
+    """
+    if not unconfined:
+        return
+    faults = "; ".join(unconfined)
+    if required:
+        wanted = "a machine that `audioproxy doctor` finds nothing missing on, or 0, is required"
+        raise BootError(Problem("AP_REQUIRE_CELL", faults, wanted))
+    _log.warn("ffmpeg is not fully confined: {faults}", faults=faults)
 
 
 def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]:

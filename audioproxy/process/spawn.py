@@ -1,9 +1,4 @@
-"""Start of child processes, with the settings that all of them share.
-
-The spawn prefix is a list of words ahead of a child's command line. It names programs of
-util-linux, which change a setting and then replace themselves with the child's program: ``prlimit``
-and ``setpriv``.
-"""
+"""Start of child processes, with the settings that all of them share."""
 
 from __future__ import annotations
 
@@ -12,21 +7,16 @@ import math
 import os
 import re
 import resource
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from twisted.internet.interfaces import IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 
 from audioproxy._twisted import own_process_group
-from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import Child
-
-# Seconds within which a program of the prefix has to show that it supports its options.
-_PREFIX_TIMEOUT = 5
+from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_number
 
 # A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
 # microseconds. So requests have priority over children.
@@ -39,13 +29,14 @@ _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
 # The usual size of a thread's stack.
 _STACK = 8 << 20
+# Threads that a child may start, and no fewer. Those of other children count too, so a child that
+# starts all of them does not keep a later one from running.
+_MORE_THREADS = 1024
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
 _CPU_GRACE = 5
 
 # Start errors that the program itself causes, and that persist until somebody repairs it.
 _PERSISTENT_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
-
-_log = Logger()
 
 
 class SpawnFailed(Exception):
@@ -71,20 +62,15 @@ class ChildLimits:
     """The limits of each child, which the kernel enforces; setrlimit(2) describes them.
 
     A few bytes of audio can make a decoder or a filter allocate gigabytes. The limits are set ahead
-    of the child's program, so it cannot escape them, however busy this process is. The number of
-    processes is not limited: the kernel counts all processes of the user.
+    of the child's program, so it cannot escape them, however busy this process is.
 
-    :ivar prlimit: the path of the program that sets them.
     :ivar memory: bytes of heap, stacks and other private memory (RLIMIT_DATA).
     """
 
-    prlimit: str
     memory: int
 
-    def prefix(self, timeout: float, output_limit: int | None) -> list[str]:
-        """Return the words ahead of the command line of one child.
-
-        A lower limit of this process stays in force.
+    def of_child(self, timeout: float, output_limit: int | None) -> Limits:
+        """Return the limits of one child. A lower limit of this process stays in force.
 
         :param timeout: seconds for which the child may keep all CPUs busy.
         :param output_limit: bytes to which it may grow a file.
@@ -102,13 +88,25 @@ class ChildLimits:
         }
         if output_limit is not None:
             values["fsize"] = (output_limit, output_limit)
-        words = [self.prlimit]
+        if (threads := _count_threads()) is not None:
+            values["nproc"] = (threads + _MORE_THREADS,) * 2
         for name, limits in values.items():
-            most, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+            most, _ = resource.getrlimit(resource_number(name))
             if most != resource.RLIM_INFINITY:
-                limits = (min(limits[0], most), min(limits[1], most))
-            words.append(f"--{name}={limits[0]}:{limits[1]}")
-        return [*words, "--"]
+                values[name] = (min(limits[0], most), min(limits[1], most))
+        return values
+
+
+def _count_threads() -> int | None:
+    """Return the number of threads of all users, from proc_loadavg(5); None where unknown.
+
+    The kernel compares RLIMIT_NPROC with the threads of the user. Those of root have no limit.
+    """
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return int(file.read().split()[3].split(b"/")[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +115,16 @@ class Launcher:
 
     :ivar environment: the children's whole environment; it has none of the service's own settings
         (D45).
-    :ivar parent_death_prefix: makes the kernel kill a child when this process ends (D40).
-    :ivar limits: None where the limits cannot be set.
+    :ivar starter: confines the children, sets their limits, and makes the kernel kill them when
+        this process ends (D40).
+    :ivar limits: None for children that need none.
     :ivar on_spawn_failure: called where a program could not be started.
     """
 
     spawner: Spawner
     clock: IReactorTime
     environment: Mapping[str, str]
-    parent_death_prefix: tuple[str, ...] = ()
+    starter: Starter = field(default_factory=UtilLinux)
     limits: ChildLimits | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
 
@@ -156,12 +155,13 @@ class Launcher:
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)
-        limits = () if self.limits is None else self.limits.prefix(timeout, output_limit)
-        prefix = self.parent_death_prefix if parent_death_signal else ()
+        limits = {} if self.limits is None else self.limits.of_child(timeout, output_limit)
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
         words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
-        command = [*limits, *prefix, program, *words]
+        command = self.starter.words(
+            [program, *words], descriptors, limits, parent_death_signal=parent_death_signal
+        )
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -182,38 +182,3 @@ class Launcher:
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
         child.renice(_NICENESS)
         return child
-
-
-def probe_parent_death_prefix() -> tuple[str, ...]:
-    """Return the prefix that makes the kernel kill a child when this process dies (D40).
-
-    The kernel does so for every cause of death. A broken pipe would not end an encoder, since it
-    writes into a file. Without util-linux, a child of a killed service therefore runs to its own
-    end, and writes into a file without a name.
-    """
-    prefix = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
-    if _works(prefix):
-        return prefix
-    _log.warn("setpriv not found: encoders may outlive a killed service; install util-linux")
-    return ()
-
-
-def probe_limits(memory: int) -> ChildLimits | None:
-    """Return the limits of children; None without util-linux.
-
-    :param memory: bytes of RLIMIT_DATA.
-    """
-    limits = ChildLimits(shutil.which("prlimit") or "prlimit", memory)
-    if _works(limits.prefix(1, 1)):
-        return limits
-    _log.warn("prlimit not found: a source can make ffmpeg take all memory; install util-linux")
-    return None
-
-
-def _works(prefix: Sequence[str]) -> bool:
-    """Return whether the prefix runs a program: others may have the name of the needed one."""
-    try:
-        subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_PREFIX_TIMEOUT)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.observe.log_context import set_request_id
 from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
+from audioproxy.process.starters import Starter, UtilLinux
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
@@ -29,13 +30,13 @@ class ChildTests(SynchronousTestCase):
 
     def start(
         self,
-        prefix: tuple[str, ...] = (),
+        starter: Starter | None = None,
         stdout_limit: int = 10,
         keep_pattern: re.Pattern[bytes] | None = None,
         timeout: float = 5,
     ) -> Child:
         """Start a child."""
-        return Launcher(self.spawner, self.clock, {"A": "b"}, prefix).launch(
+        return Launcher(self.spawner, self.clock, {"A": "b"}, starter or UtilLinux()).launch(
             ["ffmpeg", "-x"], {}, timeout, stdout_limit=stdout_limit, keep_pattern=keep_pattern
         )
 
@@ -58,9 +59,11 @@ class ChildTests(SynchronousTestCase):
     def test_command(self) -> None:
         """The parent-death prefix is first; stdout is captured up to a limit (D40)."""
         for limit, piped in ((1, {1, 2}), (0, {2})):
-            self.start(("setpriv", "--"), stdout_limit=limit)
+            self.start(UtilLinux(setpriv="setpriv"), stdout_limit=limit)
             last = self.spawner.last
-            self.assertEqual(last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
+            self.assertEqual(
+                last.arguments, ["setpriv", "--pdeathsig", "KILL", "--", "ffmpeg", "-x"]
+            )
             self.assertEqual((last.environment, last.piped), ({"A": "b"}, piped))
 
     def test_not_started(self) -> None:

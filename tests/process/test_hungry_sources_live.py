@@ -6,11 +6,9 @@ import struct
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from audioproxy.process import spawn as spawn_module
-from audioproxy.process.spawn import probe_limits
 from tests.media.lengths.test_mp4 import box
 from tests.media.lengths.test_pcm import chunk, wav
-from tests.support.service import PATIENCE, ServiceCase, fetch, short_flac, signed
+from tests.support.service import ServiceCase, fetch, short_flac, signed
 
 MEMORY = 1 << 27
 
@@ -52,8 +50,6 @@ class HungrySourceTests(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(spawn_module, "_PREFIX_TIMEOUT", PATIENCE)
-        self.assertIsNotNone(probe_limits(MEMORY))
         self.add("short.flac", short_flac())
 
     async def test_claimed_samples(self) -> None:

@@ -29,6 +29,7 @@ from audioproxy.process.programs import (
     missing_from,
 )
 from audioproxy.process.spawn import Launcher
+from audioproxy.process.starters import UtilLinux
 from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
@@ -61,7 +62,7 @@ class CapabilitiesCase(SynchronousTestCase):
 
     def programs(self, *prefix: str) -> Programs:
         """Return the programs, started with a spawn prefix."""
-        return Programs(Launcher(self.spawner, self.clock, {}, prefix), *PROGRAMS)
+        return Programs(Launcher(self.spawner, self.clock, {}, UtilLinux(*prefix)), *PROGRAMS)
 
     def answer_versions(self, output: bytes = b"version 7 --enable-libsoxr") -> None:
         """Make both programs print their version."""

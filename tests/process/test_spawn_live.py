@@ -13,14 +13,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.process import child as child_module
-from audioproxy.process import spawn as spawn_module
+from audioproxy.process import starters as starters_module
+from audioproxy.process.cell import LAUNCHER, Cells
 from audioproxy.process.child import Child
-from audioproxy.process.spawn import (
-    ChildLimits,
-    Launcher,
-    probe_limits,
-    probe_parent_death_prefix,
-)
+from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.starters import Starter, UtilLinux
 from tests.process.test_child_live import ENVIRONMENT, RealCase
 from tests.support.service import PATIENCE, is_running, reactor, until
 
@@ -33,12 +30,15 @@ class SpawnTests(RealCase):
     """Limits and process groups of real child processes"""
 
     def setUp(self) -> None:
-        self.patch(spawn_module, "_PREFIX_TIMEOUT", PATIENCE)
-        limits = probe_limits(MEMORY)
-        assert limits is not None
-        self.launcher = Launcher(
-            reactor, reactor, ENVIRONMENT, probe_parent_death_prefix(), limits=limits
-        )
+        self.use(self.starter(), ChildLimits(MEMORY))
+
+    def starter(self) -> Starter:
+        """Return the starter of the children."""
+        return Cells(str(LAUNCHER), {})
+
+    def use(self, starter: Starter, limits: ChildLimits) -> None:
+        """Start the next children with a starter and limits."""
+        self.launcher = Launcher(reactor, reactor, ENVIRONMENT, starter, limits)
 
     def launch(self, *arguments: str, timeout: float = PATIENCE, **options: Any) -> Child:
         """Start a program."""
@@ -50,7 +50,7 @@ class SpawnTests(RealCase):
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
             self.assertEqual(resource.RLIM_INFINITY, resource.getrlimit(limit)[0])
         for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
-            self.launcher = Launcher(reactor, reactor, ENVIRONMENT, limits=probe_limits(memory))
+            self.use(self.starter(), ChildLimits(memory))
             ended = await self.launch(
                 "cat", "/proc/self/limits", timeout=PATIENCE - 0.9, output_limit=5
             ).wait()
@@ -70,20 +70,10 @@ class SpawnTests(RealCase):
     def test_lower_limits(self) -> None:
         """A limit of the service that is lower stays in force."""
         self.patch(resource, "getrlimit", lambda _: (9, 99))
-        words = ChildLimits("prlimit", MEMORY).prefix(100, 1000)
-        numbers = "--data=9:9 --as=9:9 --cpu=9:9 --nofile=9:9 --stack=9:9 --fsize=9:9 --"
-        self.assertEqual(["prlimit", "--core=0:0", *numbers.split()], words)
-
-    def test_without_util_linux(self) -> None:
-        """Without util-linux, or with other programs of its names, nothing is limited."""
-        folder = Path(self.mktemp()).resolve()
-        folder.mkdir()
-        for name in ("prlimit", "setpriv"):
-            (folder / name).write_text("#!/bin/sh\nexit 1\n")
-            (folder / name).chmod(0o755)
-        for path in ("/nowhere", str(folder)):
-            self.patch(os, "environ", {"PATH": path})
-            self.assertEqual(((), None), (probe_parent_death_prefix(), probe_limits(MEMORY)))
+        limits = dict(ChildLimits(MEMORY).of_child(100, 1000))
+        self.assertEqual((0, 0), limits.pop("core"))
+        names = {"data", "as", "cpu", "nofile", "stack", "fsize", "nproc"}
+        self.assertEqual(dict.fromkeys(names, (9, 9)), limits)
 
     async def test_leads(self) -> None:
         """A child leads a group, so that a terminal's Ctrl-C does not reach it (D39)."""
@@ -110,3 +100,25 @@ class SpawnTests(RealCase):
         ended = await self.launch("sh", "-c", "sleep 1000 & echo $!").wait()
         self.assertTrue(ended.ok)
         await until(lambda: not is_running(int(ended.stdout)), "the end of the inner process")
+
+
+class UtilLinuxTests(SpawnTests):
+    """The same with the programs of util-linux, where the launcher of cells is missing"""
+
+    def starter(self) -> Starter:
+        self.patch(starters_module, "_TIMEOUT", PATIENCE)
+        starter = UtilLinux.find(ChildLimits(MEMORY).of_child(1, 1))
+        self.assertEqual([], starter.lacking)
+        return starter
+
+    def test_without_util_linux(self) -> None:
+        """Without util-linux, or with other programs of its names, nothing is limited."""
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        for name in ("prlimit", "setpriv"):
+            (folder / name).write_text("#!/bin/sh\nexit 1\n")
+            (folder / name).chmod(0o755)
+        for path in ("/nowhere", str(folder)):
+            self.patch(os, "environ", {"PATH": path})
+            starter = UtilLinux.find({"core": (0, 0)})
+            self.assertEqual((UtilLinux(), 2), (starter, len(starter.lacking)))

@@ -95,10 +95,10 @@ def forget_expensive_probe(original: Any, size: Any, _: Any, timer: Any) -> Any:
     return original(size, 0, timer)
 
 
-@replace_(ChildLimits, "prefix", "tests.process.test_spawn_live")
+@replace_(ChildLimits, "of_child", "tests.process.test_spawn_live")
 def lift_limits(self: Any, *words: Any) -> Any:
     """Children have no limits."""
-    return []
+    return {}
 
 
 constant(

@@ -44,7 +44,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
-    """Check ffmpeg, its encoders and filters, and the programs of util-linux ahead of it."""
+    """Check ffmpeg, its encoders and filters, and how it is confined."""
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
@@ -59,24 +59,10 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with everything that renders need")
         if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
-    # The parent-death signal kills encoders when this process ends for any reason (D40).
-    if engine.programs.launcher.parent_death_prefix:
-        yield good("setpriv", "encoders end with the service, even if it is killed")
+    if engine.unconfined:
+        yield note("cell", "; ".join(engine.unconfined))
     else:
-        yield note(
-            "setpriv",
-            "not found, so encoders may outlive a service that is killed; the setpriv of"
-            " util-linux is required: apt-get install util-linux",
-        )
-    if (limits := engine.programs.launcher.limits) is not None:
-        text = f"ffmpeg and ffprobe may each take {limits.memory >> 20} MiB of memory"
-        yield good("prlimit", f"{text} (AP_MAX_CHILD_MEMORY)")
-    else:
-        yield note(
-            "prlimit",
-            "not found, so a source can make ffmpeg take all memory; the prlimit of util-linux is"
-            " required: apt-get install util-linux",
-        )
+        yield good("cell", "ffmpeg and ffprobe can open their own source, and nothing else")
 
 
 def check_settings_file(path: str, status: os.stat_result, uid: int) -> CheckResult:

@@ -1,0 +1,378 @@
+/* Start a program that can do only what its options grant: see cell.py, and docs/security.md.
+ *
+ *     audioproxy-cell [-k] [-l RESOURCE=SOFT:HARD]... [-c RIGHT... [-s]] PROGRAM [ARGUMENT]...
+ *     audioproxy-cell -q
+ *
+ * -k  kill the program when the process that started it ends
+ * -l  limit a resource, by its number in setrlimit(2)
+ * -c  confine the program: it has only the rights that follow
+ * -r  PATH: read this file, or the files in this folder
+ * -w  PATH: read and write this file
+ * -x  PATH: read and execute this file
+ * -d  DESCRIPTOR: open this descriptor's file again, for reading
+ * -p  PORT: connect to this TCP port, and use UDP for name lookups
+ * -s  the program is a script, so its interpreter has to start other programs with the right -x
+ * -q  print the version of Landlock, and whether there are seccomp filters, as numbers; 0 is none
+ *
+ * A path that does not exist grants nothing. Without -s, nothing can be executed any more. The status
+ * is 126 if the program cannot be confined or run, and 127 if it is not found.
+ *
+ * Landlock confines what can be opened and connected to. It does not know everything: permissions and
+ * times of files, watches of folders, UDP, Unix sockets. So a seccomp filter allows only the system
+ * calls that decoders and encoders need. Build: cc -O2 -static -o audioproxy-cell cell.c
+ */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#else
+#error "the list of system calls is for x86-64 and for aarch64"
+#endif
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static void give_up(const char *what, const char *name) {
+    fprintf(stderr, "audioproxy-cell: %s%s: %s\n", what, name, strerror(errno));
+    exit(errno == ENOENT ? 127 : 126);
+}
+
+/* Landlock, from landlock(7): the headers of Debian 12 lack what later kernels have. */
+
+struct ruleset {
+    uint64_t files, ports, scopes;
+};
+struct path_rule {
+    uint64_t rights;
+    int32_t descriptor;
+} __attribute__((packed));
+struct port_rule {
+    uint64_t rights, port;
+};
+
+enum { PATH_RULE = 1, PORT_RULE = 2, VERSION = 1 };
+enum { EXECUTE = 1 << 0, WRITE = 1 << 1, READ = 1 << 2, LIST = 1 << 3, TRUNCATE = 1 << 14 };
+enum { CONNECT = 1 << 1 };
+
+/* All rights to files that a version knows, by version, and the first versions with the others. */
+static const uint64_t all_rights[] = {0, 0x1fff, 0x3fff, 0x7fff, 0x7fff, 0xffff};
+enum { WITH_PORTS = 4, WITH_SCOPES = 6 };
+
+static int ruleset = -1;
+static uint64_t handled_files;
+
+static int landlock_version(void) {
+    long version = syscall(__NR_landlock_create_ruleset, NULL, 0, VERSION);
+    return version < 0 ? 0 : (int)version;
+}
+
+static void begin_rules(void) {
+    int version = landlock_version();
+    if (!version) return;
+    handled_files = all_rights[version < (int)LENGTH(all_rights) ? version : (int)LENGTH(all_rights) - 1];
+    struct ruleset handled = {
+        .files = handled_files,
+        .ports = version >= WITH_PORTS ? 3 : 0,
+        .scopes = version >= WITH_SCOPES ? 3 : 0,
+    };
+    ruleset = (int)syscall(__NR_landlock_create_ruleset, &handled, sizeof handled, 0);
+    if (ruleset < 0) give_up("landlock_create_ruleset", "");
+}
+
+static void grant_descriptor(int descriptor, uint64_t rights, const char *name) {
+    struct stat status;
+    if (fstat(descriptor, &status)) give_up("cannot grant ", name);
+    if (S_ISDIR(status.st_mode)) rights &= READ | LIST;
+    else rights &= ~(uint64_t)LIST;
+    struct path_rule rule = {rights & handled_files, descriptor};
+    /* Landlock does not confine pipes and sockets, and knows no rule for them. */
+    if (syscall(__NR_landlock_add_rule, ruleset, PATH_RULE, &rule, 0) && errno != EBADFD)
+        give_up("cannot grant ", name);
+}
+
+static void grant_path(const char *path, uint64_t rights) {
+    if (ruleset < 0) return;
+    int descriptor = open(path, O_PATH | O_CLOEXEC);
+    if (descriptor < 0) return;
+    grant_descriptor(descriptor, rights, path);
+    close(descriptor);
+}
+
+static void grant_port(uint64_t port) {
+    struct port_rule rule = {CONNECT, port};
+    if (ruleset >= 0 && landlock_version() >= WITH_PORTS &&
+        syscall(__NR_landlock_add_rule, ruleset, PORT_RULE, &rule, 0))
+        give_up("cannot grant a port", "");
+}
+
+/* System calls that are harmless with any arguments, under Landlock's rules. */
+static const int harmless[] = {
+#ifdef __NR_open /* The older calls of x86-64. */
+    __NR_access, __NR_alarm, __NR_arch_prctl, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat,
+    __NR_open, __NR_pause, __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
+#endif
+    __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close,
+    __NR_close_range, __NR_dup, __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat,
+    __NR_faccessat2, __NR_fadvise64, __NR_fdatasync, __NR_fstat, __NR_fstatfs, __NR_fsync,
+    __NR_ftruncate, __NR_futex, __NR_getcpu, __NR_getcwd, __NR_getdents64, __NR_getegid,
+    __NR_geteuid, __NR_getgid, __NR_getgroups, __NR_getitimer, __NR_getpid, __NR_getppid,
+    __NR_getrandom, __NR_getresgid, __NR_getresuid, __NR_getrlimit, __NR_getrusage, __NR_gettid,
+    __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_madvise, __NR_membarrier, __NR_mlock, __NR_mprotect,
+    __NR_munlock, __NR_munmap, __NR_nanosleep, __NR_newfstatat, __NR_openat, __NR_ppoll, __NR_pread64,
+    __NR_preadv, __NR_pselect6, __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv,
+    __NR_restart_syscall, __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask,
+    __NR_rt_sigreturn, __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sched_get_priority_max,
+    __NR_sched_get_priority_min, __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address,
+    __NR_setitimer, __NR_sigaltstack, __NR_statfs, __NR_statx, __NR_sysinfo, __NR_times, __NR_umask,
+    __NR_uname, __NR_wait4, __NR_waitid, __NR_write, __NR_writev,
+};
+
+/* Those of a program that may connect. */
+static const int connecting[] = {
+    __NR_connect, __NR_getpeername, __NR_getsockname, __NR_getsockopt, __NR_recvfrom,
+    __NR_setsockopt, __NR_shutdown,
+};
+
+/* An argument, masked, has to equal a value. If `differs`, it has to differ; then the mask is in one
+ * half of the argument. */
+struct condition {
+    int argument;
+    uint64_t mask, value;
+    int differs;
+};
+/* A system call that is allowed if its conditions hold. */
+struct row {
+    int call;
+    struct condition conditions[3];
+};
+
+#define WHOLE UINT64_MAX
+/* The kernel ignores the upper half of an int. */
+#define INT UINT32_MAX
+#define ANY {0, 0, 0, 0}
+#define IS(argument, value) {argument, INT, value, 0}
+#define IS_NULL(argument) {argument, WHOLE, 0, 0}
+#define HAS_NOT(argument, flags) {argument, flags, 0, 0}
+
+#define THREAD (CLONE_THREAD | CLONE_VM | CLONE_SIGHAND)
+#define OTHER_CLONES                                                                               \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
+     CLONE_NEWNET | CLONE_PTRACE)
+
+/* execve is allowed for one address of its path, where the program can have no memory: the kernel
+ * chooses high addresses, and the program may choose none in the lowest 4 GiB. */
+#define PATH_ADDRESS 0x10000
+#define IS_HIGH {0, WHOLE ^ UINT32_MAX, 0, 1}
+/* Shared memory does not count as data, so it needs a file. */
+#define IS_PRIVATE {3, MAP_TYPE | MAP_GROWSDOWN, MAP_PRIVATE, 0}
+#define IS_OF_FILE {3, MAP_TYPE | MAP_GROWSDOWN | MAP_ANONYMOUS, MAP_SHARED, 0}
+
+static const struct row rows[] = {
+    {__NR_clone, {{0, THREAD | OTHER_CLONES, THREAD, 0}, ANY, ANY}},
+    {__NR_execve, {{0, WHOLE, PATH_ADDRESS, 0}, ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_DUPFD), ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_DUPFD_CLOEXEC), ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_GETFD), ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_SETFD), ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_GETFL), ANY, ANY}},
+    {__NR_fcntl, {IS(1, F_SETFL), HAS_NOT(2, O_ASYNC), ANY}},
+    {__NR_ioctl, {IS(1, FIOCLEX), ANY, ANY}},
+    {__NR_ioctl, {IS(1, FIONBIO), ANY, ANY}},
+    {__NR_ioctl, {IS(1, FIONREAD), ANY, ANY}},
+    {__NR_ioctl, {IS(1, TCGETS), ANY, ANY}},
+    {__NR_ioctl, {IS(1, TIOCGWINSZ), ANY, ANY}},
+    {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
+    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), ANY}},
+    {__NR_mmap, {IS_OF_FILE, IS_HIGH, ANY}},
+    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), ANY}},
+    {__NR_mremap, {HAS_NOT(3, MREMAP_FIXED), ANY, ANY}},
+    {__NR_prctl, {IS(0, PR_GET_NAME), ANY, ANY}},
+    {__NR_prctl, {IS(0, PR_SET_NAME), ANY, ANY}},
+    {__NR_prctl, {IS(0, 0x53564d41 /* PR_SET_VMA */), ANY, ANY}},
+    {__NR_prlimit64, {IS(0, 0), IS_NULL(2), ANY}},
+};
+
+/* Both families: AF_INET is 2, and AF_INET6 is 10. */
+#define INTERNET {0, INT & ~8u, AF_INET, 0}
+#define TYPE(type) {1, INT & ~(unsigned)(SOCK_CLOEXEC | SOCK_NONBLOCK), type, 0}
+
+static const struct row connecting_rows[] = {
+    {__NR_socket, {INTERNET, TYPE(SOCK_STREAM), IS(2, 0)}},
+    {__NR_socket, {INTERNET, TYPE(SOCK_STREAM), IS(2, IPPROTO_TCP)}},
+    {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, 0)}},
+    {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, IPPROTO_UDP)}},
+    /* Landlock does not see a connection that begins with data. */
+    {__NR_sendto, {HAS_NOT(3, MSG_FASTOPEN), IS_NULL(4), ANY}},
+    {__NR_sendmmsg, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
+};
+
+static struct sock_filter filter[BPF_MAXINSNS];
+static unsigned short length;
+
+static void emit(unsigned short code, uint32_t operand, unsigned char yes, unsigned char no) {
+    filter[length++] = (struct sock_filter){code, yes, no, operand};
+}
+
+static void load(size_t offset) { emit(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0); }
+
+static void answer(uint32_t action) { emit(BPF_RET | BPF_K, action, 0, 0); }
+
+/* Answer one system call, whose number is loaded. */
+static void answer_call(int call, uint32_t action) {
+    emit(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1);
+    answer(action);
+}
+
+static void answer_calls(const int *calls, size_t count, uint32_t action) {
+    for (size_t i = 0; i < count; i++) answer_call(calls[i], action);
+}
+
+/* Skip the rest of the row unless the loaded value equals another one, or differs from it. */
+static void require(uint32_t value, int differs, unsigned short *skips, int *count) {
+    emit(BPF_JMP | BPF_JEQ | BPF_K, value, !differs, !!differs);
+    skips[(*count)++] = length;
+    emit(BPF_JMP | BPF_JA, 0, 0, 0);
+}
+
+static void allow_row(const struct row *row) {
+    unsigned short skips[1 + 2 * LENGTH(row->conditions)];
+    int count = 0;
+    load(offsetof(struct seccomp_data, nr));
+    require((uint32_t)row->call, 0, skips, &count);
+    for (size_t i = 0; i < LENGTH(row->conditions); i++) {
+        const struct condition *wanted = &row->conditions[i];
+        size_t offset = offsetof(struct seccomp_data, args) + 8 * (size_t)wanted->argument;
+        /* Both processors are little-endian: the lower half comes first. */
+        for (int half = 0; half < 2; half++) {
+            uint32_t mask = (uint32_t)(wanted->mask >> 32 * half);
+            if (!mask) continue;
+            load(offset + 4 * (size_t)half);
+            emit(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
+            require((uint32_t)(wanted->value >> 32 * half), wanted->differs, skips, &count);
+        }
+    }
+    answer(SECCOMP_RET_ALLOW);
+    while (count--) filter[skips[count]].k = length - skips[count] - 1u;
+}
+
+static void allow_rows(const struct row *first, size_t count) {
+    for (const struct row *row = first; row < first + count; row++) allow_row(row);
+    /* Other arguments are a refusal; the calls are known otherwise. */
+    load(offsetof(struct seccomp_data, nr));
+    for (const struct row *row = first; row < first + count; row++)
+        answer_call(row->call, SECCOMP_RET_ERRNO | EPERM);
+}
+
+static int install_filter(int may_connect, int is_script) {
+    const int execve_call = __NR_execve;
+    pid_t self = getpid();
+    const struct row own_rows[] = {
+        {__NR_kill, {IS(0, (uint32_t)self), ANY, ANY}},
+        {__NR_tgkill, {IS(0, (uint32_t)self), ANY, ANY}},
+        {__NR_sched_getaffinity, {IS(0, 0), ANY, ANY}},
+        {__NR_sched_getaffinity, {IS(0, (uint32_t)self), ANY, ANY}},
+    };
+    load(offsetof(struct seccomp_data, arch));
+    emit(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    answer(SECCOMP_RET_KILL_PROCESS);
+    load(offsetof(struct seccomp_data, nr));
+    answer_calls(harmless, LENGTH(harmless), SECCOMP_RET_ALLOW);
+    if (may_connect) answer_calls(connecting, LENGTH(connecting), SECCOMP_RET_ALLOW);
+    if (is_script) answer_calls(&execve_call, 1, SECCOMP_RET_ALLOW);
+    if (may_connect) allow_rows(connecting_rows, LENGTH(connecting_rows));
+    allow_rows(own_rows, LENGTH(own_rows));
+    allow_rows(rows, LENGTH(rows));
+    /* A C library takes this for an old kernel, and uses an older system call if there is one. */
+    answer(SECCOMP_RET_ERRNO | ENOSYS);
+    struct sock_fprog program = {length, filter};
+    /* The flag: since a filter is no sandbox for code in the same process, the processor need not be
+     * slowed down for one. */
+    return (int)syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
+}
+
+static int has_filters(void) {
+    uint32_t action = SECCOMP_RET_ERRNO;
+    return !syscall(__NR_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action);
+}
+
+static void limit(const char *words) {
+    unsigned resource;
+    unsigned long soft, hard;
+    if (sscanf(words, "%u=%lu:%lu", &resource, &soft, &hard) != 3) errno = EINVAL;
+    else if (!setrlimit(resource, &(struct rlimit){soft, hard})) return;
+    give_up("cannot limit ", words);
+}
+
+static char *copy_path(const char *path) {
+    size_t size = strlen(path) + 1;
+    char *copy = mmap((void *)PATH_ADDRESS, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (copy != (char *)PATH_ADDRESS) give_up("cannot keep the path of ", path);
+    return memcpy(copy, path, size);
+}
+
+int main(int count, char **words) {
+    int option, is_confined = 0, is_script = 0, may_connect = 0;
+    while ((option = getopt(count, words, "+kl:cr:w:x:d:p:sq")) != -1) {
+        switch (option) {
+        case 'k':
+            if (prctl(PR_SET_PDEATHSIG, SIGKILL)) give_up("cannot set the signal", "");
+            break;
+        case 'l': limit(optarg); break;
+        case 'c':
+            is_confined = 1;
+            begin_rules();
+            break;
+        case 'r': grant_path(optarg, READ | LIST); break;
+        case 'w': grant_path(optarg, READ | WRITE | TRUNCATE); break;
+        case 'x': grant_path(optarg, READ | EXECUTE); break;
+        case 'd': grant_descriptor(atoi(optarg), READ, optarg); break;
+        case 'p':
+            may_connect = 1;
+            grant_port((uint64_t)atoi(optarg));
+            break;
+        case 's': is_script = 1; break;
+        case 'q': return printf("%d %d\n", landlock_version(), has_filters()) < 0;
+        default: return 125;
+        }
+    }
+    if (optind == count) {
+        fputs("audioproxy-cell: a program is required\n", stderr);
+        return 125;
+    }
+    char **arguments = words + optind;
+    const char *path = arguments[0];
+    if (is_confined) {
+        path = copy_path(path);
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine ", path);
+        if (ruleset >= 0 && syscall(__NR_landlock_restrict_self, ruleset, 0))
+            give_up("cannot confine ", path);
+        if (has_filters() && install_filter(may_connect, is_script)) give_up("cannot confine ", path);
+    }
+    extern char **environ;
+    execve(path, arguments, environ);
+    give_up("cannot run ", path);
+}

@@ -1,0 +1,261 @@
+"""What ffmpeg and ffprobe may do: the cell that each of these children runs in.
+
+Decoders read hostile input. Code that takes one over finds one open source, one open output and CPU
+time: the table below is all that it can use. The program ``audioproxy-cell`` (``cell.c``) has the
+kernel enforce that, with Landlock and a seccomp filter, and then replaces itself with the child's
+program. It also sets the limits and the parent-death signal of each child.
+
+``setpriv`` of util-linux 2.40 can use Landlock too. But it does not confine connections, Debian 12
+has an older one, and what Landlock does not confine needs a filter. ``bwrap`` needs user
+namespaces, which many containers and distributions forbid, and starts a further process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_number, works
+
+#: The source of the launcher, and the path where it is expected.
+SOURCE = Path(__file__).with_suffix(".c")
+LAUNCHER = Path(sys.prefix) / "bin" / "audioproxy-cell"
+
+# Seconds within which the launcher has to respond.
+_TIMEOUT = 5
+# The first versions of Landlock that confine files, and connections.
+_WITH_FILES, _WITH_PORTS = 1, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one kind of child may do, besides computing, and reading and writing what it inherits.
+
+    It can start threads, but no other program and no process. It can signal only itself.
+
+    :ivar readable: files, and folders with all files in them.
+    :ivar writable: files that it may also write.
+    :ivar reopens: it may open the files of its inherited descriptors from 3 on, for reading.
+    :ivar ports: TCP ports that it may connect to, besides that of its source. With any, it may send
+        and receive UDP: Landlock does not confine that.
+    """
+
+    readable: tuple[str, ...]
+    writable: tuple[str, ...] = ("/dev/null",)
+    reopens: bool = False
+    ports: tuple[int, ...] = ()
+
+
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+_PROGRAM = (*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom")
+# What getaddrinfo(3) reads.
+_NAMES = ("/etc/gai.conf", "/etc/host.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf")
+# Where GnuTLS and OpenSSL look for certificates, in Debian and elsewhere.
+_AUTHORITIES = (
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/gnutls",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/usr/local/share/ca-certificates",
+    "/usr/share/ca-certificates",
+)
+
+#: A child without a source, such as the check of a version, and one that reads a pipe.
+NO_SOURCE = Kind(readable=_PROGRAM)
+#: A child that reads a local file, or the copy of a remote source.
+LOCAL = Kind(readable=_PROGRAM, reopens=True)
+#: A child that reads a remote source. A long answer to a look-up comes over TCP.
+REMOTE = Kind(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """A program that runs in a cell.
+
+    :ivar executable: the program, and what has to be executed for it.
+    :ivar libraries: folders beside those of every program.
+    :ivar is_script: an interpreter executes it.
+    """
+
+    executable: tuple[str, ...]
+    libraries: tuple[str, ...]
+    is_script: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Starts each confined program in a cell, and others without one.
+
+    :ivar launcher: the path of ``audioproxy-cell``.
+    :ivar programs: by the path that starts them.
+    """
+
+    launcher: str
+    programs: Mapping[str, Confined]
+
+    def words(
+        self,
+        command: Sequence[str],
+        descriptors: Iterable[int],
+        limits: Limits,
+        *,
+        parent_death_signal: bool,
+    ) -> list[str]:
+        """Return a command line that starts ``command`` with all settings."""
+        words = [self.launcher]
+        if parent_death_signal:
+            words.append("-k")
+        for name, (soft, hard) in limits.items():
+            words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
+        program = command[0]
+        if (confined := self.programs.get(program)) is not None:
+            words += self._rights(confined, command, descriptors)
+        path = program if os.sep in program else shutil.which(program) or program
+        return [*words, "--", path, *command[1:]]
+
+    def _rights(
+        self, program: Confined, command: Sequence[str], descriptors: Iterable[int]
+    ) -> list[str]:
+        sources = [number for number in descriptors if number > 2]
+        port, authorities = _origin(command)
+        kind = REMOTE if port else LOCAL if sources else NO_SOURCE
+        words = ["-c"]
+        if program.is_script:
+            words.append("-s")
+        for path in (*kind.readable, *program.libraries, *authorities):
+            words += ["-r", path]
+        for path in kind.writable:
+            words += ["-w", path]
+        for path in program.executable:
+            words += ["-x", path]
+        if kind.reopens:
+            for number in sources:
+                words += ["-d", str(number)]
+        if port:
+            for number in (port, *kind.ports):
+                words += ["-p", str(number)]
+        return words
+
+
+def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Return the TCP port of the source in a command line, and its file of authorities.
+
+    The port is None for a source that is no URL of a server.
+    """
+    options = dict(pairwise(command))
+    url = urlsplit(options.get("-i", ""))
+    if url.scheme not in ("http", "https"):
+        return None, []
+    port = url.port or (443 if url.scheme == "https" else 80)
+    return port, [options["-ca_file"]] if "-ca_file" in options else []
+
+
+def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list[str]]:
+    """Return what starts the children, and why code in a decoder is not fully confined, as text.
+
+    :param programs: the paths of ffmpeg and ffprobe.
+    :param limits: of a trial.
+    """
+    launcher = str(LAUNCHER) if LAUNCHER.exists() else shutil.which(LAUNCHER.name)
+    versions = _query(launcher) if launcher is not None else None
+    if launcher is None or versions is None:
+        build = f"cc -O2 -static -o {LAUNCHER} {SOURCE}"
+        starter = UtilLinux.find(limits)
+        missing = (
+            f"{LAUNCHER.name} is missing, so code in a decoder can do what this user can; build it"
+            f" with `{build}`"
+        )
+        return starter, [missing, *starter.lacking]
+    landlock, has_filters = versions
+    lacking = []
+    if landlock < _WITH_FILES:
+        lacking.append(
+            "the kernel has no Landlock (Linux 5.13, and `landlock` in its parameter lsm=), so code"
+            " in a decoder can open every file that this user can"
+        )
+    elif landlock < _WITH_PORTS:
+        lacking.append(
+            "the kernel's Landlock confines no connections (Linux 6.7), so code in a decoder can"
+            " connect to any port while it reads a remote source"
+        )
+    if not has_filters:
+        lacking.append(
+            "the kernel has no seccomp filters, so code in a decoder can connect anywhere, start"
+            " programs and signal other processes of this user"
+        )
+    confined = {}
+    for program in programs:
+        found = _examine(program)
+        cells = Cells(launcher, {program: found})
+        if _is_of_system(program) or _runs(cells, program, limits):
+            confined[program] = found
+        else:
+            lacking.append(
+                f"{program} cannot run in a cell, such as a script that starts other programs, so"
+                " it runs without one"
+            )
+    return Cells(launcher, confined), lacking
+
+
+def _query(launcher: str) -> tuple[int, bool] | None:
+    """Return the version of Landlock and whether there are filters; None if it does not run."""
+    try:
+        output = subprocess.run(
+            [launcher, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
+        ).stdout
+        landlock, filters = output.split()
+        return int(landlock), filters == b"1"
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _examine(program: str) -> Confined:
+    """Return what has to be executed and read for a program."""
+    executable, is_script = [program], False
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        first = b""
+    if first.startswith(b"#!"):
+        is_script = True
+        words = os.fsdecode(first[2:]).split()
+        executable += words[:1]
+        if words and os.path.basename(words[0]) == "env":
+            names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+            executable += filter(None, map(shutil.which, names[:1]))
+    folders = {os.path.dirname(os.path.dirname(os.path.realpath(path))) for path in executable}
+    libraries = {f"{folder}/lib" for folder in folders}.difference(_LIBRARIES)
+    return Confined((*executable, *_LOADERS), tuple(sorted(libraries)), is_script)
+
+
+def _is_of_system(program: str) -> bool:
+    """Return whether a program is one of the system's packages, and no script.
+
+    It needs no trial, which would delay each start by a tenth of a second.
+    """
+    try:
+        with open(program, "rb") as file:
+            is_elf = file.read(4) == b"\x7fELF"
+    except OSError:
+        # A program that is installed later runs in a cell or not at all.
+        return True
+    return is_elf and os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
+
+
+def _runs(cells: Cells, program: str, limits: Limits) -> bool:
+    """Return whether a program runs in its cell."""
+    command = cells.words([program, "-version"], (), limits, parent_death_signal=True)
+    return works(command)

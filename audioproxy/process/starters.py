@@ -1,0 +1,114 @@
+"""Command lines that start a child with its settings, by programs of util-linux.
+
+Such a program changes a setting and then replaces itself with the next one of the command line.
+`audioproxy.process.cell` has the starter that confines a child too.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+# Seconds within which a program has to show that it works.
+_TIMEOUT = 5
+
+#: The soft and the hard limit of resources, by their names in prlimit(1).
+Limits: TypeAlias = Mapping[str, tuple[int, int]]
+
+
+class Starter(Protocol):
+    """Makes the command lines of children."""
+
+    def words(
+        self,
+        command: Sequence[str],
+        descriptors: Iterable[int],
+        limits: Limits,
+        *,
+        parent_death_signal: bool,
+    ) -> list[str]:
+        """Return a command line that starts a child with all settings.
+
+        :param command: the child's program and its arguments.
+        :param descriptors: those that the child inherits.
+        :param parent_death_signal: kill the child when this process ends.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UtilLinux:
+    """Sets limits with ``prlimit`` and the parent-death signal with ``setpriv``, where they exist.
+
+    :ivar prlimit: the path of the program, or None.
+    :ivar setpriv: the path of the program, or None. A broken pipe would not end an encoder, which
+        writes into a file. So without setpriv, a child of a killed service runs to its own end, and
+        writes into a file without a name.
+    """
+
+    prlimit: str | None = None
+    setpriv: str | None = None
+
+    @classmethod
+    def find(cls, limits: Limits) -> UtilLinux:
+        """Return the programs that work: others may have the name of a needed one."""
+        prlimit = cls(prlimit=shutil.which("prlimit") or "prlimit")
+        setpriv = cls(setpriv=shutil.which("setpriv") or "setpriv")
+        return cls(
+            prlimit.prlimit if prlimit._works(limits) else None,
+            setpriv.setpriv if setpriv._works(limits) else None,
+        )
+
+    @property
+    def lacking(self) -> list[str]:
+        """What follows from the absence of programs, as text."""
+        lacking = []
+        if self.prlimit is None:
+            lacking.append(
+                "prlimit is missing, so a source can make ffmpeg take all memory; install"
+                " util-linux"
+            )
+        if self.setpriv is None:
+            lacking.append(
+                "setpriv is missing, so encoders may outlive a service that is killed; install"
+                " util-linux"
+            )
+        return lacking
+
+    def words(
+        self,
+        command: Sequence[str],
+        descriptors: Iterable[int],
+        limits: Limits,
+        *,
+        parent_death_signal: bool,
+    ) -> list[str]:
+        """Return a command line: see `Starter`."""
+        words = []
+        if self.prlimit is not None and limits:
+            ranges = [f"--{name}={soft}:{hard}" for name, (soft, hard) in limits.items()]
+            words += [self.prlimit, *ranges, "--"]
+        if self.setpriv is not None and parent_death_signal:
+            words += [self.setpriv, "--pdeathsig", "KILL", "--"]
+        return [*words, *command]
+
+    def _works(self, limits: Limits) -> bool:
+        return works(self.words(["true"], (), limits, parent_death_signal=True))
+
+
+def works(command: Sequence[str]) -> bool:
+    """Return whether a program ends with success."""
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def resource_number(name: str) -> int:
+    """Return the number of a resource in setrlimit(2), from its name in prlimit(1)."""
+    return int(getattr(resource, f"RLIMIT_{name.upper()}"))
