@@ -260,13 +260,13 @@ class Render:
         header_bytes = encoder.tagged_header_bytes(tags)
         output = await self._create_output(header_bytes, job.stated_length, deadline)
         target = output.descriptor, output.limit, deadline
-        stderr = b""
         if self._is_waveform:
             spec = WaveformSpec.of(options, job.source.probe)
             await context.waveforms.write(job.pipeline, job.samples, job.descriptors, spec, *target)
-        else:
-            async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
-                stderr = await output.watch(encoding, context.clock)
+            output.complete()
+            return output
+        async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
+            stderr = await output.watch(encoding, context.clock)
         output.complete()
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded

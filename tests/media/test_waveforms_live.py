@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
+from twisted.logger import formatEvent
 
 from tests.support.audio import (
     Sound,
@@ -19,7 +20,7 @@ from tests.support.audio import (
     render_each,
     write_wav,
 )
-from tests.support.http import MEDIA_CACHE_CONTROL, Response
+from tests.support.http import MEDIA_CACHE_CONTROL, Log, Response
 from tests.support.service import (
     ServiceCase,
     fetch,
@@ -121,6 +122,14 @@ class WaveformTests(ServiceCase):
                 self.assertEqual(miss[name], hit[name], name)
             part = await fetch(port, path, range=b"bytes=24-99")
             self.assertEqual((206, miss.body[24:100]), (part.status, part.body))
+
+    async def test_no_warning(self) -> None:
+        """A waveform is not compared with the length that audio would have."""
+        port, log = self.port(), Log(self)
+        self.add("a.wav", write_wav(noise(8000, 5000)))
+        await self.request_waveform(port, "a.wav")
+        texts = [formatEvent(event) for event in log.events]
+        self.assertEqual([], [text for text in texts if "the length of" in text])
 
     async def test_sources(self) -> None:
         """Waveforms of sources that misstate their length, or are cut, cover every frame (D26).
