@@ -12,7 +12,7 @@
  * -d  DESCRIPTOR: open this descriptor's file again, for reading
  * -p  PORT: connect to this TCP port, and use UDP for name lookups
  * -s  the program is a script, so its interpreter has to start other programs with the right -x
- * -q  print the version of Landlock, and whether there are seccomp filters, as numbers; 0 is none
+ * -q  print the version of Landlock that works here, and whether seccomp filters do; 0 is none
  *
  * A path that does not exist grants nothing. Without -s, nothing can be executed any more. The status
  * is 126 if the program cannot be confined or run, and 127 if it is not found.
@@ -104,6 +104,7 @@ static void begin_rules(void) {
 
 static void grant_descriptor(int descriptor, uint64_t rights, const char *name) {
     struct stat status;
+    if (ruleset < 0) return;
     if (fstat(descriptor, &status)) give_up("cannot grant ", name);
     if (S_ISDIR(status.st_mode)) rights &= READ | LIST;
     else rights &= ~(uint64_t)LIST;
@@ -114,7 +115,6 @@ static void grant_descriptor(int descriptor, uint64_t rights, const char *name) 
 }
 
 static void grant_path(const char *path, uint64_t rights) {
-    if (ruleset < 0) return;
     int descriptor = open(path, O_PATH | O_CLOEXEC);
     if (descriptor < 0) return;
     grant_descriptor(descriptor, rights, path);
@@ -308,14 +308,25 @@ static int install_filter(int may_connect, int is_script) {
     /* A C library takes this for an old kernel, and uses an older system call if there is one. */
     answer(SECCOMP_RET_ERRNO | ENOSYS);
     struct sock_fprog program = {length, filter};
-    /* The flag: since a filter is no sandbox for code in the same process, the processor need not be
-     * slowed down for one. */
-    return (int)syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
+    /* Without the flag, kernels before 5.16 slow down the processor for a filtered process, as they
+     * would for one that runs code of several owners. Kernels before 4.17 do not know the flag. */
+    return syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program) &&
+           syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
+static int enforce_rules(void) { return (int)syscall(__NR_landlock_restrict_self, ruleset, 0); }
+
+/* A container may forbid a part of what its kernel has. */
 static int has_filters(void) {
     uint32_t action = SECCOMP_RET_ERRNO;
     return !syscall(__NR_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action);
+}
+
+static int report(void) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    begin_rules();
+    int version = ruleset < 0 || enforce_rules() ? 0 : landlock_version();
+    return printf("%d %d\n", version, !install_filter(0, 0)) < 0;
 }
 
 static void limit(const char *words) {
@@ -355,7 +366,7 @@ int main(int count, char **words) {
             grant_port((uint64_t)atoi(optarg));
             break;
         case 's': is_script = 1; break;
-        case 'q': return printf("%d %d\n", landlock_version(), has_filters()) < 0;
+        case 'q': return report();
         default: return 125;
         }
     }
@@ -366,11 +377,11 @@ int main(int count, char **words) {
     char **arguments = words + optind;
     const char *path = arguments[0];
     if (is_confined) {
-        path = copy_path(path);
+        int is_filtered = has_filters();
+        if (is_filtered) path = copy_path(path);
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine ", path);
-        if (ruleset >= 0 && syscall(__NR_landlock_restrict_self, ruleset, 0))
-            give_up("cannot confine ", path);
-        if (has_filters() && install_filter(may_connect, is_script)) give_up("cannot confine ", path);
+        if (ruleset >= 0 && enforce_rules()) give_up("cannot confine ", path);
+        if (is_filtered && install_filter(may_connect, is_script)) give_up("cannot confine ", path);
     }
     extern char **environ;
     execve(path, arguments, environ);
