@@ -211,6 +211,7 @@ static const struct row rows[] = {
     {__NR_mremap, {HAS_NOT(3, MREMAP_FIXED), ANY, ANY}},
     {__NR_prctl, {IS(0, PR_GET_NAME), ANY, ANY}},
     {__NR_prctl, {IS(0, PR_SET_NAME), ANY, ANY}},
+    {__NR_prctl, {IS(0, PR_SET_NO_NEW_PRIVS), ANY, ANY}},
     {__NR_prctl, {IS(0, 0x53564d41 /* PR_SET_VMA */), ANY, ANY}},
     {__NR_prlimit64, {IS(0, 0), IS_NULL(2), ANY}},
 };

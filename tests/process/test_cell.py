@@ -1,0 +1,163 @@
+"""The rights of each kind of child, and which programs run in a cell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.process import cell as cell_module
+from audioproxy.process import starters as starters_module
+from audioproxy.process.cell import Cells, Confined, find_starter
+from audioproxy.process.starters import Starter, UtilLinux
+from tests.support.service import PATIENCE
+
+#: What the launcher prints where everything works.
+WHOLE = "7 1"
+
+
+def options(words: list[str]) -> dict[str, list[str]]:
+    """Return the arguments of each option of the launcher."""
+    found: dict[str, list[str]] = {}
+    rest = iter(words[1 : words.index("--")])
+    for option in rest:
+        arguments = found.setdefault(option, [])
+        if option not in ("-k", "-c", "-s"):
+            arguments.append(next(rest))
+    return found
+
+
+class RightsTests(SynchronousTestCase):
+    """The command lines of `Cells`"""
+
+    cells = Cells("/x/cell", {"/x/ffmpeg": Confined(("/x/ffmpeg", "/ld.so"), ("/lib/x",), False)})
+
+    def rights(self, *arguments: str, descriptors: tuple[int, ...] = ()) -> dict[str, list[str]]:
+        """Return the rights of ffmpeg with arguments."""
+        words = self.cells.words(
+            ["/x/ffmpeg", *arguments], descriptors, {}, parent_death_signal=False
+        )
+        self.assertEqual(["--", "/x/ffmpeg", *arguments], words[words.index("--") :])
+        return options(words)
+
+    def test_no_source(self) -> None:
+        """A child without a source, or that reads a pipe, opens its program and no other file."""
+        for descriptors in (), (0, 1):
+            rights = self.rights("-version", descriptors=descriptors)
+            self.assertEqual({"-c", "-r", "-w", "-x"}, rights.keys())
+            self.assertEqual(["/x/ffmpeg", "/ld.so"], rights["-x"])
+            self.assertEqual(["/dev/null"], rights["-w"])
+            readable = set(rights["-r"])
+            self.assertIn("/lib/x", readable)
+            others = {path for path in readable if not path.endswith(("/lib", "/lib64", "/lib/x"))}
+            self.assertEqual({"/etc/ld.so.cache", "/dev/urandom"}, others)
+
+    def test_local(self) -> None:
+        """A child with an open source may open that file again, and has no network."""
+        rights = self.rights("-i", "file:/dev/fd/3", descriptors=(1, 3))
+        self.assertEqual((["3"], None), (rights["-d"], rights.get("-p")))
+
+    def test_remote(self) -> None:
+        """A child with a URL may connect to its port, look up names and read the authorities."""
+        for url, port in (
+            ("https://origin.test/a.wav", "443"),
+            ("https://origin.test:8443/a.wav", "8443"),
+            ("http://[::1]:9000/bucket/a.wav?X-Amz-Date=1", "9000"),
+            ("http://store.test/a.wav", "80"),
+        ):
+            rights = self.rights("-ca_file", "/x/ca.pem", "-i", url, descriptors=(1,))
+            self.assertEqual((None, [port, "53"]), (rights.get("-d"), rights["-p"]), url)
+            self.assertLessEqual({"/etc/resolv.conf", "/x/ca.pem"}, set(rights["-r"]))
+
+    def test_words_that_look_like_a_source(self) -> None:
+        """Values of other options grant nothing."""
+        words = ("-i", "file:/dev/fd/3", "-metadata", "title=-i", "-metadata", "https://x.test")
+        self.assertNotIn("-p", self.rights(*words, descriptors=(3,)))
+
+    def test_other_programs(self) -> None:
+        """Other programs have limits and the parent-death signal, but no cell (D40)."""
+        words = self.cells.words(
+            ["/x/python", "-m", "a"], (), {"core": (0, 1)}, parent_death_signal=True
+        )
+        self.assertEqual(["/x/cell", "-k", "-l", "4=0:1", "--", "/x/python", "-m", "a"], words)
+        bare = self.cells.words(["true"], (), {}, parent_death_signal=False)
+        self.assertEqual(["/x/cell", "--", shutil.which("true")], bare)
+
+
+class FindTests(SynchronousTestCase):
+    """`find_starter` with programs that each test writes"""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
+        self.patch(starters_module, "_TIMEOUT", PATIENCE)
+        self.patch(cell_module, "_TIMEOUT", PATIENCE)
+
+    def write(self, name: str, text: str) -> str:
+        """Write a script, and return its path."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    def find(self, launcher: str, *programs: str) -> tuple[Starter, list[str]]:
+        """Find the starter of programs with a launcher."""
+        self.patch(cell_module, "LAUNCHER", Path(launcher))
+        return find_starter(programs, {})
+
+    def test_kernels(self) -> None:
+        """What the kernel lacks is named, with what follows from it."""
+        for output, lacking in (
+            (WHOLE, []),
+            ("4 1", []),
+            ("3 1", ["confines no connections"]),
+            ("1 1", ["confines no connections"]),
+            ("0 1", ["no Landlock"]),
+            ("7 0", ["no seccomp"]),
+            ("0 0", ["no Landlock", "no seccomp"]),
+        ):
+            launcher = self.write("launcher", f"#!/bin/sh\necho {output}\n")
+            starter, found = self.find(launcher, "/usr/bin/ffmpeg")
+            self.assertEqual(len(lacking), len(found), output)
+            for words, text in zip(lacking, found, strict=True):
+                self.assertIn(words, text)
+            assert isinstance(starter, Cells)
+            self.assertEqual({"/usr/bin/ffmpeg"}, starter.programs.keys())
+
+    def test_no_launcher(self) -> None:
+        """Without a launcher that runs, util-linux starts the children, and one line says so."""
+        for launcher in ("/nowhere/audioproxy-cell", self.write("broken", "#!/bin/sh\nexit 1\n")):
+            starter, (text,) = self.find(launcher, "/usr/bin/ffmpeg")
+            self.assertIsInstance(starter, UtilLinux)
+            self.assertIn(f"cc -O2 -static -o {launcher} ", text)
+
+    def test_programs(self) -> None:
+        """A program that does not run in its cell has none, and is named.
+
+        A script runs in a cell unless it starts other programs.
+        """
+        launcher = str(cell_module.LAUNCHER)
+        python = os.path.realpath(sys.executable)
+        for text, is_confined in (
+            ("#!/bin/sh\necho version\n", True),
+            (f"#!{python} -I\nprint('version')\n", True),
+            ("#!/bin/sh\nexec /bin/true\n", False),
+            ("#!/bin/sh\n/bin/true\n", False),
+            ("#!/usr/bin/env sh\n:\n", True),
+        ):
+            program = self.write("ffmpeg", text)
+            starter, lacking = self.find(launcher, program)
+            assert isinstance(starter, Cells)
+            self.assertEqual(is_confined, program in starter.programs, text)
+            self.assertEqual(
+                [] if is_confined else [program], [line.split()[0] for line in lacking]
+            )
+
+    def test_missing_program(self) -> None:
+        """A program that is installed later runs in a cell, or not at all."""
+        starter, lacking = self.find(str(cell_module.LAUNCHER), "ffmpeg-of-tomorrow")
+        assert isinstance(starter, Cells)
+        self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), lacking))
