@@ -26,7 +26,7 @@ SERIES: dict[str, Callable[[Bench], list[Figure]]] = {
     "uncompressed": renders.uncompressed,
     "peaks": renders.peaks,
     "speeds": renders.speeds,
-    "children": children.prefixes,
+    "children": children.cells,
     "large-hits": hits.large,
     "small-hits": hits.small,
     "beside-renders": hits.beside_renders,

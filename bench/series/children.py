@@ -1,46 +1,52 @@
-"""The cost of the programs that set the limits of ffmpeg and ffprobe before they start."""
+"""The cost of the cells that ffmpeg and ffprobe run in."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 
-from audioproxy.process.spawn import probe_limits, probe_parent_death_prefix
+from audioproxy.process.cell import find_starter
+from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure
 from bench.settings import Bench
 
-_MEMORY = 1 << 30
+_LIMITS = ChildLimits(1 << 30).of_child(60, 1 << 30)
 _RUNS = 20
 
 
-def prefixes(bench: Bench) -> list[Figure]:
-    """Measure the start of ffprobe and ffmpeg with their prefixes beside bare starts."""
-    limits = probe_limits(_MEMORY)
-    assert limits is not None, "prlimit is needed"
-    words = limits.prefix(60, 1 << 30)
+def cells(bench: Bench) -> list[Figure]:
+    """Measure starts and a render in cells beside bare ones, in turn."""
+    programs = [shutil.which(name) or name for name in ("ffprobe", "ffmpeg")]
+    starter, unconfined = find_starter(programs, _LIMITS)
+    assert not unconfined, unconfined
     figures = []
-    for program, prefix, name in (
-        ("ffprobe", words, "prlimit"),
-        ("ffmpeg", [*words, *probe_parent_death_prefix()], "prlimit and setpriv"),
-    ):
-        figure = Figure(
-            f"`{program} -version`",
-            f"with {name} ahead of it",
-            "ms",
-            peer="the bare program",
-            target=1.1,
-        )
-        for _ in range(bench.rounds):
-            command = [program, "-version"]
-            figure.add(_milliseconds([*prefix, *command]), _milliseconds(command))
-        figures.append(figure)
+    source = os.open(bench.sounds / "three.flac", os.O_RDONLY)
+    try:
+        render = ["-nostdin", "-v", "error", "-i", f"file:/dev/fd/{source}", "-f", "mp3", "pipe:1"]
+        for program, arguments, runs, target in (
+            (programs[0], ["-version"], _RUNS, 1.1),
+            (programs[1], ["-version"], _RUNS, 1.1),
+            (programs[1], render, 1, 1.01),
+        ):
+            command = [program, *arguments]
+            words = starter.words(command, [source], _LIMITS, parent_death_signal=True)
+            name = os.path.basename(program)
+            work = f"`{name} -version`" if runs > 1 else "3 minutes of FLAC to mp3 by `ffmpeg`"
+            figure = Figure(work, "in a cell", "ms", peer="the bare program", target=target)
+            for _ in range(bench.rounds):
+                figure.add(_milliseconds(words, source, runs), _milliseconds(command, source, runs))
+            figures.append(figure)
+    finally:
+        os.close(source)
     return figures
 
 
-def _milliseconds(command: Sequence[str]) -> float:
+def _milliseconds(command: Sequence[str], source: int, runs: int) -> float:
     """Return the milliseconds of one run, the mean of some."""
     start = time.perf_counter()
-    for _ in range(_RUNS):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - start) / _RUNS * 1000
+    for _ in range(runs):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, pass_fds=[source])
+    return (time.perf_counter() - start) / runs * 1000
