@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 # Seconds within which a program has to show that it works.
 _TIMEOUT = 5
 
-#: The soft and the hard limit of resources, by their names in prlimit(1).
+#: The soft and the hard limit of resources, by the names that ``prlimit`` has for them.
 Limits: TypeAlias = Mapping[str, tuple[int, int]]
 
 
@@ -110,5 +110,5 @@ def works(command: Sequence[str]) -> bool:
 
 
 def resource_number(name: str) -> int:
-    """Return the number of a resource in setrlimit(2), from its name in prlimit(1)."""
+    """Return the number of a resource for setrlimit(2), from its name in `Limits`."""
     return int(getattr(resource, f"RLIMIT_{name.upper()}"))

@@ -169,7 +169,9 @@ class ManyConnectionsTests(ClientCase):
 
     async def test_stalled_at_the_limit(self) -> None:
         """If clients that receive nothing have all places, they make room for a new one."""
-        self.patch(resource, "getrlimit", lambda which: (64, 64))
+        real = resource.getrlimit
+        limits = {resource.RLIMIT_NOFILE: (64, 64)}
+        self.patch(resource, "getrlimit", lambda which: limits.get(which) or real(which))
         port = self.start().port
         await fetch(port, LONG)
         await until_hit(port, LONG)
