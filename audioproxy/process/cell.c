@@ -29,6 +29,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -140,7 +141,7 @@ static const int harmless[] = {
     __NR_ftruncate, __NR_futex, __NR_getcpu, __NR_getcwd, __NR_getdents64, __NR_getegid,
     __NR_geteuid, __NR_getgid, __NR_getgroups, __NR_getitimer, __NR_getpid, __NR_getppid,
     __NR_getrandom, __NR_getresgid, __NR_getresuid, __NR_getrlimit, __NR_getrusage, __NR_gettid,
-    __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_madvise, __NR_membarrier, __NR_mlock, __NR_mprotect,
+    __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_membarrier, __NR_mlock, __NR_mprotect,
     __NR_munlock, __NR_munmap, __NR_nanosleep, __NR_newfstatat, __NR_openat, __NR_ppoll, __NR_pread64,
     __NR_preadv, __NR_pselect6, __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv,
     __NR_restart_syscall, __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask,
@@ -152,8 +153,7 @@ static const int harmless[] = {
 
 /* Those of a program that may connect. */
 static const int connecting[] = {
-    __NR_connect, __NR_getpeername, __NR_getsockname, __NR_getsockopt, __NR_recvfrom,
-    __NR_setsockopt, __NR_shutdown,
+    __NR_connect, __NR_getpeername, __NR_getsockname, __NR_recvfrom, __NR_shutdown,
 };
 
 /* An argument, masked, has to equal a value. If `differs`, it has to differ; then the mask is in one
@@ -205,10 +205,13 @@ static const struct row rows[] = {
     {__NR_ioctl, {IS(1, TCGETS), ANY, ANY}},
     {__NR_ioctl, {IS(1, TIOCGWINSZ), ANY, ANY}},
     {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), ANY}},
+    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), HAS_NOT(3, MAP_FIXED)}},
     {__NR_mmap, {IS_OF_FILE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), ANY}},
-    {__NR_mremap, {HAS_NOT(3, MREMAP_FIXED), ANY, ANY}},
+    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), HAS_NOT(3, MAP_FIXED)}},
+    /* Other flags take an address. */
+    {__NR_mremap, {HAS_NOT(3, INT ^ MREMAP_MAYMOVE), ANY, ANY}},
+    /* From 100 on, root can break the machine's memory. */
+    {__NR_madvise, {HAS_NOT(2, INT ^ 31), ANY, ANY}},
     {__NR_prctl, {IS(0, PR_GET_NAME), ANY, ANY}},
     {__NR_prctl, {IS(0, PR_SET_NAME), ANY, ANY}},
     {__NR_prctl, {IS(0, PR_SET_NO_NEW_PRIVS), ANY, ANY}},
@@ -225,6 +228,11 @@ static const struct row connecting_rows[] = {
     {__NR_socket, {INTERNET, TYPE(SOCK_STREAM), IS(2, IPPROTO_TCP)}},
     {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, 0)}},
     {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, IPPROTO_UDP)}},
+    /* Root can change the firewall with others, and anyone can run filters in the kernel. */
+    {__NR_getsockopt, {IS(1, SOL_SOCKET), ANY, ANY}},
+    {__NR_setsockopt, {IS(1, IPPROTO_IP), IS(2, IP_RECVERR), ANY}},
+    {__NR_setsockopt, {IS(1, IPPROTO_IPV6), IS(2, IPV6_RECVERR), ANY}},
+    {__NR_setsockopt, {IS(1, IPPROTO_TCP), IS(2, TCP_NODELAY), ANY}},
     /* Landlock does not see a connection that begins with data. */
     {__NR_sendto, {HAS_NOT(3, MSG_FASTOPEN), IS_NULL(4), ANY}},
     {__NR_sendmmsg, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
