@@ -1,0 +1,252 @@
+"""Code that has taken over a decoder finds nothing to take: see `tests.support.hostile`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from socketserver import (
+    BaseRequestHandler,
+    ThreadingTCPServer,
+    ThreadingUDPServer,
+    ThreadingUnixStreamServer,
+)
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from audioproxy.process.cell import Cells, _examine, find_starter
+from audioproxy.process.spawn import ChildLimits
+from tests.support import hostile
+from tests.support.service import PATIENCE
+
+MEMORY, OUTPUT_LIMIT = 64 << 20, 1 << 20
+LIMITS = ChildLimits(MEMORY).of_child(PATIENCE, OUTPUT_LIMIT)
+# The interpreter itself, not the link of a virtual environment.
+PYTHON = os.path.realpath(sys.executable)
+# As ffmpeg opens a local source; a child with a remote one may open no file again.
+LOCAL = [PYTHON, "-I", "-S", "/dev/fd/3"]
+REMOTE = [PYTHON, "-I", "-S", "-c", "exec(open(3, closefd=False).read())"]
+# Root mounts and names nothing but for the attempts.
+NAMESPACES = ["unshare", "--mount", "--uts", "--ipc"]
+# How the kernel refuses what the cell forbids, and what limits forbid.
+REFUSED = re.compile(
+    r"E(ACCES|PERM|NOSYS|FBIG|MFILE|NOMEM)$|MemoryError|no effect|ended with -31$"
+    r"|.*(not allowed|out of pty)"
+)
+
+VICTIM = """
+import ctypes, os, signal, sys
+secret = ctypes.create_string_buffer(os.environ["SECRET"].encode())
+signals = open(sys.argv[2], "ab", buffering=0)
+signal.signal(signal.SIGURG, lambda *_: signals.write(b"."))
+print(ctypes.addressof(secret), os.open(sys.argv[3], os.O_RDONLY), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+class Echo(BaseRequestHandler):
+    """Returns what it receives, or a descriptor of a stored variant."""
+
+    def handle(self) -> None:
+        server: Any = self.server
+        if isinstance(self.request, tuple):
+            received, peer = self.request
+            peer.sendto(received, self.client_address)
+        elif (received := self.request.recv(4096)) == b"descriptor":
+            with open(server.variant) as file:
+                socket.send_fds(self.request, [b"x"], [file.fileno()])
+        else:
+            self.request.sendall(received)
+        server.received.append(received)
+
+
+class TCP6Server(ThreadingTCPServer):
+    address_family = socket.AF_INET6
+
+
+class World:
+    """Files, servers and a process of the same user, which hostile code could reach.
+
+    :ivar targets: the argument of the attempts.
+    :ivar received: what the servers have received.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.received: list[bytes] = []
+        secret, unique = secrets.token_hex(), f"hostile-{secrets.token_hex(4)}"
+        for folder in ("/tmp", "/dev/shm"):
+            stack.callback(Path(folder, unique).unlink, missing_ok=True)
+        for folder in ("files", "mount"):
+            (self.folder / folder).mkdir()
+        for name in hostile.ATTEMPTS:
+            self._write(f"files/{name}", secret)
+        names = ("variant", "other", "settings", "home", "replaced", "signals")
+        paths = {name: self._write(name, secret) for name in names}
+        self.source = self._write("source", Path(hostile.__file__).read_text("utf-8"))
+        self.variant, self.signals = paths["variant"], Path(paths["signals"])
+        (self.folder / "link").symlink_to(self.variant)
+        self.victim = subprocess.Popen(
+            [PYTHON, "-I", "-S", "-c", VICTIM, secret, paths["signals"], paths["other"]],
+            env={"SECRET": secret},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            process_group=0,
+        )
+        stack.callback(self.victim.communicate)
+        stack.callback(self.victim.kill)
+        assert self.victim.stdout is not None
+        address, descriptor = self.victim.stdout.readline().split()
+        local = ("127.0.0.1", 0)
+        unix = str(self.folder / "socket")
+        for path in (unix, f"\0{unique}"):
+            self._serve(ThreadingUnixStreamServer, path)
+        self.targets = {
+            **paths,
+            "secret": secret,
+            "unique": unique,
+            "source": self.source,
+            "link": str(self.folder / "link"),
+            "files": str(self.folder / "files"),
+            "folder": str(self.folder / "mount"),
+            "program": shutil.copy(hostile.ECHO, str(self.folder / "program")),
+            "source_port": self._serve(ThreadingTCPServer, local),
+            "port": self._serve(ThreadingTCPServer, local),
+            "port6": self._serve(TCP6Server, ("::1", 0)) if socket.has_dualstack_ipv6() else 0,
+            "udp_port": self._serve(ThreadingUDPServer, local),
+            "unix": unix,
+            "host": os.uname().nodename,
+            "parent": os.getpid(),
+            "victim": self.victim.pid,
+            "victim_address": int(address),
+            "victim_fd": int(descriptor),
+            "memory": MEMORY,
+            "address_space": LIMITS["as"][0],
+            "output_limit": OUTPUT_LIMIT,
+        }
+
+    def _write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        # A script too, which says so.
+        path.write_text(f"#!{hostile.ECHO} {hostile.SUCCEEDED}\n{text}")
+        path.chmod(0o755)
+        return str(path)
+
+    def _serve(self, kind: Any, address: Any) -> int:
+        server = self._stack.enter_context(kind(address, Echo))
+        server.received, server.variant = self.received, self.variant
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        self._stack.callback(server.shutdown)
+        return int(server.server_address[1]) if isinstance(address, tuple) else 0
+
+    def state(self) -> list[Any]:
+        """Return what hostile code might change."""
+        pid, paths = self.victim.pid, sorted(self.folder.rglob("*"))
+        fields = ("st_mode", "st_uid", "st_size", "st_mtime_ns", "st_nlink")
+        return [
+            [(path, *(getattr(path.lstat(), field) for field in fields)) for path in paths],
+            [os.listxattr(path, follow_symlinks=False) for path in paths],
+            self.victim.poll(),
+            os.getpriority(os.PRIO_PROCESS, pid),
+            (os.sched_getaffinity(pid), os.sched_getscheduler(pid), os.getpgid(pid)),
+        ]
+
+    def attempt(
+        self, words: Callable[[list[str]], list[str]], prefix: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """Run all attempts, and return the outcome of each by its name.
+
+        :param words: makes a command line of the attempts' arguments.
+        :param prefix: the words ahead of the shell that opens the descriptors.
+        """
+        outcomes: dict[str, str] = {}
+        while len(outcomes) < len(hostile.ATTEMPTS):
+            command = words([json.dumps(self.targets), str(len(outcomes))])
+            with tempfile.NamedTemporaryFile() as output:
+                shell = ["sh", "-c", 'exec </dev/null 3<"$0" >"$1"; shift; exec "$@"']
+                ended = subprocess.run(
+                    [*prefix, *shell, self.source, output.name, *command],
+                    stderr=subprocess.PIPE,
+                    process_group=self.victim.pid,
+                    timeout=PATIENCE,
+                )
+                lines = output.read(OUTPUT_LIMIT).partition(b"\0")[0].decode().splitlines()
+            if not lines:
+                raise AssertionError(ended)
+            # An attempt that ends the process leaves a line without an outcome. A script adds its
+            # path to its own outcome.
+            for name, outcome in (line.split("\t") for line in lines):
+                outcomes[name] = outcome.split(" /")[0] or f"ended with {ended.returncode}"
+        return outcomes
+
+
+@cache
+def outside() -> set[str]:
+    """Return the attempts that succeed without a cell."""
+    has_namespaces = subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode == 0
+    with ExitStack() as stack:
+        prefix = NAMESPACES if has_namespaces else []
+        return succeeded(World(stack).attempt(lambda words: [*LOCAL, *words], prefix))
+
+
+def succeeded(outcomes: dict[str, str]) -> set[str]:
+    return {name for name, outcome in outcomes.items() if outcome == hostile.SUCCEEDED}
+
+
+class CellTests(SynchronousTestCase):
+    """Arbitrary code in the place of ffmpeg"""
+
+    def setUp(self) -> None:
+        starter, lacking = find_starter([], LIMITS)
+        if not isinstance(starter, Cells) or lacking:
+            raise SkipTest(f"the cell is incomplete: {lacking}")
+        self.cells = replace(starter, programs={PYTHON: _examine(PYTHON)})
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        self.world = World(stack)
+
+    def inside(self, program: list[str], *more: str) -> set[str]:
+        """Return the attempts that succeed in a cell; check that they change nothing."""
+        before = self.world.state()
+        outcomes = self.world.attempt(
+            lambda words: self.cells.words(
+                [*program, *words, *more], [3], LIMITS, parent_death_signal=True
+            )
+        )
+        self.assertEqual(before, self.world.state())
+        failed = {name: outcomes[name] for name in outside() - succeeded(outcomes)}
+        odd = {name: why for name, why in failed.items() if not REFUSED.match(why)}
+        self.assertEqual({}, odd, "failed for another reason than the cell")
+        return succeeded(outcomes)
+
+    def test_local(self) -> None:
+        """With a local source none of sixty attempts succeeds, and nothing reaches anybody.
+
+        Each is known to succeed without the cell, as the user that runs the test.
+        """
+        self.assertGreaterEqual(len(outside()), 60)
+        self.assertEqual(set(), self.inside(LOCAL))
+        self.assertEqual([], self.world.received)
+
+    def test_remote(self) -> None:
+        """With a remote source the port of its server can be reached, and UDP, and nothing else."""
+        port = self.world.targets["source_port"]
+        self.assertEqual(
+            {"tcp_port_of_source", "udp"},
+            self.inside(REMOTE, "-i", f"https://127.0.0.1:{port}/a.wav"),
+        )
