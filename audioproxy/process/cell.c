@@ -151,9 +151,11 @@ static const int harmless[] = {
     __NR_uname, __NR_wait4, __NR_waitid, __NR_write, __NR_writev,
 };
 
-/* Those of a program that may connect. */
+/* Those of a program that may connect. musl binds the sockets of its look-ups. Landlock keeps TCP
+ * sockets from that. */
 static const int connecting[] = {
-    __NR_connect, __NR_getpeername, __NR_getsockname, __NR_recvfrom, __NR_shutdown,
+    __NR_bind, __NR_connect, __NR_getpeername, __NR_getsockname, __NR_recvfrom, __NR_recvmsg,
+    __NR_shutdown,
 };
 
 /* An argument, masked, has to equal a value. If `differs`, it has to differ; then the mask is in one
@@ -234,7 +236,7 @@ static const struct row connecting_rows[] = {
     {__NR_setsockopt, {IS(1, IPPROTO_IPV6), IS(2, IPV6_RECVERR), ANY}},
     {__NR_setsockopt, {IS(1, IPPROTO_TCP), IS(2, TCP_NODELAY), ANY}},
     /* Landlock does not see a connection that begins with data. */
-    {__NR_sendto, {HAS_NOT(3, MSG_FASTOPEN), IS_NULL(4), ANY}},
+    {__NR_sendto, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
     {__NR_sendmmsg, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
 };
 

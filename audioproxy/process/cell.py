@@ -236,8 +236,9 @@ def _examine(program: str) -> Confined:
         if words and os.path.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
             executable += filter(None, map(shutil.which, names[:1]))
-    folders = {os.path.dirname(os.path.dirname(os.path.realpath(path))) for path in executable}
-    libraries = {f"{folder}/lib" for folder in folders}.difference(_LIBRARIES)
+    folders = {os.path.dirname(os.path.realpath(path)) for path in executable}
+    libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
+    libraries.difference_update(_LIBRARIES)
     return Confined((*executable, *_LOADERS), tuple(sorted(libraries)), is_script)
 
 

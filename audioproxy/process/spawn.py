@@ -22,8 +22,8 @@ from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_num
 # microseconds. So requests have priority over children.
 _NICENESS = 10
 
-# Descriptors of one child. ffmpeg needs some ten.
-_MAX_DESCRIPTORS = 256
+# Descriptors of one child. ffmpeg needs some ten. The kernel's memory of a socket is no child's.
+_MAX_DESCRIPTORS = 64
 # Threads reserve far more address space than memory, 64 MiB for each thread's heap alone.
 _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.process import cell as cell_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import Cells, Confined, find_starter
+from audioproxy.process.cell import Cells, Confined, _examine, find_starter
 from audioproxy.process.starters import Starter, UtilLinux
 from tests.support.service import PATIENCE
 
@@ -155,6 +157,20 @@ class FindTests(SynchronousTestCase):
             self.assertEqual(
                 [] if is_confined else [program], [line.split()[0] for line in lacking]
             )
+
+    def test_kernel_without_anything(self) -> None:
+        """Where nothing works, the launcher says so, and starts programs all the same."""
+        launcher, program = str(cell_module.LAUNCHER), "/usr/bin/true"
+        starter, _ = self.find(launcher, program)
+        inner = starter.words([program], (), {}, parent_death_signal=False)
+        # In a cell, the system calls that make one are forbidden.
+        confined = replace(_examine(launcher), is_script=True)
+        confined = replace(confined, executable=(*confined.executable, program))
+        outer = Cells(launcher, {launcher: confined})
+        for command, output in (([launcher, "-q"], b"0 0\n"), (inner, b"")):
+            words = outer.words(command, (), {}, parent_death_signal=False)
+            ended = subprocess.run(words, capture_output=True)
+            self.assertEqual((0, output, b""), (ended.returncode, ended.stdout, ended.stderr))
 
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""

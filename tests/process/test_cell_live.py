@@ -247,6 +247,6 @@ class CellTests(SynchronousTestCase):
         """With a remote source the port of its server can be reached, and UDP, and nothing else."""
         port = self.world.targets["source_port"]
         self.assertEqual(
-            {"tcp_port_of_source", "udp"},
+            {"tcp_port_of_source", "udp", "udp_bind", "udp_sendto"},
             self.inside(REMOTE, "-i", f"https://127.0.0.1:{port}/a.wav"),
         )

@@ -61,7 +61,7 @@ class SpawnTests(RealCase):
                 "data size": (memory,) * 2,
                 "address space": (address_space,) * 2,
                 "cpu time": (360, 365),
-                "open files": (256, 256),
+                "open files": (64, 64),
                 "stack size": (8 << 20, 8 << 20),
                 "file size": (5, 5),
             }
