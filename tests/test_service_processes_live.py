@@ -11,6 +11,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.process import cell
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.stored_file import open_variant
 from tests.support.programs import HELD_FFMPEG
@@ -41,7 +42,10 @@ class TwoNodeTests(ServiceCase):
     """Two nodes that get the same URLs but share neither sources nor stores."""
 
     async def test_identical_bytes(self) -> None:
-        """Two nodes with different roots and stores give the same bytes in every audio format."""
+        """Two nodes give the same bytes in every audio format, one of them without cells.
+
+        They have different roots and stores.
+        """
         self.add("deep/er/short.flac", short_flac())
         root, store = self.root.with_name("other root"), self.store.with_name("other-store")
         shutil.copytree(self.root, root)
@@ -49,6 +53,7 @@ class TwoNodeTests(ServiceCase):
         # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
         node = self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}")
+        self.patch(cell, "LAUNCHER", Path("/nowhere/no-cell"))
         here = self.start()
         ports = (here.port, await node.port())
         formats = [token for token in FORMATS if token != "peaks"]
@@ -79,6 +84,21 @@ def variants(store: Path) -> dict[str, tuple[VariantHeaders, bytes]]:
             found[path.name] = stored.headers, stored.read(0, stored.size)
             stored.close()
     return found
+
+
+class CellTests(ServiceCase):
+    """The cell of an encoder, as the system shows it"""
+
+    async def test_confined(self) -> None:
+        """An encoder has a filter, gets no new privileges, and ends with the service."""
+        self.add("long.flac", long_flac())
+        node = self.twistd(AP_REQUIRE_CELL="1")
+        await send(await node.port(), signed("/f:mp3/plain/local://long.flac"))
+        (pid,) = await until(lambda: encoders(node.pid), "the encoder")
+        status = Path(f"/proc/{pid}/status").read_text()
+        self.assertIn("NoNewPrivs:\t1\nSeccomp:\t2\n", status)
+        node.signal(signal.SIGKILL)
+        await until(lambda: not is_running(pid), "the end of the encoder")
 
 
 class CountingClient(Client):
