@@ -40,7 +40,7 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
     test-ffmpeg matrix soak handover guards bench quality wrk fuzz container outdated screenshots clean
 
@@ -60,7 +60,7 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg dev compiler cell browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
+test: system-ffmpeg compiler dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
@@ -101,10 +101,10 @@ handover: system-ffmpeg dev ## replace the service ten times under load; SECONDS
 guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench cell ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-quality: system-ffmpeg readers $(VENV)/.bench ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
+quality: system-ffmpeg readers $(VENV)/.bench cell ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
 	$(BIN)/python -m bench.quality
 
 lint: dev ## run ruff (lint, format) and import-linter (layers)
@@ -162,15 +162,16 @@ clean: ## remove everything that was built, except .run/ (samples and variants)
 
 # Set-up. Stamp files skip what is already installed.
 
-dev: $(VENV)/.dev $(VENV)/.site
+dev: $(VENV)/.dev $(VENV)/.site cell
 	@mkdir -p build
 
 system-ffmpeg:
 	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
 
-# Confines ffmpeg and ffprobe. Without a compiler the service warns at its start.
+# The program that confines ffmpeg and ffprobe. If it cannot be built, the service warns at its start.
 cell: | $(BIN)/pip
-	@! command -v cc >/dev/null || $(MAKE) --no-print-directory $(BIN)/audioproxy-cell
+	@! command -v cc >/dev/null || $(MAKE) --silent $(BIN)/audioproxy-cell || \
+	    echo 'audioproxy-cell was not built, so ffmpeg is not confined. It needs the C library for static programs.' >&2
 
 $(BIN)/audioproxy-cell: audioproxy/process/cell.c | $(BIN)/pip
 	cc -O2 -static -o $@ $<

@@ -175,16 +175,17 @@ class InstallTests(SynchronousTestCase):
         root, store = Path(self.mktemp()).resolve(), Path(self.mktemp()).resolve()
         root.mkdir()
         store.mkdir()
-        status, text = whole.run(
-            *("audioproxy", "doctor"),
-            AP_LOCAL_ROOT=str(root),
-            AP_VARIANT_STORE=f"file://{store}",
-            AP_SERVE_MODE="proxy",
-            AP_PORT="0",
-            AP_METRICS_PORT="0",
-        )
+        settings = {"AP_LOCAL_ROOT": str(root), "AP_VARIANT_STORE": f"file://{store}"}
+        settings |= {"AP_SERVE_MODE": "proxy", "AP_PORT": "0", "AP_METRICS_PORT": "0"}
+        status, text = whole.run("audioproxy", "doctor", **settings)
         self.assertEqual(0, status, text)
         self.assertRegex(text, rf"(?m)^ok +audioproxy +{re.escape(__version__)}, Python")
+        # The wheel has the source of the program that confines ffmpeg, and no compiler.
+        command = re.search(r"(?m)^--  cell .*`(cc .+?)`", text)
+        assert command is not None, text
+        subprocess.run(command[1].split(), check=True)
+        status, text = whole.run("audioproxy", "doctor", AP_REQUIRE_CELL="1", **settings)
+        self.assertRegex(text, "(?m)^ok  cell ")
         status, text = whole.run("python", "-c", TWISTD, "--help")
         self.assertEqual(0, status, text)
         self.assertRegex(text, r"(?m)^ +audioproxy +Serve audio")

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
 from audioproxy.config import VARIABLES, Config
+from audioproxy.process.cell import LAUNCHER, SOURCE
 from tests.support.service import (
     PROJECT,
     TWISTD,
@@ -105,6 +106,12 @@ class ImageTests(SynchronousTestCase):
         installed = " ".join(final("RUN"))
         self.assertNotRegex(installed, r"\bpip\b|venv|binutils|\bgcc\b|-dev\b")
         self.assertIn("pip uninstall --yes --quiet setuptools pip ", stage("build"))
+
+    def test_cell(self) -> None:
+        """The virtual environment has the program that confines ffmpeg."""
+        program = f"/opt/audioproxy/{LAUNCHER.relative_to(sys.prefix)}"
+        command = f"cc -O2 -static -o {program} {SOURCE.relative_to(PROJECT)} "
+        self.assertIn(command, stage("build"))
 
     def test_base(self) -> None:
         """The base image is the Debian that the README and `make ci-root` name first."""
