@@ -433,7 +433,7 @@ def _check_confined(unconfined: Sequence[str], *, required: bool) -> None:
         return
     faults = "; ".join(unconfined)
     if required:
-        wanted = "a machine that `audioproxy doctor` finds nothing missing on, or 0, is required"
+        wanted = "with AP_REQUIRE_CELL=0, the service starts with a warning"
         raise BootError(Problem("AP_REQUIRE_CELL", faults, wanted))
     _log.warn("ffmpeg is not fully confined: {faults}", faults=faults)
 

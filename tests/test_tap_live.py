@@ -418,6 +418,43 @@ class RunTests(TapCase):
             self.assertEqual(200, response.status)
 
 
+#: Python code that has the kernel answer as one without Landlock: a filter of seccomp(2) refuses
+#: landlock_create_ruleset with ENOSYS, in this process and its children.
+WITHOUT_LANDLOCK = """\
+import ctypes, struct
+rows = (0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+program = struct.pack("HP", len(rows), ctypes.addressof(code))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program) == 0
+"""
+
+
+class CellTests(TapCase):
+    """Machines that do not fully confine ffmpeg, and AP_REQUIRE_CELL (D59)."""
+
+    async def test_required(self) -> None:
+        """With AP_REQUIRE_CELL, ffmpeg without a cell is refused, such as a script around it."""
+        programs = self.root / "programs"
+        programs.mkdir()
+        write_ffmpeg_without_soxr(programs)
+        path = f"{programs}:{os.environ['PATH']}"
+        (line,) = await self.refusal(AP_REQUIRE_CELL="1", PATH=path)
+        wanted = "ffmpeg itself is required in the PATH; with AP_REQUIRE_CELL=0"
+        self.assertRegex(line, rf"\AAP_REQUIRE_CELL: {programs}/ffmpeg runs without .*; {wanted}")
+
+    async def test_no_landlock(self) -> None:
+        """On a kernel without Landlock, boot logs one warning, and renders work."""
+        self.add("short.flac", short_flac())
+        words = ("-c", WITHOUT_LANDLOCK + TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
+        process = self.spawn(sys.executable, *words, **self.environment())
+        response = await fetch(await process.port(), signed("/f:wav/plain/local://short.flac"))
+        self.assertEqual(200, response.status, response.body)
+        lines = self.lines(process.stdout)
+        (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
+        self.assertIn("has no Landlock, or a unit or container forbids it", warning)
+
+
 class NotDumpableTests(TapCase):
     """Protection of the keys in the service's memory from code in a decoder (D45)."""
 

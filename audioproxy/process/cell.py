@@ -163,7 +163,7 @@ def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:
 
 
 def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list[str]]:
-    """Return what starts the children, and why code in a decoder is not fully confined, as text.
+    """Return what starts the children, and what they are not confined in, with a remedy each.
 
     :param programs: the paths of ffmpeg and ffprobe.
     :param limits: of a trial.
@@ -171,29 +171,32 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
     launcher = str(LAUNCHER) if LAUNCHER.exists() else shutil.which(LAUNCHER.name)
     versions = _query(launcher) if launcher is not None else None
     if launcher is None or versions is None:
-        build = f"cc -O2 -static -o {LAUNCHER} {SOURCE}"
         starter = UtilLinux.find(limits)
         missing = (
-            f"{LAUNCHER.name} is missing, so code in a decoder can do what this user can; build it"
-            f" with `{build}`"
+            f"{LAUNCHER.name} is missing or does not run, so code in a decoder can do what this"
+            " user can; install gcc and libc6-dev, and build it:"
+            f" `cc -O2 -static -o {LAUNCHER} {SOURCE}`"
         )
         return starter, [missing, *starter.lacking]
     landlock, has_filters = versions
+    kernel = f"Linux {os.uname().release}"
     lacking = []
     if landlock < _WITH_FILES:
         lacking.append(
-            "the kernel has no Landlock (Linux 5.13, and `landlock` in its parameter lsm=), so code"
-            " in a decoder can open every file that this user can"
+            f"{kernel} has no Landlock, or a unit or container forbids it, so code in a decoder can"
+            " open every file that this user can; Linux 5.13 or newer with landlock in its"
+            " parameter lsm= is required"
         )
     elif landlock < _WITH_PORTS:
         lacking.append(
-            "the kernel's Landlock confines no connections (Linux 6.7), so code in a decoder can"
-            " connect to any port while it reads a remote source"
+            f"the Landlock of {kernel} does not confine connections, so code in a decoder can"
+            " connect to any port while it reads a remote source; Linux 6.7 or newer is required"
         )
     if not has_filters:
         lacking.append(
-            "the kernel has no seccomp filters, so code in a decoder can connect anywhere, start"
-            " programs and signal other processes of this user"
+            f"{kernel} has no seccomp filters, or a unit or container forbids them, so code in a"
+            " decoder can connect anywhere and signal other processes of this user; a kernel with"
+            " CONFIG_SECCOMP_FILTER is required"
         )
     confined = {}
     for program in programs:
@@ -203,8 +206,8 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
             confined[program] = found
         else:
             lacking.append(
-                f"{program} cannot run in a cell, such as a script that starts other programs, so"
-                " it runs without one"
+                f"{program} runs without a cell, in which it fails, as a script that starts other"
+                " programs does; ffmpeg itself is required in the PATH"
             )
     return Cells(launcher, confined), lacking
 

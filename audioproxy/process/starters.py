@@ -69,13 +69,13 @@ class UtilLinux:
         lacking = []
         if self.prlimit is None:
             lacking.append(
-                "prlimit is missing, so a source can make ffmpeg take all memory; install"
-                " util-linux"
+                "prlimit is missing, so a source can make ffmpeg take all memory:"
+                " apt-get install util-linux"
             )
         if self.setpriv is None:
             lacking.append(
-                "setpriv is missing, so encoders may outlive a service that is killed; install"
-                " util-linux"
+                "setpriv is missing, so encoders may outlive a service that is killed:"
+                " apt-get install util-linux"
             )
         return lacking
 

@@ -23,6 +23,7 @@ from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks import stores as stores_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
+from audioproxy.process import cell as cell_module
 from audioproxy.process.programs import LISTS
 from audioproxy.server.listener import open_socket
 from audioproxy.service import BootError
@@ -90,12 +91,14 @@ class CheckTests(ServiceCase):
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
 
     async def test_no_programs(self) -> None:
-        """Without ffmpeg or setpriv, the result names the package to install."""
-        results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
+        """Without ffmpeg, util-linux and the launcher, the results say how to install them."""
+        self.patch(cell_module, "LAUNCHER", Path("/nowhere/audioproxy-cell"))
+        results = await self.run_checks(ffmpeg=True, PATH="/nowhere", AP_REQUIRE_CELL="1")
         words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
         self.assert_result(results, "ffmpeg", BAD, words)
-        for name in ("setpriv", "prlimit"):
-            self.assert_result(results, name, NOTE, "apt-get install util-linux")
+        remedies = r"`cc .* /nowhere/audioproxy-cell .*cell\.c`;.*apt-get install util-linux"
+        self.assert_result(results, "cell", NOTE, remedies)
+        self.assert_result(results, "AP_REQUIRE_CELL", BAD, remedies)
 
     async def test_incomplete_ffmpeg(self) -> None:
         """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""

@@ -122,6 +122,7 @@ class DefaultsTests(ConfigCase):
                 "max_child_memory": 2**30,
                 "previous_key": (),
                 "previous_salt": (),
+                "require_cell": False,
             }
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
@@ -425,10 +426,11 @@ class SigningTests(ConfigCase):
         self.assertEqual((key, salt), (Config(key=key, salt=salt).key, salt))
 
     def test_insecure_spellings(self) -> None:
-        """AP_ALLOW_INSECURE accepts eight words in any letter case and no others (D31)."""
+        """A switch accepts eight words in any letter case and no others (D31)."""
         for on, words in ((True, "1 true yes on TRUE Yes oN"), (False, "0 false no off FALSE oFF")):
             for text in words.split():
                 self.assertIs(self.config(AP_ALLOW_INSECURE=text).allow_insecure, on, text)
+                self.assertIs(self.config(AP_REQUIRE_CELL=text).require_cell, on, text)
         self.assert_refused(
             "AP_ALLOW_INSECURE",
             ("2", "y", "enabled", " on", "ture"),

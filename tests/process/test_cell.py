@@ -111,15 +111,15 @@ class FindTests(SynchronousTestCase):
         return find_starter(programs, {})
 
     def test_kernels(self) -> None:
-        """What the kernel lacks is named, with what follows from it."""
+        """What the kernel lacks is named, with what is required."""
         for output, lacking in (
             (WHOLE, []),
             ("4 1", []),
-            ("3 1", ["confines no connections"]),
-            ("1 1", ["confines no connections"]),
-            ("0 1", ["no Landlock"]),
-            ("7 0", ["no seccomp"]),
-            ("0 0", ["no Landlock", "no seccomp"]),
+            ("3 1", ["Linux 6.7 or newer is required"]),
+            ("1 1", ["Linux 6.7 or newer is required"]),
+            ("0 1", ["Linux 5.13 or newer"]),
+            ("7 0", ["CONFIG_SECCOMP_FILTER is required"]),
+            ("0 0", ["no Landlock", "no seccomp filters"]),
         ):
             launcher = self.write("launcher", f"#!/bin/sh\necho {output}\n")
             starter, found = self.find(launcher, "/usr/bin/ffmpeg")
