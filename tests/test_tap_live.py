@@ -258,7 +258,7 @@ class RunTests(TapCase):
         self.assertIn(f"[info] metrics on 127.0.0.1 port {metrics_port}\n", process.stdout)
         self.assertNotIn("secret", process.stdout)
         # A variable with a name similar to a known one causes a warning (D33).
-        (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
+        (warning,) = [line["text"] for line in lines if line["text"].startswith("AP_")]
         self.assertIn("AP_PROT", warning)
         self.assertIn("AP_PORT", warning)
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
@@ -441,7 +441,7 @@ class CellTests(TapCase):
         path = f"{programs}:{os.environ['PATH']}"
         (line,) = await self.refusal(AP_REQUIRE_CELL="1", PATH=path)
         wanted = "ffmpeg itself is required in the PATH; with AP_REQUIRE_CELL=0"
-        self.assertRegex(line, rf"\AAP_REQUIRE_CELL: {programs}/ffmpeg runs without .*; {wanted}")
+        self.assertRegex(line, rf"\AAP_REQUIRE_CELL: .*{programs}/ffmpeg runs without .*; {wanted}")
 
     async def test_no_landlock(self) -> None:
         """On a kernel without Landlock, boot logs one warning, and renders work."""

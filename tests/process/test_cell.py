@@ -142,6 +142,7 @@ class FindTests(SynchronousTestCase):
         A script runs in a cell unless it starts other programs.
         """
         launcher = str(cell_module.LAUNCHER)
+        self.patch(cell_module, "_query", lambda _: (7, True))
         python = os.path.realpath(sys.executable)
         for text, is_confined in (
             ("#!/bin/sh\necho version\n", True),
@@ -174,6 +175,7 @@ class FindTests(SynchronousTestCase):
 
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""
+        self.patch(cell_module, "_query", lambda _: (7, True))
         starter, lacking = self.find(str(cell_module.LAUNCHER), "ffmpeg-of-tomorrow")
         assert isinstance(starter, Cells)
         self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), lacking))

@@ -9,10 +9,12 @@ from typing import Any
 
 from twisted.internet.defer import succeed
 
+from audioproxy import engine as engine_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
 from audioproxy.cli.doctor import check_all
 from audioproxy.process.programs import Programs
+from audioproxy.process.starters import UtilLinux
 from tests.support.service import reactor
 
 
@@ -22,7 +24,7 @@ async def run_checks(
     """Run all checks and return their results.
 
     :param case: the test, which restores the environment at its end.
-    :param ffmpeg: whether to check ffmpeg too, which is slow.
+    :param ffmpeg: whether to check ffmpeg and its cell too, which is slow.
     """
     case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
     # The real function raises the descriptor limit of the whole test process.
@@ -32,6 +34,7 @@ async def run_checks(
         case.patch(Programs, "probe_missing", lambda _: succeed([]))
         case.patch(Programs, "probe_versions", lambda it: succeed(dict.fromkeys(paths(it), "")))
         case.patch(Programs, "probe_shortcoming", lambda _: succeed(None))
+        case.patch(engine_module, "find_starter", lambda *_: (UtilLinux(), []))
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append)
     return results
