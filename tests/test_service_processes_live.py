@@ -92,7 +92,7 @@ class CellTests(ServiceCase):
     async def test_confined(self) -> None:
         """An encoder has a filter, gets no new privileges, and ends with the service."""
         self.add("long.flac", long_flac())
-        node = self.twistd(AP_REQUIRE_CELL="1")
+        node = self.twistd()
         await send(await node.port(), signed("/f:mp3/plain/local://long.flac"))
         (pid,) = await until(lambda: encoders(node.pid), "the encoder")
         status = Path(f"/proc/{pid}/status").read_text()
