@@ -47,6 +47,7 @@
 #include <unistd.h>
 
 #if defined(__x86_64__)
+#include <asm/prctl.h>
 #define ARCHITECTURE AUDIT_ARCH_X86_64
 #elif defined(__aarch64__)
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
@@ -132,8 +133,8 @@ static void grant_port(uint64_t port) {
 /* System calls that are harmless with any arguments, under Landlock's rules. */
 static const int harmless[] = {
 #ifdef __NR_open /* The older calls of x86-64. */
-    __NR_access, __NR_alarm, __NR_arch_prctl, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat,
-    __NR_open, __NR_pause, __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
+    __NR_access, __NR_alarm, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat, __NR_open,
+    __NR_pause, __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
 #endif
     __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close,
     __NR_close_range, __NR_dup, __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat,
@@ -191,8 +192,13 @@ struct row {
 /* Shared memory does not count as data, so it needs a file. */
 #define IS_PRIVATE {3, MAP_TYPE | MAP_GROWSDOWN, MAP_PRIVATE, 0}
 #define IS_OF_FILE {3, MAP_TYPE | MAP_GROWSDOWN | MAP_ANONYMOUS, MAP_SHARED, 0}
+#define IS_NOT_FIXED HAS_NOT(3, MAP_FIXED | MAP_FIXED_NOREPLACE)
 
 static const struct row rows[] = {
+#ifdef __NR_arch_prctl
+    /* Others map the kernel's library at an address. */
+    {__NR_arch_prctl, {IS(0, ARCH_SET_FS), ANY, ANY}},
+#endif
     {__NR_clone, {{0, THREAD | OTHER_CLONES, THREAD, 0}, ANY, ANY}},
     {__NR_execve, {{0, WHOLE, PATH_ADDRESS, 0}, ANY, ANY}},
     {__NR_fcntl, {IS(1, F_DUPFD), ANY, ANY}},
@@ -207,9 +213,9 @@ static const struct row rows[] = {
     {__NR_ioctl, {IS(1, TCGETS), ANY, ANY}},
     {__NR_ioctl, {IS(1, TIOCGWINSZ), ANY, ANY}},
     {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), HAS_NOT(3, MAP_FIXED)}},
+    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), IS_NOT_FIXED}},
     {__NR_mmap, {IS_OF_FILE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), HAS_NOT(3, MAP_FIXED)}},
+    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), IS_NOT_FIXED}},
     /* Other flags take an address. */
     {__NR_mremap, {HAS_NOT(3, INT ^ MREMAP_MAYMOVE), ANY, ANY}},
     /* From 100 on, root can break the machine's memory. */
