@@ -136,17 +136,17 @@ static const int harmless[] = {
     __NR_access, __NR_alarm, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat, __NR_open,
     __NR_pause, __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
 #endif
-    __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close,
-    __NR_close_range, __NR_dup, __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat,
-    __NR_faccessat2, __NR_fadvise64, __NR_fdatasync, __NR_fstat, __NR_fstatfs, __NR_fsync,
-    __NR_ftruncate, __NR_futex, __NR_getcpu, __NR_getcwd, __NR_getdents64, __NR_getegid,
-    __NR_geteuid, __NR_getgid, __NR_getgroups, __NR_getitimer, __NR_getpid, __NR_getppid,
-    __NR_getrandom, __NR_getresgid, __NR_getresuid, __NR_getrlimit, __NR_getrusage, __NR_gettid,
-    __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_membarrier, __NR_mlock, __NR_mprotect,
-    __NR_munlock, __NR_munmap, __NR_nanosleep, __NR_newfstatat, __NR_openat, __NR_ppoll, __NR_pread64,
-    __NR_preadv, __NR_pselect6, __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv,
-    __NR_restart_syscall, __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask,
-    __NR_rt_sigreturn, __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sched_get_priority_max,
+    __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close, __NR_dup,
+    __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat, __NR_faccessat2, __NR_fadvise64,
+    __NR_fdatasync, __NR_fstat, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_futex, __NR_getcpu,
+    __NR_getcwd, __NR_getdents64, __NR_getegid, __NR_geteuid, __NR_getgid, __NR_getgroups,
+    __NR_getitimer, __NR_getpid, __NR_getppid, __NR_getrandom, __NR_getresgid, __NR_getresuid,
+    __NR_getrlimit, __NR_getrusage, __NR_gettid, __NR_gettimeofday, __NR_getuid, __NR_lseek,
+    __NR_membarrier, __NR_mlock, __NR_mprotect, __NR_munlock, __NR_munmap, __NR_nanosleep,
+    __NR_newfstatat, __NR_openat, __NR_ppoll, __NR_pread64, __NR_preadv, __NR_pselect6,
+    __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv, __NR_restart_syscall,
+    __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask, __NR_rt_sigreturn,
+    __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sched_get_priority_max,
     __NR_sched_get_priority_min, __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address,
     __NR_setitimer, __NR_sigaltstack, __NR_statfs, __NR_statx, __NR_sysinfo, __NR_times, __NR_umask,
     __NR_uname, __NR_wait4, __NR_waitid, __NR_write, __NR_writev,
@@ -180,7 +180,8 @@ struct row {
 #define IS_NULL(argument) {argument, WHOLE, 0, 0}
 #define HAS_NOT(argument, flags) {argument, flags, 0, 0}
 
-#define THREAD (CLONE_THREAD | CLONE_VM | CLONE_SIGHAND)
+/* A thread with descriptors of its own would have a limit of its own. */
+#define THREAD (CLONE_THREAD | CLONE_VM | CLONE_SIGHAND | CLONE_FILES)
 #define OTHER_CLONES                                                                               \
     (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
      CLONE_NEWNET | CLONE_PTRACE)
