@@ -133,8 +133,8 @@ static void grant_port(uint64_t port) {
 /* System calls that are harmless with any arguments, under Landlock's rules. */
 static const int harmless[] = {
 #ifdef __NR_open /* The older calls of x86-64. */
-    __NR_access, __NR_alarm, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat, __NR_open,
-    __NR_pause, __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
+    __NR_access, __NR_alarm, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat, __NR_pause,
+    __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
 #endif
     __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close, __NR_dup,
     __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat, __NR_faccessat2, __NR_fadvise64,
@@ -143,9 +143,9 @@ static const int harmless[] = {
     __NR_getitimer, __NR_getpid, __NR_getppid, __NR_getrandom, __NR_getresgid, __NR_getresuid,
     __NR_getrlimit, __NR_getrusage, __NR_gettid, __NR_gettimeofday, __NR_getuid, __NR_lseek,
     __NR_membarrier, __NR_mlock, __NR_mprotect, __NR_munlock, __NR_munmap, __NR_nanosleep,
-    __NR_newfstatat, __NR_openat, __NR_ppoll, __NR_pread64, __NR_preadv, __NR_pselect6,
-    __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv, __NR_restart_syscall,
-    __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask, __NR_rt_sigreturn,
+    __NR_newfstatat, __NR_ppoll, __NR_pread64, __NR_preadv, __NR_pselect6, __NR_pwrite64,
+    __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv, __NR_restart_syscall, __NR_rseq,
+    __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask, __NR_rt_sigreturn,
     __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sched_get_priority_max,
     __NR_sched_get_priority_min, __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address,
     __NR_setitimer, __NR_sigaltstack, __NR_statfs, __NR_statx, __NR_sysinfo, __NR_times, __NR_umask,
@@ -195,11 +195,20 @@ struct row {
 #define IS_OF_FILE {3, MAP_TYPE | MAP_GROWSDOWN | MAP_ANONYMOUS, MAP_SHARED, 0}
 #define IS_NOT_FIXED HAS_NOT(3, MAP_FIXED | MAP_FIXED_NOREPLACE)
 
+/* An open with both flags of access is for neither, so Landlock allows that for every file. Before its
+ * version 3, one for reading could truncate what may be read. */
+#define READS(flags) {flags, O_WRONLY | O_RDWR | O_TRUNC, O_RDONLY, 0}
+#define WRITES(flags) {flags, O_WRONLY | O_RDWR, O_WRONLY, 0}
+
 static const struct row rows[] = {
-#ifdef __NR_arch_prctl
+#ifdef __NR_open
+    {__NR_open, {READS(1), ANY, ANY}},
+    {__NR_open, {WRITES(1), ANY, ANY}},
     /* Others map the kernel's library at an address. */
     {__NR_arch_prctl, {IS(0, ARCH_SET_FS), ANY, ANY}},
 #endif
+    {__NR_openat, {READS(2), ANY, ANY}},
+    {__NR_openat, {WRITES(2), ANY, ANY}},
     {__NR_clone, {{0, THREAD | OTHER_CLONES, THREAD, 0}, ANY, ANY}},
     {__NR_execve, {{0, WHOLE, PATH_ADDRESS, 0}, ANY, ANY}},
     {__NR_fcntl, {IS(1, F_DUPFD), ANY, ANY}},
