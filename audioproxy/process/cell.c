@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
@@ -195,8 +196,8 @@ struct row {
 #define IS_OF_FILE {3, MAP_TYPE | MAP_GROWSDOWN | MAP_ANONYMOUS, MAP_SHARED, 0}
 #define IS_NOT_FIXED HAS_NOT(3, MAP_FIXED | MAP_FIXED_NOREPLACE)
 
-/* An open with both flags of access is for neither, so Landlock allows that for every file. Before its
- * version 3, one for reading could truncate what may be read. */
+/* An open with both flags of access is for neither, so Landlock allows that for every file. Before
+ * its version 3, one for reading could truncate what may be read. */
 #define READS(flags) {flags, O_WRONLY | O_RDWR | O_TRUNC, O_RDONLY, 0}
 #define WRITES(flags) {flags, O_WRONLY | O_RDWR, O_WRONLY, 0}
 
@@ -356,6 +357,19 @@ static int report(void) {
     return printf("%d %d\n", version, !install_filter(0, 0)) < 0;
 }
 
+/* Of its capabilities, root's program keeps those that open files: Landlock confines them. Others
+ * would lift limits, such as those of locked memory, of a disk's reserve and of ports below 1024. A
+ * container may forbid the calls. */
+static void drop_capabilities(void) {
+    const uint32_t kept = 1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH;
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(__NR_capget, &header, sets)) return;
+    sets[0].effective = sets[0].permitted &= kept;
+    sets[1].effective = sets[1].permitted = sets[0].inheritable = sets[1].inheritable = 0;
+    syscall(__NR_capset, &header, sets);
+}
+
 static void limit(const char *words) {
     unsigned resource;
     unsigned long soft, hard;
@@ -407,6 +421,7 @@ int main(int count, char **words) {
         int is_filtered = has_filters();
         if (is_filtered) path = copy_path(path);
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine ", path);
+        drop_capabilities();
         if (ruleset >= 0 && enforce_rules()) give_up("cannot confine ", path);
         if (is_filtered && install_filter(may_connect, is_script)) give_up("cannot confine ", path);
     }
