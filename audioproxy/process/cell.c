@@ -191,9 +191,8 @@ struct row {
  * chooses high addresses, and the program may choose none in the lowest 4 GiB. */
 #define PATH_ADDRESS 0x10000
 #define IS_HIGH {0, WHOLE ^ UINT32_MAX, 0, 1}
-/* Shared memory does not count as data, so it needs a file. */
+/* Other memory does not count as data. */
 #define IS_PRIVATE {3, MAP_TYPE | MAP_GROWSDOWN, MAP_PRIVATE, 0}
-#define IS_OF_FILE {3, MAP_TYPE | MAP_GROWSDOWN | MAP_ANONYMOUS, MAP_SHARED, 0}
 #define IS_NOT_FIXED HAS_NOT(3, MAP_FIXED | MAP_FIXED_NOREPLACE)
 
 /* An open with both flags of access is for neither, so Landlock allows that for every file. Before
@@ -225,8 +224,6 @@ static const struct row rows[] = {
     {__NR_ioctl, {IS(1, TIOCGWINSZ), ANY, ANY}},
     {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
     {__NR_mmap, {IS_PRIVATE, IS_NULL(0), IS_NOT_FIXED}},
-    {__NR_mmap, {IS_OF_FILE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_OF_FILE, IS_NULL(0), IS_NOT_FIXED}},
     /* Other flags take an address. */
     {__NR_mremap, {HAS_NOT(3, INT ^ MREMAP_MAYMOVE), ANY, ANY}},
     /* From 100 on, root can break the machine's memory. */
