@@ -54,7 +54,12 @@ class Kind:
 
 
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
-_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+_LOADERS = (
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+)
 _PROGRAM = (*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom")
 # What getaddrinfo(3) reads.
 _NAMES = ("/etc/gai.conf", "/etc/host.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf")
@@ -65,11 +70,13 @@ _AUTHORITIES = (
     "/etc/gnutls",
     "/etc/pki/ca-trust",
     "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
     "/etc/ssl/cert.pem",
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
     "/usr/local/share/ca-certificates",
     "/usr/share/ca-certificates",
+    "/usr/share/crypto-policies",
 )
 
 #: A child without a source, such as the check of a version, and one that reads a pipe.
