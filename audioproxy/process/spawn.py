@@ -22,6 +22,10 @@ from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_num
 # microseconds. So requests have priority over children.
 _NICENESS = 10
 
+# With 0, the kernel would still start the program of its core_pattern for each crash, as root.
+_CORE = 1
+# Pages that are locked do not count as data. libgcrypt locks its secrets, some 32 KiB.
+_LOCKED = 1 << 20
 # Descriptors of one child. ffmpeg needs some ten. The kernel's memory of a socket is no child's.
 _MAX_DESCRIPTORS = 64
 # Threads reserve far more address space than memory, 64 MiB for each thread's heap alone.
@@ -78,7 +82,8 @@ class ChildLimits:
         address_space = min(_ADDRESS_SPACE_FACTOR * self.memory, _MAX_ADDRESS_SPACE)
         cpu = math.ceil(timeout) * (os.cpu_count() or 1)
         values = {
-            "core": (0, 0),
+            "core": (_CORE, _CORE),
+            "memlock": (_LOCKED, _LOCKED),
             "data": (self.memory, self.memory),
             "as": (max(self.memory, address_space),) * 2,
             "cpu": (cpu, cpu + _CPU_GRACE),
