@@ -122,7 +122,8 @@ class Cells:
     ) -> list[str]:
         """Return a command line that starts ``command`` with all settings."""
         words = [self.launcher]
-        if parent_death_signal:
+        # Hostile code may ignore that its pipe is broken.
+        if parent_death_signal or command[0] in self.programs:
             words.append("-k")
         for name, (soft, hard) in limits.items():
             words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
