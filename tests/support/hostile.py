@@ -38,23 +38,24 @@ LIBC.mmap.restype = ctypes.c_void_p
 IS_X86 = platform.machine() == "x86_64"
 #: Numbers of system calls: of x86-64 and of aarch64, or of both.
 NUMBERS: dict[str, tuple[int, int] | int] = {
-    "add_key": (248, 217), "bpf": (321, 280), "chroot": (161, 51), "clone": (56, 220),
-    "clone3": 435, "execve": (59, 221), "execveat": (322, 281), "fanotify_init": (300, 262),
-    "fanotify_mark": (301, 263), "fsopen": 430, "getsockopt": (55, 209),
-    "inotify_add_watch": (254, 27), "inotify_init1": (294, 26), "io_uring_setup": 425,
-    "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30),
+    "add_key": (248, 217), "arch_prctl": (158, -1), "bpf": (321, 280), "chroot": (161, 51),
+    "clone": (56, 220), "clone3": 435, "close_range": 436, "execve": (59, 221),
+    "execveat": (322, 281), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "fsopen": 430,
+    "getsockopt": (55, 209), "inotify_add_watch": (254, 27), "inotify_init1": (294, 26),
+    "io_uring_setup": 425, "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30),
     "kcmp": (312, 272), "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279),
-    "memfd_secret": 447, "modify_ldt": (154, -1), "mount": (165, 40), "mprotect": (10, 226),
-    "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216), "msgctl": (71, 187),
-    "msgget": (68, 186), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    "open_tree": 428, "openat2": 437, "perf_event_open": (298, 241), "personality": (135, 92),
-    "pidfd_getfd": 438, "pidfd_open": 434, "pidfd_send_signal": 424, "pivot_root": (155, 41),
-    "prctl": (157, 167), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "ptrace": (101, 117), "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138),
-    "seccomp": (317, 277), "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161),
-    "setns": (308, 268), "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194),
-    "syslog": (103, 116), "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39),
-    "unshare": (272, 97), "userfaultfd": (323, 282),
+    "memfd_secret": 447, "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40),
+    "mprotect": (10, 226), "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216),
+    "msgctl": (71, 187), "msgget": (68, 186), "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265), "open_tree": 428, "openat2": 437,
+    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434,
+    "pidfd_send_signal": 424, "pivot_root": (155, 41), "prctl": (157, 167),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
+    "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138), "seccomp": (317, 277),
+    "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
+    "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194), "syslog": (103, 116),
+    "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97),
+    "userfaultfd": (323, 282),
 }  # fmt: skip
 
 SUCCEEDED = "succeeded"
@@ -68,6 +69,9 @@ SIGNAL = signal.SIGURG
 NAMESPACES = {"user": 0x10000000, "mount": 0x20000, "pid": 0x20000000, "net": 0x40000000}
 AT_FDCWD, AT_EMPTY_PATH, MSG_FASTOPEN = -100, 0x1000, 0x20000000
 MAP_FIXED, MAP_GROWSDOWN, MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 16, 256, 1, 2, 4
+MAP_FIXED_NOREPLACE = 0x100000
+# The access mode that asks for no right.
+O_NOTHING = os.O_WRONLY | os.O_RDWR
 PAGE = mmap.PAGESIZE
 #: The launcher's address of the only path that can be executed: see cell.c.
 PATH_ADDRESS = 0x10000
@@ -459,6 +463,7 @@ ATTEMPTS |= {
     "write_oom_score": lambda t: write(t._proc("oom_score_adj"), b"500"),
     "create": lambda t: write(t.new, flags=os.O_CREAT),
     "create_nameless": lambda t: write(os.path.dirname(t.file), flags=os.O_TMPFILE),
+    "create_nameless_for_nothing": lambda t: os.open(t.files, os.O_TMPFILE | O_NOTHING) > 0,
     "create_in_tmp": lambda t: write(f"/tmp/{t.unique}", flags=os.O_CREAT),
     "create_in_shm": lambda t: write(f"/dev/shm/{t.unique}", flags=os.O_CREAT),
     "remove": lambda t: os.unlink(t.file) is None,
@@ -471,6 +476,9 @@ ATTEMPTS |= {
     "symlink": lambda t: made(os.symlink, t.variant, t.new),
     "make_folder": lambda t: made(os.mkdir, t.new),
     "make_fifo": lambda t: made(os.mkfifo, t.new),
+    "open_for_nothing": lambda t: os.open(t.variant, O_NOTHING) > 0,
+    "open_terminal": lambda t: os.open("/dev/ptmx", O_NOTHING) > 0,
+    "truncate_unwritten": lambda t: os.open(t.file, os.O_RDONLY | os.O_TRUNC) > 0,
     "truncate": lambda t: os.truncate(t.file, 0) is None,
     "chmod": lambda t: os.chmod(t.file, 0o700) is None,
     "chmod_source": lambda t: os.fchmod(3, 0o700) is None,
@@ -504,6 +512,7 @@ ATTEMPTS |= {
         socket.socket(INET, DATAGRAM), send=lambda s: s.sendto(b"hello", (HOST, t.udp_port))
     ),
     "udp_bind": lambda t: bound(socket.socket(INET, DATAGRAM), HOST, 0),
+    "udp_bind_privileged": lambda t: bound(socket.socket(INET, DATAGRAM), HOST, 1),
     "udp_lite": lambda t: bound(socket.socket(INET, DATAGRAM, 136), HOST, 0),
     "sctp": lambda t: bound(socket.socket(INET, STREAM, 132), HOST, 0),
     "vsock": lambda t: bound(socket.socket(40, STREAM), 0xFFFFFFFF, 0xFFFFFFFF),
@@ -587,6 +596,9 @@ ATTEMPTS |= {
     "exec_low_moved": lambda t: execute_at(moved(MREMAP_MAYMOVE | MREMAP_FIXED)),
     # It takes the address as a hint.
     "exec_low_moved_hint": lambda t: execute_at(moved(MREMAP_MAYMOVE | MREMAP_DONTUNMAP)),
+    "exec_low_from_zero_new": lambda t: execute_at(
+        map_memory(0, PATH_ADDRESS + PAGE, MAP_FIXED_NOREPLACE)
+    ),
     "exec_low_from_zero": lambda t: execute_at(map_memory(0, PATH_ADDRESS + PAGE, MAP_FIXED)),
 }
 ATTEMPTS |= {
@@ -614,6 +626,8 @@ ATTEMPTS |= {
     "keyring": lambda t: call("keyctl", 0, -2, 1) > 0,
     "memfd": lambda t: call("memfd_create", b"x", 0) > 0,
     "memfd_secret": lambda t: call("memfd_secret", 0) > 0,
+    # Other functions of the call map the vDSO at an address: ARCH_GET_FS
+    "arch_prctl": lambda t: call("arch_prctl", 0x1003, structure(0)) == 0,
     "modify_ldt": lambda t: call("modify_ldt", 1, structure(0, 0x51_000FFFFF), 16) == 0,
     "personality": lambda t: call("personality", 0x40000) >= 0,
     "shared_memory": lambda t: call("shmctl", call("shmget", 0, PAGE, 0o600), 0, 0) == 0,
@@ -628,6 +642,10 @@ ATTEMPTS |= {
     "shared_zero": lambda t: fill(
         mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * t.memory), 2 * t.memory
     ),
+    "shared_source": lambda t: len(mmap.mmap(3, PAGE, prot=mmap.PROT_READ)) == PAGE,
+    "locked": lambda t: call("mlock", map_memory(0, t.memory // 2), t.memory // 2) == 0,
+    # CLOSE_RANGE_UNSHARE
+    "own_descriptors": lambda t: call("close_range", 1 << 20, 1 << 20, 2) == 0,
     "descriptors": lambda t: len([os.dup(3) for _ in range(300)]) == 300,
     "grow_output": lambda t: os.pwrite(1, b"x", t.output_limit) == 1,
     "extend_output": lambda t: os.ftruncate(1, t.output_limit + 1) is None,
