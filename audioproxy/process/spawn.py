@@ -9,6 +9,7 @@ import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from typing import Protocol
 
 from twisted.internet.interfaces import IProcessTransport, IReactorTime
@@ -36,6 +37,7 @@ _STACK = 8 << 20
 # Threads that a child may start, and no fewer. Those of other children count too, so a child that
 # starts all of them does not keep a later one from running.
 _MORE_THREADS = 1024
+_LOADAVG = "/proc/loadavg"
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
 _CPU_GRACE = 5
 
@@ -105,13 +107,14 @@ class ChildLimits:
 def _count_threads() -> int | None:
     """Return the number of threads of all users, from proc_loadavg(5); None where unknown.
 
-    The kernel compares RLIMIT_NPROC with the threads of the user. Those of root have no limit.
+    Where systemd hides that file (ProcSubset=pid), those of this user are visible. The kernel
+    compares RLIMIT_NPROC with the threads of the user. Those of root have no limit.
     """
     try:
-        with open("/proc/loadavg", "rb") as file:
+        with open(_LOADAVG, "rb") as file:
             return int(file.read().split()[3].split(b"/")[1])
     except (OSError, ValueError, IndexError):
-        return None
+        return len(glob("/proc/[0-9]*/task/*")) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.process import child as child_module
+from audioproxy.process import spawn as spawn_module
 from audioproxy.process import starters as starters_module
 from audioproxy.process.cell import LAUNCHER, Cells
 from audioproxy.process.child import Child
@@ -75,6 +76,12 @@ class SpawnTests(RealCase):
         self.assertEqual((1, 1), limits.pop("core"))
         names = {"memlock", "data", "as", "cpu", "nofile", "stack", "fsize", "nproc"}
         self.assertEqual(dict.fromkeys(names, (9, 9)), limits)
+
+    def test_hidden_load(self) -> None:
+        """Threads have a limit where only processes are visible, as in the unit."""
+        self.patch(spawn_module, "_LOADAVG", "/proc/hidden")
+        limit, _ = ChildLimits(MEMORY).of_child(100, None)["nproc"]
+        self.assertGreater(limit, 1024)
 
     async def test_leads(self) -> None:
         """A child leads a group, so that a terminal's Ctrl-C does not reach it (D39)."""
