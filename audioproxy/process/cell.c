@@ -216,7 +216,8 @@ static const struct row rows[] = {
     {__NR_fcntl, {IS(1, F_GETFD), ANY, ANY}},
     {__NR_fcntl, {IS(1, F_SETFD), ANY, ANY}},
     {__NR_fcntl, {IS(1, F_GETFL), ANY, ANY}},
-    {__NR_fcntl, {IS(1, F_SETFL), HAS_NOT(2, O_ASYNC), ANY}},
+    /* The service writes by the same open file. */
+    {__NR_fcntl, {IS(1, F_SETFL), HAS_NOT(2, O_ASYNC | O_DIRECT | O_APPEND), ANY}},
     {__NR_ioctl, {IS(1, FIOCLEX), ANY, ANY}},
     {__NR_ioctl, {IS(1, FIONBIO), ANY, ANY}},
     {__NR_ioctl, {IS(1, FIONREAD), ANY, ANY}},

@@ -642,6 +642,9 @@ ATTEMPTS |= {
     "shared_zero": lambda t: fill(
         mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * t.memory), 2 * t.memory
     ),
+    "append_output": lambda t: (
+        fcntl.fcntl(1, fcntl.F_SETFL, os.O_APPEND) == fcntl.fcntl(1, fcntl.F_SETFL, 0)
+    ),
     "shared_source": lambda t: len(mmap.mmap(3, PAGE, prot=mmap.PROT_READ)) == PAGE,
     "locked": lambda t: call("mlock", map_memory(0, t.memory // 2), t.memory // 2) == 0,
     # CLOSE_RANGE_UNSHARE
