@@ -651,6 +651,7 @@ ATTEMPTS |= {
     "own_descriptors": lambda t: call("close_range", 1 << 20, 1 << 20, 2) == 0,
     "descriptors": lambda t: len([os.dup(3) for _ in range(300)]) == 300,
     "grow_output": lambda t: os.pwrite(1, b"x", t.output_limit) == 1,
+    "truncate_output": lambda t: os.ftruncate(1, os.fstat(1).st_size) is None,
     "extend_output": lambda t: os.ftruncate(1, t.output_limit + 1) is None,
     "allocate_output": lambda t: os.posix_fallocate(1, 0, t.output_limit + 1) is None,
 }
