@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_number, works
+from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number, works
 
 #: The source of the launcher, and the path where it is expected.
 SOURCE = Path(__file__).with_suffix(".c")
@@ -35,7 +35,7 @@ _WITH_FILES, _WITH_PORTS = 1, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Rights:
     """What one kind of child may do, besides computing, and reading and writing what it inherits.
 
     It can start threads, but no other program and no process. It can signal only itself.
@@ -80,20 +80,20 @@ _AUTHORITIES = (
 )
 
 #: A child without a source, such as the check of a version, and one that reads a pipe.
-NO_SOURCE = Kind(readable=_PROGRAM)
+NO_SOURCE = Rights(readable=_PROGRAM)
 #: A child that reads a local file, or the copy of a remote source.
-LOCAL = Kind(readable=_PROGRAM, reopens=True)
+LOCAL = Rights(readable=_PROGRAM, reopens=True)
 #: A child that reads a remote source. A long answer to a look-up comes over TCP.
-REMOTE = Kind(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
+REMOTE = Rights(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
+class ConfinedProgram:
     """A program that runs in a cell.
 
-    :ivar executable: the program, and what has to be executed for it.
-    :ivar libraries: folders beside those of every program.
-    :ivar is_script: an interpreter executes it.
+    :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
+    :ivar libraries: folders of its own libraries.
+    :ivar is_script: whether an interpreter executes it.
     """
 
     executable: tuple[str, ...]
@@ -102,17 +102,17 @@ class Confined:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
-    """Starts each confined program in a cell, and others without one.
+class CellStarter:
+    """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
     :ivar launcher: the path of ``audioproxy-cell``.
-    :ivar programs: by the path that starts them.
+    :ivar programs: the confined programs, by the path that starts them.
     """
 
     launcher: str
-    programs: Mapping[str, Confined]
+    programs: Mapping[str, ConfinedProgram]
 
-    def words(
+    def command_line(
         self,
         command: Sequence[str],
         descriptors: Iterable[int],
@@ -120,7 +120,7 @@ class Cells:
         *,
         parent_death_signal: bool,
     ) -> list[str]:
-        """Return a command line that starts ``command`` with all settings."""
+        """Return a command line: see `Starter`."""
         words = [self.launcher]
         # Hostile code may ignore that its pipe is broken.
         if parent_death_signal or command[0] in self.programs:
@@ -129,30 +129,30 @@ class Cells:
             words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
         program = command[0]
         if (confined := self.programs.get(program)) is not None:
-            words += self._rights(confined, command, descriptors)
+            words += self._confine(confined, command, descriptors)
         path = program if os.sep in program else shutil.which(program) or program
         return [*words, "--", path, *command[1:]]
 
-    def _rights(
-        self, program: Confined, command: Sequence[str], descriptors: Iterable[int]
+    def _confine(
+        self, program: ConfinedProgram, command: Sequence[str], descriptors: Iterable[int]
     ) -> list[str]:
         sources = [number for number in descriptors if number > 2]
         port, authorities = _origin(command)
-        kind = REMOTE if port else LOCAL if sources else NO_SOURCE
+        rights = REMOTE if port else LOCAL if sources else NO_SOURCE
         words = ["-c"]
         if program.is_script:
             words.append("-s")
-        for path in (*kind.readable, *program.libraries, *authorities):
+        for path in (*rights.readable, *program.libraries, *authorities):
             words += ["-r", path]
-        for path in kind.writable:
+        for path in rights.writable:
             words += ["-w", path]
         for path in program.executable:
             words += ["-x", path]
-        if kind.reopens:
+        if rights.reopens:
             for number in sources:
                 words += ["-d", str(number)]
         if port:
-            for number in (port, *kind.ports):
+            for number in (port, *rights.ports):
                 words += ["-p", str(number)]
         return words
 
@@ -179,7 +179,7 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
     launcher = str(LAUNCHER) if LAUNCHER.exists() else shutil.which(LAUNCHER.name)
     versions = _query(launcher) if launcher is not None else None
     if launcher is None or versions is None:
-        starter = UtilLinux.find(limits)
+        starter = UtilLinuxStarter.find(limits)
         missing = (
             f"{LAUNCHER.name} is missing or does not run, so code in a decoder can do what this"
             " user can; install gcc and libc6-dev, and build it:"
@@ -211,7 +211,7 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
         found = _examine(program)
         # Only Landlock confines what a script executes: without it, a trial proves nothing.
         may_run = landlock >= _WITH_FILES or not found.is_script
-        cells = Cells(launcher, {program: found})
+        cells = CellStarter(launcher, {program: found})
         if _is_of_system(program) or (may_run and _runs(cells, program, limits)):
             confined[program] = found
         else:
@@ -219,7 +219,7 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
                 f"{program} runs without a cell, in which it fails, as a script that starts other"
                 " programs does; ffmpeg itself is required in the PATH"
             )
-    return Cells(launcher, confined), lacking
+    return CellStarter(launcher, confined), lacking
 
 
 def _query(launcher: str) -> tuple[int, bool] | None:
@@ -234,7 +234,7 @@ def _query(launcher: str) -> tuple[int, bool] | None:
         return None
 
 
-def _examine(program: str) -> Confined:
+def _examine(program: str) -> ConfinedProgram:
     """Return what has to be executed and read for a program."""
     executable, is_script = [program], False
     try:
@@ -252,7 +252,7 @@ def _examine(program: str) -> Confined:
     folders = {os.path.dirname(os.path.realpath(path)) for path in executable}
     libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
     libraries.difference_update(_LIBRARIES)
-    return Confined((*executable, *_LOADERS), tuple(sorted(libraries)), is_script)
+    return ConfinedProgram((*executable, *_LOADERS), tuple(sorted(libraries)), is_script)
 
 
 def _is_of_system(program: str) -> bool:
@@ -269,7 +269,7 @@ def _is_of_system(program: str) -> bool:
     return is_elf and os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
 
 
-def _runs(cells: Cells, program: str, limits: Limits) -> bool:
+def _runs(cells: CellStarter, program: str, limits: Limits) -> bool:
     """Return whether a program runs in its cell."""
-    command = cells.words([program, "-version"], (), limits, parent_death_signal=True)
+    command = cells.command_line([program, "-version"], (), limits, parent_death_signal=True)
     return works(command)

@@ -17,7 +17,7 @@ from twisted.internet.protocol import ProcessProtocol
 
 from audioproxy._twisted import own_process_group
 from audioproxy.process.child import Child
-from audioproxy.process.starters import Limits, Starter, UtilLinux, resource_number
+from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number
 
 # A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
 # microseconds. So requests have priority over children.
@@ -132,7 +132,7 @@ class Launcher:
     spawner: Spawner
     clock: IReactorTime
     environment: Mapping[str, str]
-    starter: Starter = field(default_factory=UtilLinux)
+    starter: Starter = field(default_factory=UtilLinuxStarter)
     limits: ChildLimits | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
 
@@ -167,7 +167,7 @@ class Launcher:
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
         words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
-        command = self.starter.words(
+        command = self.starter.command_line(
             [program, *words], descriptors, limits, parent_death_signal=parent_death_signal
         )
         try:

@@ -21,9 +21,9 @@ Limits: TypeAlias = Mapping[str, tuple[int, int]]
 
 
 class Starter(Protocol):
-    """Makes the command lines of children."""
+    """Wraps the command line of a child, so that it starts with its limits and other settings."""
 
-    def words(
+    def command_line(
         self,
         command: Sequence[str],
         descriptors: Iterable[int],
@@ -34,15 +34,16 @@ class Starter(Protocol):
         """Return a command line that starts a child with all settings.
 
         :param command: the child's program and its arguments.
-        :param descriptors: those that the child inherits.
+        :param descriptors: the numbers of the descriptors that the child inherits.
+        :param limits: an empty mapping sets none.
         :param parent_death_signal: kill the child when this process ends.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class UtilLinux:
-    """Sets limits with ``prlimit`` and the parent-death signal with ``setpriv``, where they exist.
+class UtilLinuxStarter:
+    """Starter that uses ``prlimit`` and ``setpriv``, where they exist. It confines nothing.
 
     :ivar prlimit: the path of the program, or None.
     :ivar setpriv: the path of the program, or None. A broken pipe would not end an encoder, which
@@ -54,7 +55,7 @@ class UtilLinux:
     setpriv: str | None = None
 
     @classmethod
-    def find(cls, limits: Limits) -> UtilLinux:
+    def find(cls, limits: Limits) -> UtilLinuxStarter:
         """Return the programs that work: others may have the name of a needed one."""
         prlimit = cls(prlimit=shutil.which("prlimit") or "prlimit")
         setpriv = cls(setpriv=shutil.which("setpriv") or "setpriv")
@@ -79,7 +80,7 @@ class UtilLinux:
             )
         return lacking
 
-    def words(
+    def command_line(
         self,
         command: Sequence[str],
         descriptors: Iterable[int],
@@ -97,7 +98,7 @@ class UtilLinux:
         return [*words, *command]
 
     def _works(self, limits: Limits) -> bool:
-        return works(self.words(["true"], (), limits, parent_death_signal=True))
+        return works(self.command_line(["true"], (), limits, parent_death_signal=True))
 
 
 def works(command: Sequence[str]) -> bool:

@@ -13,8 +13,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy.process import cell as cell_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import Cells, Confined, _examine, find_starter
-from audioproxy.process.starters import Starter, UtilLinux
+from audioproxy.process.cell import CellStarter, ConfinedProgram, _examine, find_starter
+from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.service import PATIENCE
 
 #: What the launcher prints where everything works.
@@ -33,13 +33,15 @@ def options(words: list[str]) -> dict[str, list[str]]:
 
 
 class RightsTests(SynchronousTestCase):
-    """The command lines of `Cells`"""
+    """The command lines of `CellStarter`"""
 
-    cells = Cells("/x/cell", {"/x/ffmpeg": Confined(("/x/ffmpeg", "/ld.so"), ("/lib/x",), False)})
+    cells = CellStarter(
+        "/x/cell", {"/x/ffmpeg": ConfinedProgram(("/x/ffmpeg", "/ld.so"), ("/lib/x",), False)}
+    )
 
     def rights(self, *arguments: str, descriptors: tuple[int, ...] = ()) -> dict[str, list[str]]:
         """Return the rights of ffmpeg with arguments."""
-        words = self.cells.words(
+        words = self.cells.command_line(
             ["/x/ffmpeg", *arguments], descriptors, {}, parent_death_signal=False
         )
         self.assertEqual(["--", "/x/ffmpeg", *arguments], words[words.index("--") :])
@@ -81,11 +83,11 @@ class RightsTests(SynchronousTestCase):
 
     def test_other_programs(self) -> None:
         """Other programs have limits and the parent-death signal, but no cell (D40)."""
-        words = self.cells.words(
+        words = self.cells.command_line(
             ["/x/python", "-m", "a"], (), {"core": (0, 1)}, parent_death_signal=True
         )
         self.assertEqual(["/x/cell", "-k", "-l", "4=0:1", "--", "/x/python", "-m", "a"], words)
-        bare = self.cells.words(["true"], (), {}, parent_death_signal=False)
+        bare = self.cells.command_line(["true"], (), {}, parent_death_signal=False)
         self.assertEqual(["/x/cell", "--", shutil.which("true")], bare)
 
 
@@ -126,14 +128,14 @@ class FindTests(SynchronousTestCase):
             self.assertEqual(len(lacking), len(found), output)
             for words, text in zip(lacking, found, strict=True):
                 self.assertIn(words, text)
-            assert isinstance(starter, Cells)
+            assert isinstance(starter, CellStarter)
             self.assertEqual({"/usr/bin/ffmpeg"}, starter.programs.keys())
 
     def test_no_launcher(self) -> None:
         """Without a launcher that runs, util-linux starts the children, and one line says so."""
         for launcher in ("/nowhere/audioproxy-cell", self.write("broken", "#!/bin/sh\nexit 1\n")):
             starter, (text,) = self.find(launcher, "/usr/bin/ffmpeg")
-            self.assertIsInstance(starter, UtilLinux)
+            self.assertIsInstance(starter, UtilLinuxStarter)
             self.assertIn(f"cc -O2 -static -o {launcher} ", text)
 
     def test_programs(self) -> None:
@@ -155,7 +157,7 @@ class FindTests(SynchronousTestCase):
         ):
             program = self.write("ffmpeg", text)
             starter, lacking = self.find(launcher, program)
-            assert isinstance(starter, Cells)
+            assert isinstance(starter, CellStarter)
             self.assertEqual(is_confined, program in starter.programs, text)
             self.assertEqual(
                 [] if is_confined else [program], [line.split()[0] for line in lacking]
@@ -166,13 +168,13 @@ class FindTests(SynchronousTestCase):
         launcher, program = str(cell_module.LAUNCHER), "/usr/bin/true"
         starter, _ = self.find(launcher, program)
         # In a cell, the system calls that make one are forbidden, and this signal is set.
-        inner = starter.words([program], (), {}, parent_death_signal=False)
+        inner = starter.command_line([program], (), {}, parent_death_signal=False)
         inner.remove("-k")
         confined = replace(_examine(launcher), is_script=True)
         confined = replace(confined, executable=(*confined.executable, program))
-        outer = Cells(launcher, {launcher: confined})
+        outer = CellStarter(launcher, {launcher: confined})
         for command, output in (([launcher, "-q"], b"0 0\n"), (inner, b"")):
-            words = outer.words(command, (), {}, parent_death_signal=False)
+            words = outer.command_line(command, (), {}, parent_death_signal=False)
             ended = subprocess.run(words, capture_output=True)
             self.assertEqual((0, output, b""), (ended.returncode, ended.stdout, ended.stderr))
 
@@ -180,5 +182,5 @@ class FindTests(SynchronousTestCase):
         """A program that is installed later runs in a cell, or not at all."""
         self.patch(cell_module, "_query", lambda _: (7, True))
         starter, lacking = self.find(str(cell_module.LAUNCHER), "ffmpeg-of-tomorrow")
-        assert isinstance(starter, Cells)
+        assert isinstance(starter, CellStarter)
         self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), lacking))

@@ -27,7 +27,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy.process.cell import Cells, _examine, find_starter
+from audioproxy.process.cell import CellStarter, _examine, find_starter
 from audioproxy.process.spawn import ChildLimits
 from tests.support import hostile
 from tests.support.service import PATIENCE
@@ -213,7 +213,7 @@ class CellTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         starter, lacking = find_starter([], LIMITS)
-        if not isinstance(starter, Cells) or lacking:
+        if not isinstance(starter, CellStarter) or lacking:
             raise SkipTest(f"the cell is incomplete: {lacking}")
         self.cells = replace(starter, programs={PYTHON: _examine(PYTHON)})
         stack = ExitStack()
@@ -224,7 +224,7 @@ class CellTests(SynchronousTestCase):
         """Return the attempts that succeed in a cell; check that they change nothing."""
         before = self.world.state()
         outcomes = self.world.attempt(
-            lambda words: self.cells.words(
+            lambda words: self.cells.command_line(
                 [*program, *words, *more], [3], LIMITS, parent_death_signal=True
             )
         )

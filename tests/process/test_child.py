@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.observe.log_context import set_request_id
 from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from audioproxy.process.starters import Starter, UtilLinux
+from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
@@ -36,7 +36,7 @@ class ChildTests(SynchronousTestCase):
         timeout: float = 5,
     ) -> Child:
         """Start a child."""
-        return Launcher(self.spawner, self.clock, {"A": "b"}, starter or UtilLinux()).launch(
+        return Launcher(self.spawner, self.clock, {"A": "b"}, starter or UtilLinuxStarter()).launch(
             ["ffmpeg", "-x"], {}, timeout, stdout_limit=stdout_limit, keep_pattern=keep_pattern
         )
 
@@ -59,7 +59,7 @@ class ChildTests(SynchronousTestCase):
     def test_command(self) -> None:
         """The parent-death prefix is first; stdout is captured up to a limit (D40)."""
         for limit, piped in ((1, {1, 2}), (0, {2})):
-            self.start(UtilLinux(setpriv="setpriv"), stdout_limit=limit)
+            self.start(UtilLinuxStarter(setpriv="setpriv"), stdout_limit=limit)
             last = self.spawner.last
             self.assertEqual(
                 last.arguments, ["setpriv", "--pdeathsig", "KILL", "--", "ffmpeg", "-x"]

@@ -29,7 +29,7 @@ from audioproxy.process.programs import (
     missing_from,
 )
 from audioproxy.process.spawn import Launcher
-from audioproxy.process.starters import UtilLinux
+from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
@@ -62,7 +62,9 @@ class CapabilitiesCase(SynchronousTestCase):
 
     def programs(self, *prefix: str) -> Programs:
         """Return the programs, started with a spawn prefix."""
-        return Programs(Launcher(self.spawner, self.clock, {}, UtilLinux(*prefix)), *PROGRAMS)
+        return Programs(
+            Launcher(self.spawner, self.clock, {}, UtilLinuxStarter(*prefix)), *PROGRAMS
+        )
 
     def answer_versions(self, output: bytes = b"version 7 --enable-libsoxr") -> None:
         """Make both programs print their version."""

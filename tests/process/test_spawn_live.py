@@ -15,10 +15,10 @@ from twisted.internet.defer import Deferred
 from audioproxy.process import child as child_module
 from audioproxy.process import spawn as spawn_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import LAUNCHER, Cells
+from audioproxy.process.cell import LAUNCHER, CellStarter
 from audioproxy.process.child import Child
 from audioproxy.process.spawn import ChildLimits, Launcher
-from audioproxy.process.starters import Starter, UtilLinux
+from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.process.test_child_live import ENVIRONMENT, RealCase
 from tests.support.service import PATIENCE, is_running, reactor, until
 
@@ -35,7 +35,7 @@ class SpawnTests(RealCase):
 
     def starter(self) -> Starter:
         """Return the starter of the children."""
-        return Cells(str(LAUNCHER), {})
+        return CellStarter(str(LAUNCHER), {})
 
     def use(self, starter: Starter, limits: ChildLimits) -> None:
         """Start the next children with a starter and limits."""
@@ -115,7 +115,7 @@ class UtilLinuxTests(SpawnTests):
 
     def starter(self) -> Starter:
         self.patch(starters_module, "_TIMEOUT", PATIENCE)
-        starter = UtilLinux.find(ChildLimits(MEMORY).of_child(1, 1))
+        starter = UtilLinuxStarter.find(ChildLimits(MEMORY).of_child(1, 1))
         self.assertEqual([], starter.lacking)
         return starter
 
@@ -128,5 +128,5 @@ class UtilLinuxTests(SpawnTests):
             (folder / name).chmod(0o755)
         for path in ("/nowhere", str(folder)):
             self.patch(os, "environ", {"PATH": path})
-            starter = UtilLinux.find({"core": (0, 0)})
-            self.assertEqual((UtilLinux(), 2), (starter, len(starter.lacking)))
+            starter = UtilLinuxStarter.find({"core": (0, 0)})
+            self.assertEqual((UtilLinuxStarter(), 2), (starter, len(starter.lacking)))

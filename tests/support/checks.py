@@ -14,7 +14,7 @@ from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
 from audioproxy.cli.doctor import check_all
 from audioproxy.process.programs import Programs
-from audioproxy.process.starters import UtilLinux
+from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.service import reactor
 
 
@@ -34,7 +34,7 @@ async def run_checks(
         case.patch(Programs, "probe_missing", lambda _: succeed([]))
         case.patch(Programs, "probe_versions", lambda it: succeed(dict.fromkeys(paths(it), "")))
         case.patch(Programs, "probe_shortcoming", lambda _: succeed(None))
-        case.patch(engine_module, "find_starter", lambda *_: (UtilLinux(), []))
+        case.patch(engine_module, "find_starter", lambda *_: (UtilLinuxStarter(), []))
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append)
     return results
