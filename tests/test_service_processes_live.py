@@ -53,7 +53,7 @@ class TwoNodeTests(ServiceCase):
         # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
         node = self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}")
-        self.patch(cell, "LAUNCHER", Path("/nowhere/no-cell"))
+        self.patch(cell, "BINARY", Path("/nowhere/no-cell"))
         here = self.start()
         ports = (here.port, await node.port())
         formats = [token for token in FORMATS if token != "peaks"]

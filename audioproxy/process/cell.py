@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 
 from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number, works
 
-#: The source of the launcher, and the path where it is expected.
+#: The source of ``audioproxy-cell``, and the path where its binary is expected.
 SOURCE = Path(__file__).with_suffix(".c")
-LAUNCHER = Path(sys.prefix) / "bin" / "audioproxy-cell"
+BINARY = Path(sys.prefix) / "bin" / "audioproxy-cell"
 
-# Seconds within which the launcher has to respond.
+# Seconds within which ``audioproxy-cell`` has to respond.
 _TIMEOUT = 5
 # The first versions of Landlock that confine files, and connections.
 _WITH_FILES, _WITH_PORTS = 1, 4
@@ -105,11 +105,11 @@ class ConfinedProgram:
 class CellStarter:
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
-    :ivar launcher: the path of ``audioproxy-cell``.
+    :ivar binary: the path of ``audioproxy-cell``.
     :ivar programs: the confined programs, by the path that starts them.
     """
 
-    launcher: str
+    binary: str
     programs: Mapping[str, ConfinedProgram]
 
     def command_line(
@@ -121,7 +121,7 @@ class CellStarter:
         parent_death_signal: bool,
     ) -> list[str]:
         """Return a command line: see `Starter`."""
-        words = [self.launcher]
+        words = [self.binary]
         # Hostile code may ignore that its pipe is broken.
         if parent_death_signal or command[0] in self.programs:
             words.append("-k")
@@ -176,14 +176,14 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
     :param programs: the paths of ffmpeg and ffprobe.
     :param limits: of a trial.
     """
-    launcher = str(LAUNCHER) if LAUNCHER.exists() else shutil.which(LAUNCHER.name)
-    versions = _query(launcher) if launcher is not None else None
-    if launcher is None or versions is None:
+    binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
+    versions = _query(binary) if binary is not None else None
+    if binary is None or versions is None:
         starter = UtilLinuxStarter.find(limits)
         missing = (
-            f"{LAUNCHER.name} is missing or does not run, so code in a decoder can do what this"
+            f"{BINARY.name} is missing or does not run, so code in a decoder can do what this"
             " user can; install gcc and libc6-dev, and build it:"
-            f" `cc -O2 -static -o {LAUNCHER} {SOURCE}`"
+            f" `cc -O2 -static -o {BINARY} {SOURCE}`"
         )
         return starter, [missing, *starter.lacking]
     landlock, has_filters = versions
@@ -211,7 +211,7 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
         found = _examine(program)
         # Only Landlock confines what a script executes: without it, a trial proves nothing.
         may_run = landlock >= _WITH_FILES or not found.is_script
-        cells = CellStarter(launcher, {program: found})
+        cells = CellStarter(binary, {program: found})
         if _is_of_system(program) or (may_run and _runs(cells, program, limits)):
             confined[program] = found
         else:
@@ -219,14 +219,14 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
                 f"{program} runs without a cell, in which it fails, as a script that starts other"
                 " programs does; ffmpeg itself is required in the PATH"
             )
-    return CellStarter(launcher, confined), lacking
+    return CellStarter(binary, confined), lacking
 
 
-def _query(launcher: str) -> tuple[int, bool] | None:
+def _query(binary: str) -> tuple[int, bool] | None:
     """Return the version of Landlock and whether there are filters; None if it does not run."""
     try:
         output = subprocess.run(
-            [launcher, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
+            [binary, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
         ).stdout
         landlock, filters = output.split()
         return int(landlock), filters == b"1"

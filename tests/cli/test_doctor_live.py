@@ -91,8 +91,8 @@ class CheckTests(ServiceCase):
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
 
     async def test_no_programs(self) -> None:
-        """Without ffmpeg, util-linux and the launcher, the results say how to install them."""
-        self.patch(cell_module, "LAUNCHER", Path("/nowhere/audioproxy-cell"))
+        """Without ffmpeg, util-linux and audioproxy-cell, the results say how to install them."""
+        self.patch(cell_module, "BINARY", Path("/nowhere/audioproxy-cell"))
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere", AP_REQUIRE_CELL="1")
         words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
         self.assert_result(results, "ffmpeg", BAD, words)

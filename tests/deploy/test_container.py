@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
 from audioproxy.config import VARIABLES, Config
-from audioproxy.process.cell import LAUNCHER, SOURCE
+from audioproxy.process.cell import BINARY, SOURCE
 from tests.support.service import (
     PROJECT,
     TWISTD,
@@ -109,7 +109,7 @@ class ImageTests(SynchronousTestCase):
 
     def test_cell(self) -> None:
         """The virtual environment has the program that confines ffmpeg."""
-        program = f"/opt/audioproxy/{LAUNCHER.relative_to(sys.prefix)}"
+        program = f"/opt/audioproxy/{BINARY.relative_to(sys.prefix)}"
         command = f"cc -O2 -static -o {program} {SOURCE.relative_to(PROJECT)} "
         self.assertIn(command, stage("build"))
 

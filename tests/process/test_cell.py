@@ -17,12 +17,12 @@ from audioproxy.process.cell import CellStarter, ConfinedProgram, _examine, find
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.service import PATIENCE
 
-#: What the launcher prints where everything works.
+#: What audioproxy-cell prints where everything works.
 WHOLE = "7 1"
 
 
 def options(words: list[str]) -> dict[str, list[str]]:
-    """Return the arguments of each option of the launcher."""
+    """Return the arguments of each option of audioproxy-cell."""
     found: dict[str, list[str]] = {}
     rest = iter(words[1 : words.index("--")])
     for option in rest:
@@ -107,9 +107,9 @@ class FindTests(SynchronousTestCase):
         path.chmod(0o755)
         return str(path)
 
-    def find(self, launcher: str, *programs: str) -> tuple[Starter, list[str]]:
-        """Find the starter of programs with a launcher."""
-        self.patch(cell_module, "LAUNCHER", Path(launcher))
+    def find(self, binary: str, *programs: str) -> tuple[Starter, list[str]]:
+        """Find the starter of programs with a binary in the place of audioproxy-cell."""
+        self.patch(cell_module, "BINARY", Path(binary))
         return find_starter(programs, {})
 
     def test_kernels(self) -> None:
@@ -123,28 +123,28 @@ class FindTests(SynchronousTestCase):
             ("7 0", ["CONFIG_SECCOMP_FILTER is required"]),
             ("0 0", ["no Landlock", "no seccomp filters"]),
         ):
-            launcher = self.write("launcher", f"#!/bin/sh\necho {output}\n")
-            starter, found = self.find(launcher, "/usr/bin/ffmpeg")
+            binary = self.write("binary", f"#!/bin/sh\necho {output}\n")
+            starter, found = self.find(binary, "/usr/bin/ffmpeg")
             self.assertEqual(len(lacking), len(found), output)
             for words, text in zip(lacking, found, strict=True):
                 self.assertIn(words, text)
             assert isinstance(starter, CellStarter)
             self.assertEqual({"/usr/bin/ffmpeg"}, starter.programs.keys())
 
-    def test_no_launcher(self) -> None:
-        """Without a launcher that runs, util-linux starts the children, and one line says so."""
-        for launcher in ("/nowhere/audioproxy-cell", self.write("broken", "#!/bin/sh\nexit 1\n")):
-            starter, (text,) = self.find(launcher, "/usr/bin/ffmpeg")
+    def test_no_binary(self) -> None:
+        """Without a binary that runs, util-linux starts the children, and one line says so."""
+        for binary in ("/nowhere/audioproxy-cell", self.write("broken", "#!/bin/sh\nexit 1\n")):
+            starter, (text,) = self.find(binary, "/usr/bin/ffmpeg")
             self.assertIsInstance(starter, UtilLinuxStarter)
-            self.assertIn(f"cc -O2 -static -o {launcher} ", text)
+            self.assertIn(f"cc -O2 -static -o {binary} ", text)
 
     def test_programs(self) -> None:
         """A program that does not run in its cell has none, and is named.
 
         A script runs in a cell unless it starts other programs.
         """
-        launcher = str(cell_module.LAUNCHER)
-        if lacking := self.find(launcher)[1]:
+        binary = str(cell_module.BINARY)
+        if lacking := self.find(binary)[1]:
             raise SkipTest(f"the cell is incomplete: {lacking}")
         self.patch(cell_module, "_query", lambda _: (7, True))
         python = os.path.realpath(sys.executable)
@@ -156,7 +156,7 @@ class FindTests(SynchronousTestCase):
             ("#!/usr/bin/env sh\n:\n", True),
         ):
             program = self.write("ffmpeg", text)
-            starter, lacking = self.find(launcher, program)
+            starter, lacking = self.find(binary, program)
             assert isinstance(starter, CellStarter)
             self.assertEqual(is_confined, program in starter.programs, text)
             self.assertEqual(
@@ -164,16 +164,16 @@ class FindTests(SynchronousTestCase):
             )
 
     def test_kernel_without_anything(self) -> None:
-        """Where nothing works, the launcher says so, and starts programs all the same."""
-        launcher, program = str(cell_module.LAUNCHER), "/usr/bin/true"
-        starter, _ = self.find(launcher, program)
+        """Where nothing works, audioproxy-cell says so, and starts programs all the same."""
+        binary, program = str(cell_module.BINARY), "/usr/bin/true"
+        starter, _ = self.find(binary, program)
         # In a cell, the system calls that make one are forbidden, and this signal is set.
         inner = starter.command_line([program], (), {}, parent_death_signal=False)
         inner.remove("-k")
-        confined = replace(_examine(launcher), is_script=True)
+        confined = replace(_examine(binary), is_script=True)
         confined = replace(confined, executable=(*confined.executable, program))
-        outer = CellStarter(launcher, {launcher: confined})
-        for command, output in (([launcher, "-q"], b"0 0\n"), (inner, b"")):
+        outer = CellStarter(binary, {binary: confined})
+        for command, output in (([binary, "-q"], b"0 0\n"), (inner, b"")):
             words = outer.command_line(command, (), {}, parent_death_signal=False)
             ended = subprocess.run(words, capture_output=True)
             self.assertEqual((0, output, b""), (ended.returncode, ended.stdout, ended.stderr))
@@ -181,6 +181,6 @@ class FindTests(SynchronousTestCase):
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""
         self.patch(cell_module, "_query", lambda _: (7, True))
-        starter, lacking = self.find(str(cell_module.LAUNCHER), "ffmpeg-of-tomorrow")
+        starter, lacking = self.find(str(cell_module.BINARY), "ffmpeg-of-tomorrow")
         assert isinstance(starter, CellStarter)
         self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), lacking))

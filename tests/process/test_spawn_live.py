@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.process import child as child_module
 from audioproxy.process import spawn as spawn_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import LAUNCHER, CellStarter
+from audioproxy.process.cell import BINARY, CellStarter
 from audioproxy.process.child import Child
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.starters import Starter, UtilLinuxStarter
@@ -35,7 +35,7 @@ class SpawnTests(RealCase):
 
     def starter(self) -> Starter:
         """Return the starter of the children."""
-        return CellStarter(str(LAUNCHER), {})
+        return CellStarter(str(BINARY), {})
 
     def use(self, starter: Starter, limits: ChildLimits) -> None:
         """Start the next children with a starter and limits."""
@@ -111,7 +111,7 @@ class SpawnTests(RealCase):
 
 
 class UtilLinuxTests(SpawnTests):
-    """The same with the programs of util-linux, where the launcher of cells is missing"""
+    """The same with the programs of util-linux, where audioproxy-cell is missing"""
 
     def starter(self) -> Starter:
         self.patch(starters_module, "_TIMEOUT", PATIENCE)

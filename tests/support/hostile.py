@@ -73,7 +73,7 @@ MAP_FIXED_NOREPLACE = 0x100000
 # The access mode that asks for no right.
 O_NOTHING = os.O_WRONLY | os.O_RDWR
 PAGE = mmap.PAGESIZE
-#: The launcher's address of the only path that can be executed: see cell.c.
+#: Where audioproxy-cell puts the only path that can be executed: see cell.c.
 PATH_ADDRESS = 0x10000
 INET, INET6, UNIX, NETLINK = socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK
 STREAM, DATAGRAM, RAW = socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW
@@ -193,7 +193,7 @@ def arguments(command: list[str]) -> Any:
 
 
 def execute_at(address: int) -> object:
-    """Execute this program by a path at an address, if it is the launcher's one."""
+    """Execute this program by a path at an address, if it is the one of audioproxy-cell."""
     if address > PATH_ADDRESS:
         return False
     path = sys.executable.encode() + b"\0"
