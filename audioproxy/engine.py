@@ -89,7 +89,7 @@ class Engine:
     :ivar disks: the disks of TMPDIR and of a store in a folder.
     :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
-    :ivar unconfined: what code in a decoder could do because this machine does not confine it.
+    :ivar cell_shortcomings: why ffmpeg and ffprobe are not fully confined here, with remedies.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
     """
@@ -134,8 +134,8 @@ class Engine:
         limits = ChildLimits(config.max_child_memory)
         # A trial has the limits of a probe.
         trial = limits.of_child(config.probe_timeout, None)
-        starter, self.unconfined = find_starter([program, ffprobe], trial)
-        _check_confined(self.unconfined, required=config.require_cell)
+        starter, self.cell_shortcomings = find_starter([program, ffprobe], trial)
+        _check_cells(self.cell_shortcomings, required=config.require_cell)
         launcher = Launcher(reactor, clock, _child_environment(), starter, limits)
         self._upkeep = self._make_upkeep(launcher)
         self.programs = Programs(launcher, program, ffprobe)
@@ -424,14 +424,14 @@ def _child_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
-def _check_confined(unconfined: Sequence[str], *, required: bool) -> None:
-    """Refuse children that are not fully confined, or warn of them.
+def _check_cells(shortcomings: Sequence[str], *, required: bool) -> None:
+    """Warn of children that are not fully confined.
 
-    :raises BootError: where AP_REQUIRE_CELL is set.
+    :raises BootError: if ``required``, instead of the warning.
     """
-    if not unconfined:
+    if not shortcomings:
         return
-    faults = "; ".join(unconfined)
+    faults = "; ".join(shortcomings)
     if required:
         wanted = "with AP_REQUIRE_CELL=0, the service starts with a warning"
         raise BootError(Problem("AP_REQUIRE_CELL", faults, wanted))

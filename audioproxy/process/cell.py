@@ -171,10 +171,12 @@ def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:
 
 
 def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list[str]]:
-    """Return what starts the children, and what they are not confined in, with a remedy each.
+    """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
+
+    This blocks while it runs ``audioproxy-cell`` and tries programs.
 
     :param programs: the paths of ffmpeg and ffprobe.
-    :param limits: of a trial.
+    :param limits: of the children that are tried.
     """
     binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
     versions = _query(binary) if binary is not None else None
@@ -185,23 +187,23 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
             " user can; install gcc and libc6-dev, and build it:"
             f" `cc -O2 -static -o {BINARY} {SOURCE}`"
         )
-        return starter, [missing, *starter.lacking]
+        return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions
     kernel = f"Linux {os.uname().release}"
-    lacking = []
+    shortcomings = []
     if landlock < _WITH_FILES:
-        lacking.append(
+        shortcomings.append(
             f"{kernel} has no Landlock, or a unit or container forbids it, so code in a decoder can"
             " open every file that this user can; Linux 5.13 or newer with landlock in its"
             " parameter lsm= is required"
         )
     elif landlock < _WITH_PORTS:
-        lacking.append(
+        shortcomings.append(
             f"the Landlock of {kernel} does not confine connections, so code in a decoder can"
             " connect to any port while it reads a remote source; Linux 6.7 or newer is required"
         )
     if not has_filters:
-        lacking.append(
+        shortcomings.append(
             f"{kernel} has no seccomp filters, or a unit or container forbids them, so code in a"
             " decoder can connect anywhere and signal other processes of this user; a kernel with"
             " CONFIG_SECCOMP_FILTER is required"
@@ -215,11 +217,11 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
         if _is_of_system(program) or (may_run and _runs(cells, program, limits)):
             confined[program] = found
         else:
-            lacking.append(
+            shortcomings.append(
                 f"{program} runs without a cell, in which it fails, as a script that starts other"
                 " programs does; ffmpeg itself is required in the PATH"
             )
-    return CellStarter(binary, confined), lacking
+    return CellStarter(binary, confined), shortcomings
 
 
 def _query(binary: str) -> tuple[int, bool] | None:

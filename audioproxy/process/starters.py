@@ -65,20 +65,20 @@ class UtilLinuxStarter:
         )
 
     @property
-    def lacking(self) -> list[str]:
-        """What follows from the absence of programs, as text."""
-        lacking = []
+    def shortcomings(self) -> list[str]:
+        """What this machine lacks, as sentences with a remedy each."""
+        shortcomings = []
         if self.prlimit is None:
-            lacking.append(
+            shortcomings.append(
                 "prlimit is missing, so a source can make ffmpeg take all memory:"
                 " apt-get install util-linux"
             )
         if self.setpriv is None:
-            lacking.append(
+            shortcomings.append(
                 "setpriv is missing, so encoders may outlive a service that is killed:"
                 " apt-get install util-linux"
             )
-        return lacking
+        return shortcomings
 
     def command_line(
         self,

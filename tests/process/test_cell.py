@@ -114,7 +114,7 @@ class FindTests(SynchronousTestCase):
 
     def test_kernels(self) -> None:
         """What the kernel lacks is named, with what is required."""
-        for output, lacking in (
+        for output, shortcomings in (
             (WHOLE, []),
             ("4 1", []),
             ("3 1", ["Linux 6.7 or newer is required"]),
@@ -125,8 +125,8 @@ class FindTests(SynchronousTestCase):
         ):
             binary = self.write("binary", f"#!/bin/sh\necho {output}\n")
             starter, found = self.find(binary, "/usr/bin/ffmpeg")
-            self.assertEqual(len(lacking), len(found), output)
-            for words, text in zip(lacking, found, strict=True):
+            self.assertEqual(len(shortcomings), len(found), output)
+            for words, text in zip(shortcomings, found, strict=True):
                 self.assertIn(words, text)
             assert isinstance(starter, CellStarter)
             self.assertEqual({"/usr/bin/ffmpeg"}, starter.programs.keys())
@@ -144,8 +144,8 @@ class FindTests(SynchronousTestCase):
         A script runs in a cell unless it starts other programs.
         """
         binary = str(cell_module.BINARY)
-        if lacking := self.find(binary)[1]:
-            raise SkipTest(f"the cell is incomplete: {lacking}")
+        if shortcomings := self.find(binary)[1]:
+            raise SkipTest(f"the cell is incomplete: {shortcomings}")
         self.patch(cell_module, "_query", lambda _: (7, True))
         python = os.path.realpath(sys.executable)
         for text, is_confined in (
@@ -156,11 +156,11 @@ class FindTests(SynchronousTestCase):
             ("#!/usr/bin/env sh\n:\n", True),
         ):
             program = self.write("ffmpeg", text)
-            starter, lacking = self.find(binary, program)
+            starter, shortcomings = self.find(binary, program)
             assert isinstance(starter, CellStarter)
             self.assertEqual(is_confined, program in starter.programs, text)
             self.assertEqual(
-                [] if is_confined else [program], [line.split()[0] for line in lacking]
+                [] if is_confined else [program], [line.split()[0] for line in shortcomings]
             )
 
     def test_kernel_without_anything(self) -> None:
@@ -181,6 +181,6 @@ class FindTests(SynchronousTestCase):
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""
         self.patch(cell_module, "_query", lambda _: (7, True))
-        starter, lacking = self.find(str(cell_module.BINARY), "ffmpeg-of-tomorrow")
+        starter, shortcomings = self.find(str(cell_module.BINARY), "ffmpeg-of-tomorrow")
         assert isinstance(starter, CellStarter)
-        self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), lacking))
+        self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), shortcomings))

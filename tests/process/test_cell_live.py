@@ -212,9 +212,9 @@ class CellTests(SynchronousTestCase):
     """Arbitrary code in the place of ffmpeg"""
 
     def setUp(self) -> None:
-        starter, lacking = find_starter([], LIMITS)
-        if not isinstance(starter, CellStarter) or lacking:
-            raise SkipTest(f"the cell is incomplete: {lacking}")
+        starter, shortcomings = find_starter([], LIMITS)
+        if not isinstance(starter, CellStarter) or shortcomings:
+            raise SkipTest(f"the cell is incomplete: {shortcomings}")
         self.cells = replace(starter, programs={PYTHON: _examine(PYTHON)})
         stack = ExitStack()
         self.addCleanup(stack.close)

@@ -116,7 +116,7 @@ class UtilLinuxTests(SpawnTests):
     def starter(self) -> Starter:
         self.patch(starters_module, "_TIMEOUT", PATIENCE)
         starter = UtilLinuxStarter.find(ChildLimits(MEMORY).of_child(1, 1))
-        self.assertEqual([], starter.lacking)
+        self.assertEqual([], starter.shortcomings)
         return starter
 
     def test_without_util_linux(self) -> None:
@@ -129,4 +129,4 @@ class UtilLinuxTests(SpawnTests):
         for path in ("/nowhere", str(folder)):
             self.patch(os, "environ", {"PATH": path})
             starter = UtilLinuxStarter.find({"core": (0, 0)})
-            self.assertEqual((UtilLinuxStarter(), 2), (starter, len(starter.lacking)))
+            self.assertEqual((UtilLinuxStarter(), 2), (starter, len(starter.shortcomings)))

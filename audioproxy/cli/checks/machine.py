@@ -59,8 +59,8 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with everything that renders need")
         if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
-    if engine.unconfined:
-        yield note("cell", "; ".join(engine.unconfined))
+    if engine.cell_shortcomings:
+        yield note("cell", "; ".join(engine.cell_shortcomings))
     else:
         yield good("cell", "ffmpeg and ffprobe can open their own source, and nothing else")
 
