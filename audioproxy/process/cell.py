@@ -100,6 +100,33 @@ class ConfinedProgram:
     libraries: tuple[str, ...]
     is_script: bool
 
+    @classmethod
+    def of(cls, program: str) -> ConfinedProgram:
+        """Return a program with its interpreters, and with the libraries in the folders beside."""
+        interpreters = _interpreters(program)
+        executable = (program, *interpreters)
+        folders = {os.path.dirname(os.path.realpath(path)) for path in executable}
+        libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
+        libraries.difference_update(_LIBRARIES)
+        return cls((*executable, *_LOADERS), tuple(sorted(libraries)), bool(interpreters))
+
+
+def _interpreters(program: str) -> list[str]:
+    """Return the paths of the programs that execute a script, by its first line; of others none."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return []
+    if not first.startswith(b"#!"):
+        return []
+    words = os.fsdecode(first[2:]).split()
+    found = words[:1]
+    if found and os.path.basename(found[0]) == "env":
+        names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        found += filter(None, map(shutil.which, names[:1]))
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class CellStarter:
@@ -189,6 +216,43 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
         )
         return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions
+    shortcomings = _kernel_shortcomings(landlock, has_filters=has_filters)
+    confined = {}
+    for program in programs:
+        found = ConfinedProgram.of(program)
+        # Only Landlock confines what a script executes: without it, a trial proves nothing.
+        may_run = landlock >= _WITH_FILES or not found.is_script
+        cells = CellStarter(binary, {program: found})
+        if not _needs_trial(program, found) or (may_run and _runs(cells, program, limits)):
+            confined[program] = found
+        else:
+            shortcomings.append(
+                f"{program} runs without a cell, so code in a decoder can do what this user can: it"
+                " is a script, or fails in a cell; ffmpeg itself is required in the PATH"
+            )
+    return CellStarter(binary, confined), shortcomings
+
+
+def _query(binary: str) -> tuple[int, bool] | None:
+    """Return the version of Landlock (0 is none), and whether seccomp filters work.
+
+    :returns: None if ``audioproxy-cell`` does not run.
+    """
+    try:
+        output = subprocess.run(
+            [binary, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
+        ).stdout
+        landlock, filters = output.split()
+        return int(landlock), filters == b"1"
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
+    """Return the shortcomings of the kernel.
+
+    :param landlock: its version of Landlock; 0 is none.
+    """
     kernel = f"Linux {os.uname().release}"
     shortcomings = []
     if landlock < _WITH_FILES:
@@ -208,67 +272,19 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
             " decoder can connect anywhere and signal other processes of this user; a kernel with"
             " CONFIG_SECCOMP_FILTER is required"
         )
-    confined = {}
-    for program in programs:
-        found = _examine(program)
-        # Only Landlock confines what a script executes: without it, a trial proves nothing.
-        may_run = landlock >= _WITH_FILES or not found.is_script
-        cells = CellStarter(binary, {program: found})
-        if _is_of_system(program) or (may_run and _runs(cells, program, limits)):
-            confined[program] = found
-        else:
-            shortcomings.append(
-                f"{program} runs without a cell, in which it fails, as a script that starts other"
-                " programs does; ffmpeg itself is required in the PATH"
-            )
-    return CellStarter(binary, confined), shortcomings
+    return shortcomings
 
 
-def _query(binary: str) -> tuple[int, bool] | None:
-    """Return the version of Landlock and whether there are filters; None if it does not run."""
-    try:
-        output = subprocess.run(
-            [binary, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
-        ).stdout
-        landlock, filters = output.split()
-        return int(landlock), filters == b"1"
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
+    """Return whether a program has to show that it runs in a cell.
 
-
-def _examine(program: str) -> ConfinedProgram:
-    """Return what has to be executed and read for a program."""
-    executable, is_script = [program], False
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        first = b""
-    if first.startswith(b"#!"):
-        is_script = True
-        words = os.fsdecode(first[2:]).split()
-        executable += words[:1]
-        if words and os.path.basename(words[0]) == "env":
-            names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-            executable += filter(None, map(shutil.which, names[:1]))
-    folders = {os.path.dirname(os.path.realpath(path)) for path in executable}
-    libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
-    libraries.difference_update(_LIBRARIES)
-    return ConfinedProgram((*executable, *_LOADERS), tuple(sorted(libraries)), is_script)
-
-
-def _is_of_system(program: str) -> bool:
-    """Return whether a program is one of the system's packages, and no script.
-
-    It needs no trial, which would delay each start by a tenth of a second.
+    The system's own ffmpeg does not: trials would delay each start by a tenth of a second. A
+    program that is installed later runs in a cell or not at all.
     """
-    try:
-        with open(program, "rb") as file:
-            is_elf = file.read(4) == b"\x7fELF"
-    except OSError:
-        # A program that is installed later runs in a cell or not at all.
+    if confined.is_script:
         return True
-    return is_elf and os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
+    is_of_system = os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
+    return os.path.exists(program) and not is_of_system
 
 
 def _runs(cells: CellStarter, program: str, limits: Limits) -> bool:

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from audioproxy.process import cell as cell_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import CellStarter, ConfinedProgram, _examine, find_starter
+from audioproxy.process.cell import CellStarter, ConfinedProgram, find_starter
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.service import PATIENCE
 
@@ -170,7 +170,7 @@ class FindTests(SynchronousTestCase):
         # In a cell, the system calls that make one are forbidden, and this signal is set.
         inner = starter.command_line([program], (), {}, parent_death_signal=False)
         inner.remove("-k")
-        confined = replace(_examine(binary), is_script=True)
+        confined = replace(ConfinedProgram.of(binary), is_script=True)
         confined = replace(confined, executable=(*confined.executable, program))
         outer = CellStarter(binary, {binary: confined})
         for command, output in (([binary, "-q"], b"0 0\n"), (inner, b"")):

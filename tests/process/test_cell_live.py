@@ -27,7 +27,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy.process.cell import CellStarter, _examine, find_starter
+from audioproxy.process.cell import CellStarter, ConfinedProgram, find_starter
 from audioproxy.process.spawn import ChildLimits
 from tests.support import hostile
 from tests.support.service import PATIENCE
@@ -215,7 +215,7 @@ class CellTests(SynchronousTestCase):
         starter, shortcomings = find_starter([], LIMITS)
         if not isinstance(starter, CellStarter) or shortcomings:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")
-        self.cells = replace(starter, programs={PYTHON: _examine(PYTHON)})
+        self.cells = replace(starter, programs={PYTHON: ConfinedProgram.of(PYTHON)})
         stack = ExitStack()
         self.addCleanup(stack.close)
         self.world = World(stack)
