@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +21,18 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number, works
+from audioproxy.process.starters import (
+    Limits,
+    Starter,
+    UtilLinuxStarter,
+    output_of,
+    resource_number,
+)
 
 #: The source of ``audioproxy-cell``, and the path where its binary is expected.
 SOURCE = Path(__file__).with_suffix(".c")
 BINARY = Path(sys.prefix) / "bin" / "audioproxy-cell"
 
-# Seconds within which ``audioproxy-cell`` has to respond.
-_TIMEOUT = 5
 # The first versions of Landlock that confine files, and connections.
 _WITH_FILES, _WITH_PORTS = 1, 4
 
@@ -239,12 +242,9 @@ def _query(binary: str) -> tuple[int, bool] | None:
     :returns: None if ``audioproxy-cell`` does not run.
     """
     try:
-        output = subprocess.run(
-            [binary, "-q"], check=True, capture_output=True, timeout=_TIMEOUT
-        ).stdout
-        landlock, filters = output.split()
+        landlock, filters = (output_of([binary, "-q"]) or b"").split()
         return int(landlock), filters == b"1"
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except ValueError:
         return None
 
 
@@ -290,4 +290,4 @@ def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
 def _runs(cells: CellStarter, program: str, limits: Limits) -> bool:
     """Return whether a program runs in its cell."""
     command = cells.command_line([program, "-version"], (), limits, parent_death_signal=True)
-    return works(command)
+    return output_of(command) is not None

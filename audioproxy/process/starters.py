@@ -57,11 +57,10 @@ class UtilLinuxStarter:
     @classmethod
     def find(cls, limits: Limits) -> UtilLinuxStarter:
         """Return the programs that work: others may have the name of a needed one."""
-        prlimit = cls(prlimit=shutil.which("prlimit") or "prlimit")
-        setpriv = cls(setpriv=shutil.which("setpriv") or "setpriv")
+        prlimit, setpriv = shutil.which("prlimit"), shutil.which("setpriv")
         return cls(
-            prlimit.prlimit if prlimit._works(limits) else None,
-            setpriv.setpriv if setpriv._works(limits) else None,
+            prlimit if _works(cls(prlimit=prlimit), limits) else None,
+            setpriv if _works(cls(setpriv=setpriv), limits) else None,
         )
 
     @property
@@ -97,17 +96,21 @@ class UtilLinuxStarter:
             words += [self.setpriv, "--pdeathsig", "KILL", "--"]
         return [*words, *command]
 
-    def _works(self, limits: Limits) -> bool:
-        return works(self.command_line(["true"], (), limits, parent_death_signal=True))
+
+def _works(starter: Starter, limits: Limits) -> bool:
+    command = starter.command_line(["true"], (), limits, parent_death_signal=True)
+    return output_of(command) is not None
 
 
-def works(command: Sequence[str]) -> bool:
-    """Return whether a program ends with success."""
+def output_of(command: Sequence[str]) -> bytes | None:
+    """Return the stdout of a program that ends with success; None for any other.
+
+    This blocks for at most 5 seconds.
+    """
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT)
+        return subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT).stdout
     except (OSError, subprocess.SubprocessError):
-        return False
-    return True
+        return None
 
 
 def resource_number(name: str) -> int:

@@ -98,7 +98,6 @@ class FindTests(SynchronousTestCase):
         self.folder = Path(self.mktemp()).resolve()
         self.folder.mkdir()
         self.patch(starters_module, "_TIMEOUT", PATIENCE)
-        self.patch(cell_module, "_TIMEOUT", PATIENCE)
 
     def write(self, name: str, text: str) -> str:
         """Write a script, and return its path."""
@@ -180,7 +179,7 @@ class FindTests(SynchronousTestCase):
 
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""
-        self.patch(cell_module, "_query", lambda _: (7, True))
-        starter, shortcomings = self.find(str(cell_module.BINARY), "ffmpeg-of-tomorrow")
+        binary = self.write("binary", f"#!/bin/sh\necho {WHOLE}\n")
+        starter, shortcomings = self.find(binary, "ffmpeg-of-tomorrow")
         assert isinstance(starter, CellStarter)
         self.assertEqual(({"ffmpeg-of-tomorrow"}, []), (starter.programs.keys(), shortcomings))

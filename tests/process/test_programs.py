@@ -60,11 +60,10 @@ class CapabilitiesCase(SynchronousTestCase):
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
 
-    def programs(self, *prefix: str) -> Programs:
-        """Return the programs, started with a spawn prefix."""
-        return Programs(
-            Launcher(self.spawner, self.clock, {}, UtilLinuxStarter(*prefix)), *PROGRAMS
-        )
+    def programs(self, setpriv: str | None = None) -> Programs:
+        """Return the programs, started by setpriv where its path is given."""
+        starter = UtilLinuxStarter(setpriv=setpriv)
+        return Programs(Launcher(self.spawner, self.clock, {}, starter), *PROGRAMS)
 
     def answer_versions(self, output: bytes = b"version 7 --enable-libsoxr") -> None:
         """Make both programs print their version."""
@@ -97,9 +96,9 @@ class CapabilitiesCase(SynchronousTestCase):
 class FindMissingTests(CapabilitiesCase):
     """`Programs.probe_missing` and `Programs.probe_resampler`"""
 
-    def find(self, *prefix: str) -> Deferred[list[str]]:
+    def find(self, setpriv: str | None = None) -> Deferred[list[str]]:
         """Start to check the programs."""
-        return Deferred.fromCoroutine(self.programs(*prefix).probe_missing())
+        return Deferred.fromCoroutine(self.programs(setpriv).probe_missing())
 
     def test_encoders_and_filters(self) -> None:
         """A missing encoder and a missing filter are named; a complete ffmpeg lacks nothing."""
@@ -114,13 +113,13 @@ class FindMissingTests(CapabilitiesCase):
             self.assertEqual(self.successResultOf(finding), expected)
 
     def test_unusable(self) -> None:
-        """Programs that cannot be started, also by the prefix, or that hang are named."""
+        """Programs that cannot be started, also by setpriv, or that hang are named."""
         stderr = b"setpriv: failed to execute: No such file"
         for code, why in (
             (127, f"cannot be run (exit status 127: {stderr.decode()})"),
             (None, "did not respond within 20 seconds"),
         ):
-            finding = self.find("setpriv", "--")
+            finding = self.find("setpriv")
             for _ in PROGRAMS:
                 self.clock.advance(20 if code is None else 19.9)
                 self.spawner.last.exit_and_end(code or 0, None if code else 15, stderr=stderr)
