@@ -70,7 +70,7 @@ class Exit:
 
     @property
     def never_ran(self) -> bool:
-        """Whether the program never ran: the spawn prefix or a wrapper could not start it."""
+        """Whether the program never ran: its starter or a wrapper could not run it."""
         return self.code in _NEVER_RAN
 
     @property

@@ -27,15 +27,16 @@ _NICENESS = 10
 _CORE = 1
 # Pages that are locked do not count as data. libgcrypt locks its secrets, some 32 KiB.
 _LOCKED = 1 << 20
-# Descriptors of one child. ffmpeg needs some ten. The kernel's memory of a socket is no child's.
+# Descriptors of one child. ffmpeg needs some ten. The kernel's buffers of sockets and pipes do not
+# count as memory of the child, so their number limits them.
 _MAX_DESCRIPTORS = 64
 # Threads reserve far more address space than memory, 64 MiB for each thread's heap alone.
 _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
 # The usual size of a thread's stack.
 _STACK = 8 << 20
-# Threads that a child may start, and no fewer. Those of other children count too, so a child that
-# starts all of them does not keep a later one from running.
+# Threads that a child may start, at least. The limit counts the threads of the whole user, so it is
+# above the number at the start: a child that starts all of its own does not stop a later one.
 _MORE_THREADS = 1024
 _LOADAVG = "/proc/loadavg"
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
@@ -158,8 +159,7 @@ class Launcher:
             follows them.
         :param output_limit: bytes to which the child's writes may grow a file.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
-            a pipe of this process ends anyway, and is started faster without the additional
-            program.
+            a pipe of this process ends anyway, and starts faster without ``setpriv``.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)

@@ -57,7 +57,7 @@ class ChildTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_command(self) -> None:
-        """The parent-death prefix is first; stdout is captured up to a limit (D40)."""
+        """The command line of the starter is run; stdout is captured up to a limit (D40)."""
         for limit, piped in ((1, {1, 2}), (0, {2})):
             self.start(UtilLinuxStarter(setpriv="setpriv"), stdout_limit=limit)
             last = self.spawner.last
