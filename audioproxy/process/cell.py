@@ -56,6 +56,7 @@ class Rights:
     ports: tuple[int, ...] = ()
 
 
+# What each dynamically linked program reads.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADERS = (
     "/lib64/ld-linux-x86-64.so.2",
@@ -86,7 +87,7 @@ _AUTHORITIES = (
 NO_SOURCE = Rights(readable=_PROGRAM)
 #: A child that reads a local file, or the copy of a remote source.
 LOCAL = Rights(readable=_PROGRAM, reopens=True)
-#: A child that reads a remote source. A long answer to a look-up comes over TCP.
+#: A child that reads a remote source. A long answer to a name lookup comes over TCP, from port 53.
 REMOTE = Rights(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
 
 
@@ -160,12 +161,14 @@ class CellStarter:
         program = command[0]
         if (confined := self.programs.get(program)) is not None:
             words += self._confine(confined, command, descriptors)
+        # execve(2) does not search the PATH.
         path = program if os.sep in program else shutil.which(program) or program
         return [*words, "--", path, *command[1:]]
 
     def _confine(
         self, program: ConfinedProgram, command: Sequence[str], descriptors: Iterable[int]
     ) -> list[str]:
+        """Return the options of ``audioproxy-cell`` for a child, from what it is told to open."""
         sources = [number for number in descriptors if number > 2]
         port, authorities = _origin(command)
         rights = REMOTE if port else LOCAL if sources else NO_SOURCE
