@@ -15,11 +15,11 @@
  * -q  print the version of Landlock that works here, and whether seccomp filters do; 0 is none
  *
  * A path that does not exist grants nothing. Without -s, nothing can be executed any more. The status
- * is 126 if the program cannot be confined or run, and 127 if it is not found.
+ * is 125 for wrong options, 126 if the program cannot be confined or run, and 127 if it is not found.
  *
- * Landlock confines what can be opened and connected to. It does not know everything: permissions and
- * times of files, watches of folders, UDP, Unix sockets. So a seccomp filter allows only the system
- * calls that decoders and encoders need. Build: cc -O2 -static -o audioproxy-cell cell.c
+ * Landlock confines what can be opened and connected to. It does not confine permissions and times of
+ * files, watches of folders, UDP and Unix sockets. So a seccomp filter allows only the system calls
+ * that decoders and encoders need. Build: cc -O2 -static -o audioproxy-cell cell.c
  */
 
 #define _GNU_SOURCE
@@ -63,7 +63,7 @@ static void give_up(const char *what, const char *name) {
     exit(errno == ENOENT ? 127 : 126);
 }
 
-/* Landlock, from landlock(7): the headers of Debian 12 lack what later kernels have. */
+/* The interface of landlock(7): the headers of Debian 12 lack what later kernels have. */
 
 struct ruleset {
     uint64_t files, ports, scopes;
@@ -152,15 +152,15 @@ static const int harmless[] = {
     __NR_uname, __NR_wait4, __NR_waitid, __NR_write, __NR_writev,
 };
 
-/* Those of a program that may connect. musl binds the sockets of its look-ups. Landlock keeps TCP
- * sockets from that. */
+/* System calls of a program that may connect. musl binds the sockets of its name lookups. Landlock
+ * forbids that for TCP. */
 static const int connecting[] = {
     __NR_bind, __NR_connect, __NR_getpeername, __NR_getsockname, __NR_recvfrom, __NR_recvmsg,
     __NR_shutdown,
 };
 
-/* An argument, masked, has to equal a value. If `differs`, it has to differ; then the mask is in one
- * half of the argument. */
+/* A masked argument has to equal a value; with `differs`, it has to differ from it. Then the mask must
+ * be in one half of the argument. */
 struct condition {
     int argument;
     uint64_t mask, value;
@@ -305,7 +305,7 @@ static void allow_row(const struct row *row) {
 
 static void allow_rows(const struct row *first, size_t count) {
     for (const struct row *row = first; row < first + count; row++) allow_row(row);
-    /* Other arguments are a refusal; the calls are known otherwise. */
+    /* With other arguments, these calls are forbidden, and not unknown. */
     load(offsetof(struct seccomp_data, nr));
     for (const struct row *row = first; row < first + count; row++)
         answer_call(row->call, SECCOMP_RET_ERRNO | EPERM);
