@@ -1,10 +1,12 @@
-"""What code that has taken over a decoder tries: a program of the standard library alone.
+"""Attempts of code that has taken over a decoder to reach more than its source and its output.
 
-It runs as ``python3 -I -S``. Its arguments are its targets as JSON, and the number of the attempt
-to begin with. It prints a line for each attempt: the name, a tab, and ``succeeded`` or why it
-failed. An attempt succeeds only where its effect is seen, or the kernel has done what it asks for.
-Where the process can fork, each attempt has a process of its own. A line without an outcome says
-that the attempt ended the process. `tests.process.test_cell_live` prepares the targets and judges.
+This is one file of the standard library alone, because it runs as the source of a child: it may
+open no other module. It runs as ``python3 -I -S``. Its arguments are its targets as JSON, and the
+number of the attempt to begin with. It prints a line for each attempt: the name, a tab, and
+``succeeded`` or why it failed. An attempt succeeds only where its effect is seen, or the kernel has
+done what it asks for. Where the process can fork, each attempt has a process of its own. A line
+without an outcome says that the attempt ended the process. `tests.process.test_cell_live` prepares
+the targets, and compares the outcomes with those outside a cell.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.syscall.restype = ctypes.c_long
 LIBC.mmap.restype = ctypes.c_void_p
 IS_X86 = platform.machine() == "x86_64"
-#: Numbers of system calls: of x86-64 and of aarch64, or of both.
+#: Numbers of system calls: of x86-64 and of aarch64, or of both. -1 does not exist.
 NUMBERS: dict[str, tuple[int, int] | int] = {
     "add_key": (248, 217), "arch_prctl": (158, -1), "bpf": (321, 280), "chroot": (161, 51),
     "clone": (56, 220), "clone3": 435, "close_range": 436, "execve": (59, 221),
@@ -308,6 +310,7 @@ class Targets(SimpleNamespace):
             return call("getsockopt", peer.fileno(), 0, 64, table, ctypes.byref(size)) == 0
 
     def socket_filter(self) -> bool:
+        # SO_ATTACH_FILTER with a program that returns at once
         accepts = structure(0xFFFFFFFF_00000006)
         program = bytes(structure(1, ctypes.addressof(accepts)))
         with socket.socket(INET, DATAGRAM) as peer:
@@ -324,6 +327,7 @@ class Targets(SimpleNamespace):
     # Other processes
 
     def ptrace_attach(self) -> bool:
+        # PTRACE_ATTACH, __WALL of waitpid(2), PTRACE_PEEKDATA and PTRACE_DETACH
         word = ctypes.create_string_buffer(8)
         call("ptrace", 16, self.victim, 0, 0)
         os.waitpid(self.victim, 0x40000000)
@@ -371,6 +375,7 @@ class Targets(SimpleNamespace):
     # The kernel's surface
 
     def seccomp_listener(self) -> bool:
+        # PR_SET_NO_NEW_PRIVS, and SECCOMP_SET_MODE_FILTER with SECCOMP_FILTER_FLAG_NEW_LISTENER
         with suppress(OSError):
             call("prctl", 38, 1, 0, 0, 0)
         allows = structure(0x7FFF0000_00000006)
@@ -419,10 +424,13 @@ class Targets(SimpleNamespace):
         return True
 
 
-#: What an attempt does to the targets, by its name. It raises or returns False where it fails.
+# Each attempt by its name: a function of the targets, which raises or returns False where it fails.
 ATTEMPTS: dict[str, Callable[[Any], object]] = {
     name: method for name, method in vars(Targets).items() if not name.startswith("_")
 }
+
+# Files
+#: Paths and descriptors of what holds the secret.
 READ_SECRET: dict[str, Callable[[Any], str | int]] = {
     "variant": lambda t: t.variant,
     "other_source": lambda t: t.other,
@@ -441,6 +449,7 @@ READ_SECRET: dict[str, Callable[[Any], str | int]] = {
     "opened_path": lambda t: f"/proc/self/fd/{os.open(t.variant, os.O_PATH)}",
     "openat2": lambda t: call("openat2", AT_FDCWD, t.variant.encode(), structure(0, 0, 0), 24),
 }
+#: Paths of what tells something of others.
 READ: dict[str, Callable[[Any], str]] = {
     "victim_maps": lambda t: t._proc("maps"),
     "victim_status": lambda t: t._proc("status"),
@@ -493,12 +502,15 @@ ATTEMPTS |= {
     # Q_SYNC of all file systems
     "quota": lambda t: call("quotactl", 0x800001 << 8, 0, 0, 0) == 0,
 }
+# Sockets
 ATTEMPTS |= {
     "tcp_port_of_source": lambda t: exchanges(socket.socket(INET), (HOST, t.source_port)),
     "tcp_other_port": lambda t: exchanges(socket.socket(INET), (HOST, t.port)),
     "tcp_ipv6": lambda t: exchanges(socket.socket(INET6), ("::1", t.port6)),
     "tcp_mapped": lambda t: exchanges(socket.socket(INET6), (f"::ffff:{HOST}", t.port)),
-    "tcp_multipath": lambda t: exchanges(socket.socket(INET, STREAM, 262), (HOST, t.port)),
+    "tcp_multipath": lambda t: exchanges(
+        socket.socket(INET, STREAM, socket.IPPROTO_MPTCP), (HOST, t.port)
+    ),
     "tcp_sendto": lambda t: exchanges(
         socket.socket(INET), send=lambda s: s.sendto(b"hello", MSG_FASTOPEN, (HOST, t.port))
     ),
@@ -513,25 +525,28 @@ ATTEMPTS |= {
     ),
     "udp_bind": lambda t: bound(socket.socket(INET, DATAGRAM), HOST, 0),
     "udp_bind_privileged": lambda t: bound(socket.socket(INET, DATAGRAM), HOST, 1),
-    "udp_lite": lambda t: bound(socket.socket(INET, DATAGRAM, 136), HOST, 0),
-    "sctp": lambda t: bound(socket.socket(INET, STREAM, 132), HOST, 0),
-    "vsock": lambda t: bound(socket.socket(40, STREAM), 0xFFFFFFFF, 0xFFFFFFFF),
+    "udp_lite": lambda t: bound(socket.socket(INET, DATAGRAM, socket.IPPROTO_UDPLITE), HOST, 0),
+    "sctp": lambda t: bound(socket.socket(INET, STREAM, socket.IPPROTO_SCTP), HOST, 0),
+    "vsock": lambda t: bound(socket.socket(socket.AF_VSOCK, STREAM), 0xFFFFFFFF, 0xFFFFFFFF),
     "raw": lambda t: bound(socket.socket(INET, RAW, socket.IPPROTO_UDP), HOST, 0),
     # The events of network interfaces
     "netlink": lambda t: bound(socket.socket(NETLINK, RAW), 0, 1),
     "packet": lambda t: bound(socket.socket(socket.AF_PACKET, RAW), "lo", 3),
-    "crypto": lambda t: bound(socket.socket(38, socket.SOCK_SEQPACKET), "hash", "md5"),
+    "crypto": lambda t: bound(socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET), "hash", "md5"),
     "unix_pair": lambda t: socket.socketpair() != (),
     "unix_stream": lambda t: exchanges(socket.socket(UNIX), t.unix),
     "unix_abstract": lambda t: exchanges(socket.socket(UNIX), f"\0{t.unique}"),
 }
+# Other processes, and the process's own user, groups and limits
 ATTEMPTS |= {
     "read_memory": lambda t: t._memory("rb").read(len(t.secret)) == t.secret,
     "write_memory": lambda t: t._memory("r+b").write(t.secret) == len(t.secret),
     "process_vm_readv": lambda t: t._transfers("process_vm_readv", bytes(len(t.secret))),
     "process_vm_writev": lambda t: t._transfers("process_vm_writev", t.secret),
+    # PTRACE_SEIZE
     "ptrace_seize": lambda t: call("ptrace", 0x4206, t.victim, 0, 0) == 0,
     "pidfd_open": lambda t: call("pidfd_open", t.victim, 0) > 0,
+    # KCMP_FILES
     "kcmp": lambda t: call("kcmp", t.victim, t.victim, 2, 0, 0) == 0,
     "perf_event_of_victim": lambda t: perf_event(t.victim),
     "kill": lambda t: t._is_signalled(os.kill, t.victim, SIGNAL),
@@ -547,6 +562,7 @@ ATTEMPTS |= {
         call, "pidfd_send_signal", os.open(t._proc(""), os.O_RDONLY), SIGNAL, 0, 0
     ),
     "signal_of_descriptor": lambda t: t._is_signalled(by_descriptor, t.victim),
+    # PR_SET_PDEATHSIG
     "parent_death_signal": lambda t: call("prctl", 1, 0, 0, 0, 0) == 0,
     "leave_group": lambda t: os.setpgid(0, 0) is None,
     "leave_session": lambda t: os.setsid() is None,
@@ -556,6 +572,7 @@ ATTEMPTS |= {
     "scheduler": lambda t: (
         os.sched_setscheduler(t.victim, os.SCHED_BATCH, os.sched_param(0)) is None
     ),
+    # The lowest priority of the best-effort class
     "io_priority": lambda t: call("ioprio_set", 1, t.victim, 2 << 13 | 7) == 0,
     "limit_victim": lambda t: resource.prlimit(t.victim, resource.RLIMIT_NOFILE, (9, 9)) != (9, 9),
     "raise_limit": lambda t: (
@@ -568,11 +585,13 @@ ATTEMPTS |= {
     "change_user": lambda t: os.setresuid(1, 1, 1) is None,
     "change_groups": lambda t: os.setgroups([1]) is None,
 }
+# Programs and processes
 ATTEMPTS |= {
     "fork": lambda t: exits(os.fork()),
     # vfork(), and in the new process exit_group(7)
     "vfork": lambda t: exits(run_code("b83a0000000f05 85c0 750c bf07000000 b8e7000000 0f05 c3")),
     "clone": lambda t: exits(clone()),
+    # CLONE_VFORK, and CLONE_PARENT
     "clone_vfork": lambda t: exits(clone(0x4000)),
     "clone_sibling": lambda t: clone(0x8000) > 0 or os._exit(0),
     "clone_namespace": lambda t: exits(clone(NAMESPACES["user"])),
@@ -601,6 +620,7 @@ ATTEMPTS |= {
     ),
     "exec_low_from_zero": lambda t: execute_at(map_memory(0, PATH_ADDRESS + PAGE, MAP_FIXED)),
 }
+# Namespaces, the machine, the kernel's surface, and exhaustion
 ATTEMPTS |= {
     f"unshare_{name}": lambda t, flag=flag: call("unshare", NAMESPACES["user"] | flag) == 0
     for name, flag in NAMESPACES.items()
@@ -613,6 +633,7 @@ ATTEMPTS |= {
     "mount_clone": lambda t: call("open_tree", AT_FDCWD, b"/", 1) > 0,
     "host_name": lambda t: call("sethostname", t.host.encode(), len(t.host)) == 0,
     "clock": lambda t: call("settimeofday", 0, 0) == 0,
+    # SYSLOG_ACTION_SIZE_BUFFER
     "kernel_log": lambda t: call("syslog", 10, 0, 0) > 0,
     "iopl": lambda t: call("iopl", 3) == 0,
     # socket(AF_UNIX, SOCK_STREAM, 0), by int 0x80
@@ -623,12 +644,14 @@ ATTEMPTS |= {
     "perf_event": lambda t: perf_event(0),
     "bpf": lambda t: call("bpf", 0, structure(2 | 4 << 32, 4 | 1 << 32, *[0] * 14), 128) > 0,
     "add_key": lambda t: call("add_key", b"user", t.unique.encode(), b"x", 1, -2) > 0,
+    # KEYCTL_GET_KEYRING_ID of the process
     "keyring": lambda t: call("keyctl", 0, -2, 1) > 0,
     "memfd": lambda t: call("memfd_create", b"x", 0) > 0,
     "memfd_secret": lambda t: call("memfd_secret", 0) > 0,
     # Other functions of the call map the vDSO at an address: ARCH_GET_FS
     "arch_prctl": lambda t: call("arch_prctl", 0x1003, structure(0)) == 0,
     "modify_ldt": lambda t: call("modify_ldt", 1, structure(0, 0x51_000FFFFF), 16) == 0,
+    # ADDR_NO_RANDOMIZE
     "personality": lambda t: call("personality", 0x40000) >= 0,
     "shared_memory": lambda t: call("shmctl", call("shmget", 0, PAGE, 0o600), 0, 0) == 0,
     "message_queue": lambda t: call("msgctl", call("msgget", 0, 0o600), 0, 0) == 0,
