@@ -272,8 +272,8 @@ def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
     if not has_filters:
         shortcomings.append(
             f"{kernel} has no seccomp filters, or a unit or container forbids them, so code in a"
-            " decoder can connect anywhere and signal other processes of this user; a kernel with"
-            " CONFIG_SECCOMP_FILTER is required"
+            " decoder can use UDP and Unix sockets, start processes, and change modes and times of"
+            " files; a kernel with CONFIG_SECCOMP_FILTER is required"
         )
     return shortcomings
 
