@@ -35,9 +35,12 @@ _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
 # The usual size of a thread's stack.
 _STACK = 8 << 20
+_CPUS = os.cpu_count() or 1
 # Threads that a child may start, at least. The limit counts the threads of the whole user, so it is
-# above the number at the start: a child that starts all of its own does not stop a later one.
-_MORE_THREADS = 1024
+# above the number at the start: a child that starts all of its own does not stop a later one. By
+# default there is a render for each CPU, and all may start at the same moment: ffmpeg starts up to
+# 20 threads, and one for each CPU.
+_MORE_THREADS = max(1024, 2 * _CPUS * (_CPUS + 20))
 _LOADAVG = "/proc/loadavg"
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
 _CPU_GRACE = 5
