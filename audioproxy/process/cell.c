@@ -414,6 +414,11 @@ int main(int count, char **words) {
     }
     char **arguments = words + optind;
     const char *path = arguments[0];
+    if (!strchr(path, '/')) {
+        /* The kernel would take it from the working directory. */
+        errno = ENOENT;
+        give_up("cannot run ", path);
+    }
     if (is_confined) {
         int is_filtered = has_filters();
         if (is_filtered) path = copy_path(path);

@@ -96,23 +96,26 @@ class ConfinedProgram:
     """A program that runs in a cell.
 
     :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
-    :ivar libraries: folders of its own libraries.
     :ivar is_script: whether an interpreter executes it.
     """
 
     executable: tuple[str, ...]
-    libraries: tuple[str, ...]
     is_script: bool
 
     @classmethod
     def of(cls, program: str) -> ConfinedProgram:
-        """Return a program with its interpreters, and with the libraries in the folders beside."""
+        """Return a program with its interpreters."""
         interpreters = _interpreters(program)
-        executable = (program, *interpreters)
-        folders = {os.path.dirname(os.path.realpath(path)) for path in executable}
+        return cls((program, *interpreters, *_LOADERS), bool(interpreters))
+
+    def libraries(self) -> list[str]:
+        """Return the folders of its own libraries, beside those of the programs.
+
+        They are looked for at each start: a link may lead to another version by then.
+        """
+        folders = {os.path.dirname(os.path.realpath(path)) for path in self.executable}
         libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
-        libraries.difference_update(_LIBRARIES)
-        return cls((*executable, *_LOADERS), tuple(sorted(libraries)), bool(interpreters))
+        return sorted(libraries.difference(_LIBRARIES))
 
 
 def _interpreters(program: str) -> list[str]:
@@ -159,10 +162,13 @@ class CellStarter:
         for name, (soft, hard) in limits.items():
             words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
         program = command[0]
-        if (confined := self.programs.get(program)) is not None:
-            words += self._confine(confined, command, descriptors)
         # execve(2) does not search the PATH.
         path = program if os.sep in program else shutil.which(program) or program
+        if (confined := self.programs.get(program)) is not None:
+            if path != program:
+                # It was missing at the start of the service, and has been installed since then.
+                confined = ConfinedProgram.of(path)
+            words += self._confine(confined, command, descriptors)
         return [*words, "--", path, *command[1:]]
 
     def _confine(
@@ -175,7 +181,7 @@ class CellStarter:
         words = ["-c"]
         if program.is_script:
             words.append("-s")
-        for path in (*rights.readable, *program.libraries, *authorities):
+        for path in (*rights.readable, *program.libraries(), *authorities):
             words += ["-r", path]
         for path in rights.writable:
             words += ["-w", path]
