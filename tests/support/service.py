@@ -42,6 +42,8 @@ TEST_PATIENCE = 900.0
 
 PROJECT = Path(__file__).parents[2]
 
+#: What services of this process have found out about ffmpeg, by its path.
+EXAMINED: dict[str, Any] = {}
 
 #: Python code that runs twistd. A service protects its process: only root can read its descriptors.
 #: Tests that run as another user turn the protection off, because they read the descriptors of
@@ -472,6 +474,11 @@ class ServiceCase(TestCase):
         """Return a service; it stops at the end of the test at the latest."""
         service = AudioProxy(self.config(**settings), reactor, listens=True)
         self.addCleanup(service.stopService)
+        if not self.checks_ffmpeg:
+            # A service examines a program again if it was replaced.
+            programs = service.engine.programs
+            programs._examined = EXAMINED.get(programs.ffmpeg)
+            self.addCleanup(lambda: EXAMINED.update({programs.ffmpeg: programs._examined}))
         return service
 
     def start(self, **settings: Any) -> AudioProxy:
