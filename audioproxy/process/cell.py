@@ -29,9 +29,10 @@ from audioproxy.process.starters import (
     resource_number,
 )
 
-#: The source of ``audioproxy-cell``, and the path where its binary is expected.
+#: The source of ``audioproxy-cell``, and the path where its binary is expected. An upgrade may turn
+#: a link to another version while this one runs.
 SOURCE = Path(__file__).with_suffix(".c")
-BINARY = Path(sys.prefix) / "bin" / "audioproxy-cell"
+BINARY = Path(sys.prefix).resolve() / "bin" / "audioproxy-cell"
 
 # The first versions of Landlock that confine files, and connections.
 _WITH_FILES, _WITH_PORTS = 1, 4

@@ -68,6 +68,14 @@ class FindTests(SynchronousTestCase):
             self.assertIsInstance(starter, UtilLinuxStarter)
             self.assertIn(f"cc -O2 -static -o {binary} ", text)
 
+    def test_link_to_a_version(self) -> None:
+        """The binary is the one of this version, also after a link was turned to another one."""
+        link = self.folder / "current"
+        link.symlink_to(sys.prefix)
+        program = "from audioproxy.process.cell import BINARY; print(BINARY)"
+        printed = subprocess.check_output([link / "bin/python", "-c", program], text=True)
+        self.assertEqual(f"{Path(sys.prefix).resolve()}/bin/audioproxy-cell\n", printed)
+
     def test_programs(self) -> None:
         """A program that does not run in its cell has none, and is named.
 
