@@ -235,8 +235,13 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
         found = ConfinedProgram.of(program)
         # Only Landlock confines what a script executes: without it, a trial proves nothing.
         may_run = landlock >= _WITH_FILES or not found.is_script
-        cells = CellStarter(binary, {program: found})
-        if not _needs_trial(program, found) or (may_run and _runs(cells, program, limits)):
+        cells, bare = CellStarter(binary, {program: found}), CellStarter(binary, {})
+        if (
+            not _needs_trial(program, found)
+            or (may_run and _runs(cells, program, limits))
+            # One that does not run at all, or too slowly on a busy machine, proves nothing either.
+            or (may_run and not _runs(bare, program, limits))
+        ):
             confined[program] = found
         else:
             shortcomings.append(
@@ -298,6 +303,6 @@ def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
 
 
 def _runs(cells: CellStarter, program: str, limits: Limits) -> bool:
-    """Return whether a program runs in its cell."""
+    """Return whether a program runs, in its cell if it has one."""
     command = cells.command_line([program, "-version"], (), limits, parent_death_signal=True)
     return output_of(command) is not None

@@ -91,6 +91,9 @@ class FindTests(SynchronousTestCase):
             ("#!/bin/sh\nexec /bin/true\n", False),
             ("#!/bin/sh\n/bin/true\n", False),
             ("#!/usr/bin/env sh\n:\n", True),
+            # Those that do not run outside a cell either.
+            ("#!/bin/sh\n/bin/true\nexit 1\n", True),
+            ("#!/nowhere/sh\n", True),
         ):
             program = self.write("ffmpeg", text)
             starter, shortcomings = self.find(binary, program)
