@@ -60,7 +60,7 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg compiler dev browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
+test: system-ffmpeg compiler dev $(BIN)/audioproxy-cell browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
@@ -208,8 +208,9 @@ languages:
 	@# Go compiles its own library for the first program.
 	@[ -d build/go ] || (cd examples/signing && GOCACHE="$(CURDIR)/build/go" go build -o /dev/null sign.go)
 
-# For tests only: an HTTP client, and a collector of logs.
+# For tests only: an HTTP client, a collector of logs, and the list of connections.
 utilities:
+	@command -v ss >/dev/null || tools/system-package iproute2
 	@command -v curl >/dev/null || tools/system-package curl
 	@PATH=$$PATH:/usr/sbin command -v rsyslogd >/dev/null || tools/system-package --stopped rsyslog
 

@@ -39,7 +39,7 @@ REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
 
 #: An ffprobe that stops itself before it probes a source.
 SLOW_FFPROBE = """#!/bin/sh
-kill -STOP $$
+case $* in *-version*) ;; *) kill -STOP $$ ;; esac
 exec "{ffprobe}" "$@"
 """
 
