@@ -354,16 +354,17 @@ static int report(void) {
     return printf("%d %d\n", version, !install_filter(0, 0)) < 0;
 }
 
-/* Of its capabilities, root's program keeps those that open files: Landlock confines them. Others
- * would lift limits, such as those of locked memory, of a disk's reserve and of ports below 1024. A
- * container may forbid the calls. */
+/* Of its capabilities, the program keeps those that open files: a service may need them for its
+ * sources, and Landlock confines them. Others would lift limits, such as those of locked memory, of a
+ * disk's reserve and of ports below 1024. A container may forbid the calls. */
 static void drop_capabilities(void) {
     const uint32_t kept = 1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH;
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3];
     if (syscall(__NR_capget, &header, sets)) return;
     sets[0].effective = sets[0].permitted &= kept;
-    sets[1].effective = sets[1].permitted = sets[0].inheritable = sets[1].inheritable = 0;
+    sets[0].inheritable &= kept;
+    sets[1].effective = sets[1].permitted = sets[1].inheritable = 0;
     syscall(__NR_capset, &header, sets);
 }
 
