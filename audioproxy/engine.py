@@ -132,11 +132,12 @@ class Engine:
         program = shutil.which("ffmpeg") or "ffmpeg"
         ffprobe = shutil.which("ffprobe") or "ffprobe"
         limits = ChildLimits(config.max_child_memory)
+        environment = _child_environment()
         # A trial has the limits of a probe.
         trial = limits.of_child(config.probe_timeout, None)
-        starter, self.cell_shortcomings = find_starter([program, ffprobe], trial)
+        starter, self.cell_shortcomings = find_starter([program, ffprobe], trial, environment)
         _check_cells(self.cell_shortcomings, required=config.require_cell)
-        launcher = Launcher(reactor, clock, _child_environment(), starter, limits)
+        launcher = Launcher(reactor, clock, environment, starter, limits)
         self._upkeep = self._make_upkeep(launcher)
         self.programs = Programs(launcher, program, ffprobe)
         self._monitor = ProgramsMonitor(self.programs, self.readiness.programs_checked)

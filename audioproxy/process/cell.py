@@ -25,8 +25,8 @@ from audioproxy.process.starters import (
     Limits,
     Starter,
     UtilLinuxStarter,
-    output_of,
     resource_number,
+    run_briefly,
 )
 
 #: The source of ``audioproxy-cell``, and the path where its binary is expected. An upgrade may turn
@@ -210,13 +210,16 @@ def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:
     return port, [options["-ca_file"]] if "-ca_file" in options else []
 
 
-def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list[str]]:
+def find_starter(
+    programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
+) -> tuple[Starter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
     This blocks while it runs ``audioproxy-cell`` and tries programs.
 
     :param programs: the paths of ffmpeg and ffprobe.
     :param limits: of the children that are tried.
+    :param environment: of the same; it has no secret (D45).
     """
     binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
     versions = _query(binary) if binary is not None else None
@@ -233,15 +236,7 @@ def find_starter(programs: Iterable[str], limits: Limits) -> tuple[Starter, list
     confined = {}
     for program in programs:
         found = ConfinedProgram.of(program)
-        # Only Landlock confines what a script executes: without it, a trial proves nothing.
-        may_run = landlock >= _WITH_FILES or not found.is_script
-        cells, bare = CellStarter(binary, {program: found}), CellStarter(binary, {})
-        if (
-            not _needs_trial(program, found)
-            or (may_run and _runs(cells, program, limits))
-            # One that does not run at all, or too slowly on a busy machine, proves nothing either.
-            or (may_run and not _runs(bare, program, limits))
-        ):
+        if _runs_in_cell(binary, program, found, landlock, limits, environment):
             confined[program] = found
         else:
             shortcomings.append(
@@ -256,8 +251,9 @@ def _query(binary: str) -> tuple[int, bool] | None:
 
     :returns: None if ``audioproxy-cell`` does not run.
     """
+    ended = run_briefly([binary, "-q"])
     try:
-        landlock, filters = (output_of([binary, "-q"]) or b"").split()
+        landlock, filters = (ended.stdout if ended else b"").split()
         return int(landlock), filters == b"1"
     except ValueError:
         return None
@@ -302,7 +298,29 @@ def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
     return os.path.exists(program) and not is_of_system
 
 
-def _runs(cells: CellStarter, program: str, limits: Limits) -> bool:
-    """Return whether a program runs, in its cell if it has one."""
-    command = cells.command_line([program, "-version"], (), limits, parent_death_signal=True)
-    return output_of(command) is not None
+def _runs_in_cell(
+    binary: str,
+    program: str,
+    confined: ConfinedProgram,
+    landlock: int,
+    limits: Limits,
+    environment: Mapping[str, str],
+) -> bool:
+    """Return whether a program runs in its cell, as far as is known.
+
+    One that is broken now, or too slow on a busy machine, keeps its cell.
+    """
+    if not _needs_trial(program, confined):
+        return True
+    if confined.is_script and landlock < _WITH_FILES:
+        # Only Landlock confines what a script executes: without it, a trial proves nothing.
+        return False
+
+    def fails(programs: Mapping[str, ConfinedProgram]) -> bool:
+        command = CellStarter(binary, programs).command_line(
+            [program, "-version"], (), limits, parent_death_signal=True
+        )
+        ended = run_briefly(command, environment)
+        return ended is not None and ended.returncode != 0
+
+    return not fails({program: confined}) or fails({})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 # Seconds within which a program has to show that it works.
-_TIMEOUT = 5
+_TIMEOUT = 10
 
 #: The soft and the hard limit of resources, by the names that ``prlimit`` has for them.
 Limits: TypeAlias = Mapping[str, tuple[int, int]]
@@ -99,18 +99,25 @@ class UtilLinuxStarter:
 
 def _works(starter: Starter, limits: Limits) -> bool:
     command = starter.command_line(["true"], (), limits, parent_death_signal=True)
-    return output_of(command) is not None
+    ended = run_briefly(command)
+    return ended is not None and ended.returncode == 0
 
 
-def output_of(command: Sequence[str]) -> bytes | None:
-    """Return the stdout of a program that ends with success; None for any other.
+def run_briefly(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a program, and return how it ended; None if it takes more than 10 seconds.
 
-    This blocks for at most 5 seconds.
+    This blocks. A program that cannot be started ends with the status 127.
+
+    :param environment: None for that of this process.
     """
     try:
-        return subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT).stdout
-    except (OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT, env=environment)
+    except subprocess.TimeoutExpired:
         return None
+    except OSError:
+        return subprocess.CompletedProcess(command, 127, b"", b"")
 
 
 def resource_number(name: str) -> int:

@@ -20,7 +20,7 @@ _RUNS = 20
 def cells(bench: Bench) -> list[Figure]:
     """Measure starts and a render in cells beside bare ones, in turn."""
     programs = [shutil.which(name) or name for name in ("ffprobe", "ffmpeg")]
-    starter, shortcomings = find_starter(programs, _LIMITS)
+    starter, shortcomings = find_starter(programs, _LIMITS, {})
     assert not shortcomings, shortcomings
     figures = []
     source = os.open(bench.sounds / "three.flac", os.O_RDONLY)

@@ -224,7 +224,7 @@ class CellTests(SynchronousTestCase):
     """Arbitrary code in the place of ffmpeg"""
 
     def setUp(self) -> None:
-        starter, shortcomings = find_starter([], LIMITS)
+        starter, shortcomings = find_starter([], LIMITS, {})
         if not isinstance(starter, CellStarter) or shortcomings:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")
         self.cells = replace(starter, programs={PYTHON: ConfinedProgram.of(PYTHON)})

@@ -38,7 +38,7 @@ class FindTests(SynchronousTestCase):
     def find(self, binary: str, *programs: str) -> tuple[Starter, list[str]]:
         """Find the starter of programs with a binary in the place of audioproxy-cell."""
         self.patch(cell_module, "BINARY", Path(binary))
-        return find_starter(programs, {})
+        return find_starter(programs, {}, {"PATH": os.defpath})
 
     def test_kernels(self) -> None:
         """What the kernel lacks is named, with what is required."""
@@ -102,6 +102,15 @@ class FindTests(SynchronousTestCase):
             self.assertEqual(
                 [] if is_confined else [program], [line.split()[0] for line in shortcomings]
             )
+
+    def test_slow_program(self) -> None:
+        """A program that takes too long, as on a busy machine, keeps its cell."""
+        self.patch(starters_module, "_TIMEOUT", 0.1)
+        program = self.write("ffmpeg", "#!/bin/sh\nkill -STOP $$\n")
+        self.patch(cell_module, "_query", lambda _: (7, True))
+        starter, shortcomings = self.find(str(cell_module.BINARY), program)
+        assert isinstance(starter, CellStarter)
+        self.assertEqual(({program}, []), (starter.programs.keys(), shortcomings))
 
     def test_kernel_without_anything(self) -> None:
         """Where nothing works, audioproxy-cell says so, and starts programs all the same."""
