@@ -29,9 +29,9 @@ from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
-from audioproxy.process.cell import find_starter
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
+from audioproxy.process.find_starter import find_starter
 from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.readiness import Readiness

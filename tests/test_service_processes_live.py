@@ -11,7 +11,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.process import cell
+from audioproxy.process import find_starter
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.stored_file import open_variant
 from tests.support.programs import HELD_FFMPEG
@@ -53,7 +53,7 @@ class TwoNodeTests(ServiceCase):
         # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
         node = self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}")
-        self.patch(cell, "BINARY", Path("/nowhere/no-cell"))
+        self.patch(find_starter, "BINARY", Path("/nowhere/no-cell"))
         here = self.start()
         ports = (here.port, await node.port())
         formats = [token for token in FORMATS if token != "peaks"]

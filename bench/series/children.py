@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from audioproxy.process.cell import find_starter
+from audioproxy.process.find_starter import find_starter
 from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure
 from bench.settings import Bench

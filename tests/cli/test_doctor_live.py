@@ -23,7 +23,7 @@ from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks import stores as stores_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
-from audioproxy.process import cell as cell_module
+from audioproxy.process import find_starter
 from audioproxy.process.programs import LISTS
 from audioproxy.server.listener import open_socket
 from audioproxy.service import BootError
@@ -92,7 +92,7 @@ class CheckTests(ServiceCase):
 
     async def test_no_programs(self) -> None:
         """Without ffmpeg, util-linux and audioproxy-cell, the results say how to install them."""
-        self.patch(cell_module, "BINARY", Path("/nowhere/audioproxy-cell"))
+        self.patch(find_starter, "BINARY", Path("/nowhere/audioproxy-cell"))
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere", AP_REQUIRE_CELL="1")
         words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
         self.assert_result(results, "ffmpeg", BAD, words)

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import audioproxy
 from audioproxy.config import VARIABLES, Config
-from audioproxy.process.cell import BINARY, SOURCE
+from audioproxy.process.find_starter import BINARY, SOURCE
 from tests.support.service import (
     PROJECT,
     TWISTD,

@@ -27,7 +27,8 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy.process.cell import CellStarter, ConfinedProgram, find_starter
+from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.find_starter import find_starter
 from audioproxy.process.spawn import ChildLimits
 from tests.support import hostile
 from tests.support.service import PATIENCE

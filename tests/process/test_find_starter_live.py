@@ -10,9 +10,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy.process import cell as cell_module
+from audioproxy.process import find_starter as find_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import CellStarter, ConfinedProgram, find_starter
+from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.find_starter import find_starter
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.service import PATIENCE
 
@@ -37,7 +38,7 @@ class FindTests(SynchronousTestCase):
 
     def find(self, binary: str, *programs: str) -> tuple[Starter, list[str]]:
         """Find the starter of programs with a binary in the place of audioproxy-cell."""
-        self.patch(cell_module, "BINARY", Path(binary))
+        self.patch(find_module, "BINARY", Path(binary))
         return find_starter(programs, {}, {"PATH": os.defpath})
 
     def test_kernels(self) -> None:
@@ -72,7 +73,7 @@ class FindTests(SynchronousTestCase):
         """The binary is the one of this version, also after a link was turned to another one."""
         link = self.folder / "current"
         link.symlink_to(sys.prefix)
-        program = "from audioproxy.process.cell import BINARY; print(BINARY)"
+        program = "from audioproxy.process.find_starter import BINARY; print(BINARY)"
         printed = subprocess.check_output([link / "bin/python", "-c", program], text=True)
         self.assertEqual(f"{Path(sys.prefix).resolve()}/bin/audioproxy-cell\n", printed)
 
@@ -81,7 +82,7 @@ class FindTests(SynchronousTestCase):
 
         A script runs in a cell unless it starts other programs.
         """
-        binary = str(cell_module.BINARY)
+        binary = str(find_module.BINARY)
         if shortcomings := self.find(binary)[1]:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")
         python = os.path.realpath(sys.executable)
@@ -107,14 +108,14 @@ class FindTests(SynchronousTestCase):
         """A program that takes too long, as on a busy machine, keeps its cell."""
         self.patch(starters_module, "_TIMEOUT", 0.1)
         program = self.write("ffmpeg", "#!/bin/sh\nkill -STOP $$\n")
-        self.patch(cell_module, "_query", lambda _: (7, True))
-        starter, shortcomings = self.find(str(cell_module.BINARY), program)
+        self.patch(find_module, "_query", lambda _: (7, True))
+        starter, shortcomings = self.find(str(find_module.BINARY), program)
         assert isinstance(starter, CellStarter)
         self.assertEqual(({program}, []), (starter.programs.keys(), shortcomings))
 
     def test_kernel_without_anything(self) -> None:
         """Where nothing works, audioproxy-cell says so, and starts programs all the same."""
-        binary, program = str(cell_module.BINARY), "/usr/bin/true"
+        binary, program = str(find_module.BINARY), "/usr/bin/true"
         starter, _ = self.find(binary, program)
         # In a cell, the system calls that make one are forbidden, and this signal is set.
         inner = starter.command_line([program], (), {}, parent_death_signal=False)
@@ -129,7 +130,7 @@ class FindTests(SynchronousTestCase):
 
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""
-        starter, _ = self.find(str(cell_module.BINARY), "ffmpeg-of-tomorrow")
+        starter, _ = self.find(str(find_module.BINARY), "ffmpeg-of-tomorrow")
         assert isinstance(starter, CellStarter)
         self.assertEqual({"ffmpeg-of-tomorrow"}, starter.programs.keys())
         command = ["ffmpeg-of-tomorrow", "-version"]

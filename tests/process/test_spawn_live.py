@@ -15,8 +15,9 @@ from twisted.internet.defer import Deferred
 from audioproxy.process import child as child_module
 from audioproxy.process import spawn as spawn_module
 from audioproxy.process import starters as starters_module
-from audioproxy.process.cell import BINARY, CellStarter
+from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child
+from audioproxy.process.find_starter import BINARY
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.process.test_child_live import ENVIRONMENT, RealCase

@@ -1,0 +1,136 @@
+"""The starter of this machine's children: whether they can be confined, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, run_briefly
+
+#: The source of ``audioproxy-cell``, and the path where its binary is expected. An upgrade may turn
+#: a link to another version while this one runs.
+SOURCE = Path(__file__).with_name("cell.c")
+BINARY = Path(sys.prefix).resolve() / "bin" / "audioproxy-cell"
+
+# The first versions of Landlock that confine files, and connections.
+_WITH_FILES, _WITH_PORTS = 1, 4
+
+
+def find_starter(
+    programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
+) -> tuple[Starter, list[str]]:
+    """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
+
+    This blocks while it runs ``audioproxy-cell`` and tries programs.
+
+    :param programs: the paths of ffmpeg and ffprobe.
+    :param limits: of the children that are tried.
+    :param environment: of the same; it has no secret (D45).
+    """
+    binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
+    versions = _query(binary) if binary is not None else None
+    if binary is None or versions is None:
+        starter = UtilLinuxStarter.find(limits)
+        missing = (
+            f"{BINARY.name} is missing or does not run, so code in a decoder can do what this"
+            " user can; install gcc and libc6-dev, and build it:"
+            f" `cc -O2 -static -o {BINARY} {SOURCE}`"
+        )
+        return starter, [missing, *starter.shortcomings]
+    landlock, has_filters = versions
+    shortcomings = _kernel_shortcomings(landlock, has_filters=has_filters)
+    confined = {}
+    for program in programs:
+        found = ConfinedProgram.of(program)
+        if _runs_in_cell(binary, program, found, landlock, limits, environment):
+            confined[program] = found
+        else:
+            shortcomings.append(
+                f"{program} runs without a cell, so code in a decoder can do what this user can: it"
+                " is a script, or fails in a cell; ffmpeg itself is required in the PATH"
+            )
+    return CellStarter(binary, confined), shortcomings
+
+
+def _query(binary: str) -> tuple[int, bool] | None:
+    """Return the version of Landlock (0 is none), and whether seccomp filters work.
+
+    :returns: None if ``audioproxy-cell`` does not run.
+    """
+    ended = run_briefly([binary, "-q"])
+    try:
+        landlock, filters = (ended.stdout if ended else b"").split()
+        return int(landlock), filters == b"1"
+    except ValueError:
+        return None
+
+
+def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
+    """Return the shortcomings of the kernel.
+
+    :param landlock: its version of Landlock; 0 is none.
+    """
+    kernel = f"Linux {os.uname().release}"
+    shortcomings = []
+    if landlock < _WITH_FILES:
+        shortcomings.append(
+            f"{kernel} has no Landlock, or a unit or container forbids it, so code in a decoder can"
+            " open every file that this user can; Linux 5.13 or newer with landlock in its"
+            " parameter lsm= is required"
+        )
+    elif landlock < _WITH_PORTS:
+        shortcomings.append(
+            f"the Landlock of {kernel} does not confine connections, so code in a decoder can"
+            " connect to any port while it reads a remote source; Linux 6.7 or newer is required"
+        )
+    if not has_filters:
+        shortcomings.append(
+            f"{kernel} has no seccomp filters, or a unit or container forbids them, so code in a"
+            " decoder can use UDP and Unix sockets, start processes, and change modes and times of"
+            " files; a kernel with CONFIG_SECCOMP_FILTER is required"
+        )
+    return shortcomings
+
+
+def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
+    """Return whether a program has to show that it runs in a cell.
+
+    The system's own ffmpeg does not: trials would delay each start by a tenth of a second. A
+    program that is installed later runs in a cell or not at all.
+    """
+    if confined.is_script:
+        return True
+    is_of_system = os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
+    return os.path.exists(program) and not is_of_system
+
+
+def _runs_in_cell(
+    binary: str,
+    program: str,
+    confined: ConfinedProgram,
+    landlock: int,
+    limits: Limits,
+    environment: Mapping[str, str],
+) -> bool:
+    """Return whether a program runs in its cell, as far as is known.
+
+    One that is broken now, or too slow on a busy machine, keeps its cell.
+    """
+    if not _needs_trial(program, confined):
+        return True
+    if confined.is_script and landlock < _WITH_FILES:
+        # Only Landlock confines what a script executes: without it, a trial proves nothing.
+        return False
+
+    def fails(programs: Mapping[str, ConfinedProgram]) -> bool:
+        command = CellStarter(binary, programs).command_line(
+            [program, "-version"], (), limits, parent_death_signal=True
+        )
+        ended = run_briefly(command, environment)
+        return ended is not None and ended.returncode != 0
+
+    return not fails({program: confined}) or fails({})
