@@ -132,18 +132,10 @@ class CellStarter:
     programs: Mapping[str, ConfinedProgram]
 
     def command_line(
-        self,
-        command: Sequence[str],
-        descriptors: Iterable[int],
-        limits: Limits,
-        *,
-        parent_death_signal: bool,
+        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
         """Return a command line: see `Starter`."""
-        words = [self.binary]
-        # Hostile code may ignore that its pipe is broken.
-        if parent_death_signal or command[0] in self.programs:
-            words.append("-k")
+        words = [self.binary, "-k"]
         for name, (soft, hard) in limits.items():
             words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
         program = command[0]

@@ -127,9 +127,7 @@ def _runs_in_cell(
         return False
 
     def fails(programs: Mapping[str, ConfinedProgram]) -> bool:
-        command = CellStarter(binary, programs).command_line(
-            [program, "-version"], (), limits, parent_death_signal=True
-        )
+        command = CellStarter(binary, programs).command_line([program, "-version"], (), limits)
         ended = run_briefly(command, environment)
         return ended is not None and ended.returncode != 0
 

@@ -178,7 +178,6 @@ class Prober:
             deadline.left(),
             stdout_limit=_OUTPUT_LIMIT,
             keep_pattern=NOTICES,
-            parent_death_signal=False,
         )
         return await child.wait()
 

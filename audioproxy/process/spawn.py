@@ -149,7 +149,6 @@ class Launcher:
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
         output_limit: int | None = None,
-        parent_death_signal: bool = True,
     ) -> Child:
         """Start a program with an empty stdin and a captured stderr.
 
@@ -161,8 +160,6 @@ class Launcher:
         :param keep_pattern: matching lines of stderr are kept, up to 2 KiB, however much output
             follows them.
         :param output_limit: bytes to which the child's writes may grow a file.
-        :param parent_death_signal: kill the child when this process ends. A child that writes into
-            a pipe of this process ends anyway, and starts faster without ``setpriv``.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)
@@ -170,9 +167,7 @@ class Launcher:
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
         words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
-        command = self.starter.command_line(
-            [program, *words], descriptors, limits, parent_death_signal=parent_death_signal
-        )
+        command = self.starter.command_line([program, *words], descriptors, limits)
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:

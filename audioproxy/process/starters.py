@@ -24,19 +24,15 @@ class Starter(Protocol):
     """Wraps the command line of a child, so that it starts with its limits and other settings."""
 
     def command_line(
-        self,
-        command: Sequence[str],
-        descriptors: Iterable[int],
-        limits: Limits,
-        *,
-        parent_death_signal: bool,
+        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
         """Return a command line that starts a child with all settings.
+
+        The kernel kills the child when this process ends (D40).
 
         :param command: the child's program and its arguments.
         :param descriptors: the numbers of the descriptors that the child inherits.
         :param limits: an empty mapping sets none.
-        :param parent_death_signal: kill the child when this process ends.
         """
         ...
 
@@ -80,25 +76,20 @@ class UtilLinuxStarter:
         return shortcomings
 
     def command_line(
-        self,
-        command: Sequence[str],
-        descriptors: Iterable[int],
-        limits: Limits,
-        *,
-        parent_death_signal: bool,
+        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
         """Return a command line: see `Starter`."""
         words = []
         if self.prlimit is not None and limits:
             ranges = [f"--{name}={soft}:{hard}" for name, (soft, hard) in limits.items()]
             words += [self.prlimit, *ranges, "--"]
-        if self.setpriv is not None and parent_death_signal:
+        if self.setpriv is not None:
             words += [self.setpriv, "--pdeathsig", "KILL", "--"]
         return [*words, *command]
 
 
 def _works(starter: Starter, limits: Limits) -> bool:
-    command = starter.command_line(["true"], (), limits, parent_death_signal=True)
+    command = starter.command_line(["true"], (), limits)
     ended = run_briefly(command)
     return ended is not None and ended.returncode == 0
 

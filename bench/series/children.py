@@ -32,7 +32,7 @@ def cells(bench: Bench) -> list[Figure]:
             (programs[1], render, 1, 1.01),
         ):
             command = [program, *arguments]
-            words = starter.command_line(command, [source], _LIMITS, parent_death_signal=True)
+            words = starter.command_line(command, [source], _LIMITS)
             name = os.path.basename(program)
             work = f"`{name} -version`" if runs > 1 else "3 minutes of FLAC to mp3 by `ffmpeg`"
             figure = Figure(work, "in a cell", "ms", peer="the bare program", target=target)

@@ -28,9 +28,7 @@ class RightsTests(SynchronousTestCase):
 
     def rights(self, *arguments: str, descriptors: tuple[int, ...] = ()) -> dict[str, list[str]]:
         """Return the rights of ffmpeg with arguments."""
-        words = self.cells.command_line(
-            ["/x/ffmpeg", *arguments], descriptors, {}, parent_death_signal=False
-        )
+        words = self.cells.command_line(["/x/ffmpeg", *arguments], descriptors, {})
         self.assertEqual(["--", "/x/ffmpeg", *arguments], words[words.index("--") :])
         return options(words)
 
@@ -55,7 +53,7 @@ class RightsTests(SynchronousTestCase):
         for version in "1", "2":
             link.unlink(missing_ok=True)
             link.symlink_to(version)
-            words = cells.command_line([program], (), {}, parent_death_signal=False)
+            words = cells.command_line([program], (), {})
             found = [path for path in options(words)["-r"] if path.startswith(str(folder))]
             self.assertEqual([f"{folder}/{version}/lib"], found)
 
@@ -83,9 +81,7 @@ class RightsTests(SynchronousTestCase):
 
     def test_other_programs(self) -> None:
         """Other programs have limits and the parent-death signal, but no cell (D40)."""
-        words = self.cells.command_line(
-            ["/x/python", "-m", "a"], (), {"core": (0, 1)}, parent_death_signal=True
-        )
+        words = self.cells.command_line(["/x/python", "-m", "a"], (), {"core": (0, 1)})
         self.assertEqual(["/x/cell", "-k", "-l", "4=0:1", "--", "/x/python", "-m", "a"], words)
-        bare = self.cells.command_line(["true"], (), {}, parent_death_signal=False)
-        self.assertEqual(["/x/cell", "--", shutil.which("true")], bare)
+        bare = self.cells.command_line(["true"], (), {})
+        self.assertEqual(["/x/cell", "-k", "--", shutil.which("true")], bare)

@@ -237,9 +237,7 @@ class CellTests(SynchronousTestCase):
         """Return the attempts that succeed in a cell; check that they change nothing."""
         before = self.fixture.state()
         outcomes = self.fixture.attempt(
-            lambda words: self.cells.command_line(
-                [*program, *words, *more], [3], LIMITS, parent_death_signal=True
-            )
+            lambda words: self.cells.command_line([*program, *words, *more], [3], LIMITS)
         )
         self.assertEqual(before, self.fixture.state())
         failed = {name: outcomes[name] for name in outside() - succeeded(outcomes)}

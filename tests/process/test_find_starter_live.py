@@ -118,13 +118,13 @@ class FindTests(SynchronousTestCase):
         binary, program = str(find_module.BINARY), "/usr/bin/true"
         starter, _ = self.find(binary, program)
         # In a cell, the system calls that make one are forbidden, and this signal is set.
-        inner = starter.command_line([program], (), {}, parent_death_signal=False)
+        inner = starter.command_line([program], (), {})
         inner.remove("-k")
         confined = replace(ConfinedProgram.of(binary), is_script=True)
         confined = replace(confined, executable=(*confined.executable, program))
         outer = CellStarter(binary, {binary: confined})
         for command, output in (([binary, "-q"], b"0 0\n"), (inner, b"")):
-            words = outer.command_line(command, (), {}, parent_death_signal=False)
+            words = outer.command_line(command, (), {})
             ended = subprocess.run(words, capture_output=True)
             self.assertEqual((0, output, b""), (ended.returncode, ended.stdout, ended.stderr))
 
@@ -134,14 +134,14 @@ class FindTests(SynchronousTestCase):
         assert isinstance(starter, CellStarter)
         self.assertEqual({"ffmpeg-of-tomorrow"}, starter.programs.keys())
         command = ["ffmpeg-of-tomorrow", "-version"]
-        missing = starter.command_line(command, (), {}, parent_death_signal=False)
+        missing = starter.command_line(command, (), {})
         self.assertEqual(command, missing[-2:])
         program = self.write("ffmpeg-of-tomorrow", "#!/bin/sh\necho version\n")
         # The working directory is no part of the PATH.
         ended = subprocess.run(missing, cwd=self.folder, capture_output=True)
         self.assertEqual((127, b""), (ended.returncode, ended.stdout))
         self.patch(os, "environ", {"PATH": str(self.folder)})
-        words = starter.command_line(command, (), {}, parent_death_signal=False)
+        words = starter.command_line(command, (), {})
         self.assertEqual([program, "-version"], words[-2:])
         self.assertIn("/bin/sh", words)
         self.assertEqual(b"version\n", subprocess.run(words, capture_output=True).stdout)

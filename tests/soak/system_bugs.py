@@ -18,9 +18,10 @@ from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.media import diagnostics
 from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import prober, spawn
+from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child, Exit
 from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.spawn import ChildLimits
 from tests.soak.injection import Bugs
 
 BUGS = Bugs()
@@ -71,10 +72,10 @@ def never_kill(self: Any) -> None:
     """No SIGKILL follows SIGTERM."""
 
 
-@wrap(Launcher, "launch", "other errors")
-def orphan_children(original: Callable[..., Child], *words: Any, **more: Any) -> Child:
+@wrap(CellStarter, "command_line", "other errors")
+def orphan_children(original: Callable[..., list[str]], *words: Any) -> list[str]:
     """Children outlive the service."""
-    return original(*words, **{**more, "parent_death_signal": False})
+    return [word for word in original(*words) if word != "-k"]
 
 
 @replace_(SharedCalls, "join", "tests.process.test_prober")
