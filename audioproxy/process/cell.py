@@ -98,7 +98,8 @@ class ConfinedProgram:
 
         They are looked for at each start: a link may lead to another version by then.
         """
-        folders = {os.path.dirname(os.path.realpath(path)) for path in self.executable}
+        own = [path for path in self.executable if path not in _LOADERS]
+        folders = {os.path.dirname(os.path.realpath(path)) for path in own}
         libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
         return sorted(libraries.difference(_LIBRARIES))
 
@@ -151,7 +152,7 @@ class CellStarter:
     def _confine(
         self, program: ConfinedProgram, command: Sequence[str], descriptors: Iterable[int]
     ) -> list[str]:
-        """Return the options of ``audioproxy-cell`` for a child, from what it is told to open."""
+        """Return the options that grant a child what its command line and descriptors name."""
         sources = [number for number in descriptors if number > 2]
         port, authorities = _origin(command)
         rights = REMOTE if port else LOCAL if sources else NO_SOURCE
