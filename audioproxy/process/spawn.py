@@ -35,12 +35,11 @@ _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
 # The usual size of a thread's stack.
 _STACK = 8 << 20
-_CPUS = os.cpu_count() or 1
 # Threads that a child may start, at least. The limit counts the threads of the whole user, so it is
-# above the number at the start: a child that starts all of its own does not stop a later one. By
-# default there is a render for each CPU, and all may start at the same moment: ffmpeg starts up to
-# 20 threads, and one for each CPU.
-_MORE_THREADS = max(1024, 2 * _CPUS * (_CPUS + 20))
+# above the number at the start: a child that starts all of its own does not stop a later one.
+_LEAST_THREADS = 1024
+# ffmpeg starts up to so many, and one for each CPU.
+_THREADS_OF_FFMPEG = 20
 _LOADAVG = "/proc/loadavg"
 # CPU seconds between SIGXCPU, at which ffmpeg ends in order, and SIGKILL.
 _CPU_GRACE = 5
@@ -86,7 +85,8 @@ class ChildLimits:
         :param output_limit: bytes to which it may grow a file.
         """
         address_space = min(_ADDRESS_SPACE_FACTOR * self.memory, _MAX_ADDRESS_SPACE)
-        cpu = math.ceil(timeout) * (os.cpu_count() or 1)
+        cpus = os.cpu_count() or 1
+        cpu = math.ceil(timeout) * cpus
         values = {
             "core": (_CORE, _CORE),
             "memlock": (_LOCKED, _LOCKED),
@@ -100,7 +100,9 @@ class ChildLimits:
         if output_limit is not None:
             values["fsize"] = (output_limit, output_limit)
         if (threads := _count_threads()) is not None:
-            values["nproc"] = (threads + _MORE_THREADS,) * 2
+            # By default there is a render for each CPU, and all may start at the same moment.
+            more = max(_LEAST_THREADS, 2 * cpus * (cpus + _THREADS_OF_FFMPEG))
+            values["nproc"] = (threads + more, threads + more)
         for name, limits in values.items():
             most, _ = resource.getrlimit(resource_number(name))
             if most != resource.RLIM_INFINITY:
