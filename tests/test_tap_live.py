@@ -396,7 +396,7 @@ class RunTests(TapCase):
         programs = self.root / "programs"
         programs.mkdir()
         self.patch(programs_module, "_RETRY", 0.05)
-        for name in ("ffmpeg", "ffprobe", "setpriv"):
+        for name in ("ffmpeg", "ffprobe"):
             os.symlink(shutil.which(name) or name, programs / name)
         self.patch(os, "environ", {**os.environ, "PATH": str(programs)})
         service = self.start(queue_size=32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain, count, cycle
 from pathlib import Path
 from typing import ClassVar
-from unittest import skipUnless
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -269,7 +267,6 @@ class ClusterTests(ClusterCase):
         return gather(self.fetch_checked(address) for _ in range(6))
 
 
-@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
 class NodeLossTests(ClusterCase):
     """Loss of two of three nodes
 

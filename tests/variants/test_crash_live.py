@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest import skipUnless
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
@@ -53,7 +51,6 @@ HEADERS = VariantHeaders("audio/mpeg", "no-store")
 SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 
 
-@skipUnless(shutil.which("setpriv"), "Without setpriv, an encoder outlives its service.")
 class KillTests(ScriptedEncoderCase):
     """Nodes on one store, some of which are killed with kill -9 (D40)"""
 
