@@ -214,7 +214,7 @@ def perf_event(pid: int) -> bool:
 
 
 def by_descriptor(pid: int) -> None:
-    """Have the kernel send a signal when a pipe has data."""
+    """Make the kernel send a signal when a pipe has data."""
     readable, writable = os.pipe()
     fcntl.fcntl(readable, fcntl.F_SETOWN, pid)
     fcntl.fcntl(readable, fcntl.F_SETSIG, SIGNAL)
