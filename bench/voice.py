@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.presets import PRESET_RATE, PRESETS
 from tests.support.audio import Sound, chord, convert, noise, read_wav, tone, write_wav
 from tests.support.measures import level, middle
@@ -39,7 +40,7 @@ def _decibels(change: float) -> str:
 
 def _stage(sound: Sound, which: slice) -> Sound:
     """Return a sound after one stage of the preset."""
-    chain = ",".join(PRESETS["voice"](PRESET_RATE)[which])
+    chain = ",".join(PRESETS["voice"](PRESET_RATE, "mono", SOXR)[which])
     return read_wav(convert(write_wav(sound, "32f"), f"-af {chain} -c:a pcm_f32le -f wav"))
 
 

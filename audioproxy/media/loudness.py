@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.command.conversion import convert_samples
+from audioproxy.media.command.conversion import convert_samples, resample
 
 # ffmpeg prints peaks as amplitudes with three decimals. Amplified samples have more of them.
 _AMPLIFICATION = 60
@@ -45,7 +45,7 @@ _GAIN_STEP = Decimal("0.01")
 _PEAK_MARGIN = Decimal("0.01")
 
 
-def loudness_filters(rate: int, layout: str | None) -> list[str]:
+def loudness_filters(rate: int, layout: str | None, resampler: str) -> list[str]:
     """Return the filters that print the loudness of each block to stdout.
 
     The padding makes ffmpeg report the peak of the last samples too: it reports complete tenths of
@@ -53,10 +53,13 @@ def loudness_filters(rate: int, layout: str | None) -> list[str]:
 
     :param rate: of the samples, in Hz.
     :param layout: the channel layout, where it is known.
+    :param resampler: as `audioproxy.media.command.conversion.resample` takes it.
     """
-    if rate < _LOWEST_RATE or rate % _BLOCKS_PER_SECOND:
-        rate = _DEFINED_RATE
+    is_measurable = rate >= _LOWEST_RATE and rate % _BLOCKS_PER_SECOND == 0
+    stages = [] if is_measurable else resample(rate, _DEFINED_RATE, resampler)
+    rate = rate if is_measurable else _DEFINED_RATE
     return [
+        *stages,
         convert_samples(rate, layout),
         "asetpts=N",
         f"volume=volume={_AMPLIFICATION}dB:precision=double:eval=once",

@@ -81,6 +81,8 @@ class Probe:
         has counted them.
     :ivar frame_samples: as that of `SourceLength`.
     :ivar seekable: as that of `SourceLength`; False where no search for the length has found it.
+    :ivar irregular: a render has found that the source is not what its header tells
+        (`audioproxy.media.command.decoding`).
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored; 24 for one-bit audio.
@@ -117,6 +119,7 @@ class Probe:
     saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
+    irregular: bool = False
     start: Decimal = Decimal(0)
     seek_offset: Decimal = Decimal(0)
     first_time_stamp: int = 0

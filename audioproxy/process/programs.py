@@ -91,11 +91,11 @@ class Programs:
             versions[program] = _read_version((await self._run_for_version(program)).output)
         return versions
 
-    async def probe_resampler(self) -> tuple[str, ...]:
-        """Return the arguments that select the best resampler of ffmpeg (D60).
+    async def probe_resampler(self) -> str:
+        """Return the options of the best resampler of ffmpeg (D60).
 
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
-        the arguments reports that.
+        the options reports that.
         """
         if self._examined is None or self._examined.identity != _identify(self.ffmpeg):
             run = await self._run_for_version(self.ffmpeg)
@@ -141,7 +141,7 @@ class _Examined(NamedTuple):
 
     identity: object
     version: str
-    resampler: tuple[str, ...]
+    resampler: str
 
 
 def _read_version(output: bytes) -> str:

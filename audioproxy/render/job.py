@@ -137,7 +137,7 @@ class Preparer:
 
     :ivar ffmpeg: measures sources whose headers do not state their exact length.
     :ivar program: path of ffmpeg, for command lines.
-    :ivar probe_resampler: returns the arguments that select ffmpeg's resampler.
+    :ivar probe_resampler: returns the options of ffmpeg's resampler.
     :ivar max_source: bytes; larger sources are refused.
     :ivar irregular: identities of sources that need a decoder of their own. It does not matter if
         one of them is forgotten, or no longer needs it.
@@ -147,7 +147,7 @@ class Preparer:
     prober: Prober
     ffmpeg: Ffmpeg
     program: str
-    probe_resampler: Callable[[], Coroutine[Any, Any, tuple[str, ...]]]
+    probe_resampler: Callable[[], Coroutine[Any, Any, str]]
     max_source: int
     irregular: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _IRREGULAR_SOURCES))
 
@@ -205,9 +205,11 @@ class Preparer:
             # took.
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
+        if source.opened.identity in self.irregular:
+            source = replace(source, probe=replace(source.probe, irregular=True))
         source = await self._find_length(source, deadline)
-        measure, irregular = None, source.opened.identity in self.irregular
-        if needs_measuring(source.options, source.probe, irregular=irregular):
+        measure = None
+        if needs_measuring(source.options, source.probe):
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
@@ -300,7 +302,7 @@ class Preparer:
         opened, descriptors = await _input(source, deadline), source.opened.descriptors
         resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
-        if source.opened.identity in self.irregular:
+        if probe.irregular:
             stream = decoded_stream(probe)
             encoder = source.build_command(program, stream, options, probe, resampler)
             pipeline = Pipeline(encoder, decoder_command(program, opened, options, probe))

@@ -186,7 +186,7 @@ class ComponentsTests(SynchronousTestCase):
             self.assertEqual(set(needed), listed()[kind] - {"ebur128"}, flag)
         made = [["", *encoder.muxer] for encoder in ENCODERS.values()]
         made.append(measure_arguments("ffmpeg", local_input(), STREAMS[0]))
-        made += (decoder_arguments("ffmpeg", local_input(), probe, 0) for probe in STREAMS)
+        made += (decoder_arguments("ffmpeg", local_input(), probe) for probe in STREAMS)
         forms = {words[-words[::-1].index("-f")] for words in made}
         used = {RENAMED.get(form, form) for form in forms}
         self.assertEqual(used | {"null"}, listed()["muxer"])

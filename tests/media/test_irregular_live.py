@@ -66,7 +66,7 @@ def parts() -> dict[str, bytes]:
         "stereo": f"-ac 2 -c:a libmp3lame {BARE}",
         "ac3": "-ac 2 -c:a ac3 -f ac3",
         "adts": "-ac 1 -c:a aac -f adts",
-        "flac": "-c:a flac -serial_offset 1 -f ogg",
+        "flac": "-c:a flac -frame_size 4608 -serial_offset 1 -f ogg",
     }
     second = {
         "mono 2": f"-ac 1 -c:a libmp3lame {BARE}",
@@ -74,7 +74,7 @@ def parts() -> dict[str, bytes]:
         "48": f"-ac 2 -ar 48000 -c:a libmp3lame {BARE}",
         "5.1": SURROUND,
         "adts 2": "-ac 2 -c:a aac -f adts",
-        "flac 48": "-ac 1 -ar 48000 -c:a flac -serial_offset 9 -f ogg",
+        "flac 48": "-ac 1 -ar 48000 -c:a flac -frame_size 4608 -serial_offset 9 -f ogg",
     }
     made = convert_all(low, first) | convert_all(high, second)
     return {**made, "frame": made["mono 2"][:417]}

@@ -113,7 +113,9 @@ class ParserTests(SynchronousTestCase):
         """Low rates, and rates without whole tenths of a second, are measured at 48 kHz."""
         rates = {8000: 48000, 32000: 48000, 44100: 44100, 48048: 48000, 96000: 96000}
         for rate, expected in rates.items():
-            filters = ",".join(loudness_filters(rate, "mono"))
+            filters = ",".join(loudness_filters(rate, "mono", "x=1"))
+            converted = filters.startswith("aresample=48000:x=1,")
+            self.assertIs(converted, rate != expected)
             self.assertIn(f"sample_rates={expected}:channel_layouts=mono", filters)
             self.assertIn(f"apad=pad_len={expected // 10}", filters)
 

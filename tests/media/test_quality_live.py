@@ -80,7 +80,7 @@ class RateTests(SynchronousTestCase):
     def assert_pure(
         self,
         rows: Sequence[tuple[int, int, Sequence[float]]],
-        resampler: tuple[str, ...] = SOXR,
+        resampler: str = SOXR,
     ) -> None:
         """Require that conversions keep each tone alone, or nothing if they have no room for it.
 

@@ -150,7 +150,7 @@ class FindMissingTests(CapabilitiesCase):
             self.answer_versions(output)
             self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
 
-    def find_resampler(self, programs: Programs) -> Deferred[tuple[str, ...]]:
+    def find_resampler(self, programs: Programs) -> Deferred[str]:
         """Start to look for the resampler."""
         return Deferred.fromCoroutine(programs.probe_resampler())
 
@@ -335,7 +335,7 @@ class RequirementsTests(SynchronousTestCase):
 
     def test_filters(self) -> None:
         """Boot checks every filter that a render can use (D34)."""
-        chains = [",".join(chain(48000)) for chain in PRESETS.values()]
+        chains = [",".join(chain(44100, "stereo", SOXR)) for chain in PRESETS.values()]
         stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
             options = options_of(f"f:wav/ch:{ch}/{stages}")
@@ -345,7 +345,7 @@ class RequirementsTests(SynchronousTestCase):
             chains.append(_after("-af", words))
         for probe in IRREGULAR:
             words = encoder_arguments("ffmpeg", local_input(), options_of("f:mp3/t:5"), probe)
-            decoder = decoder_arguments("ffmpeg", local_input(), probe, 0)
+            decoder = decoder_arguments("ffmpeg", local_input(), probe)
             chains += (_after("-af", words), _after("-af", decoder))
         # Filters are separated by commas or semicolons, and may have labels before them.
         stages = [stage for chain in chains for stage in re.split(r"(?<!\\)[,;]", chain)]

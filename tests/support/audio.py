@@ -212,7 +212,7 @@ def render_all(
     source: bytes,
     texts: Iterable[str],
     ffmpeg: str = "ffmpeg",
-    resampler: tuple[str, ...] = SOXR,
+    resampler: str = SOXR,
 ) -> dict[str, bytes]:
     """Render a source in several ways, or raise the refusal of one of them."""
     return render_each([(source, texts)], ffmpeg, resampler)[0]
@@ -221,7 +221,7 @@ def render_all(
 def render_each(
     jobs: Iterable[tuple[bytes, Iterable[str]]],
     ffmpeg: str = "ffmpeg",
-    resampler: tuple[str, ...] = SOXR,
+    resampler: str = SOXR,
 ) -> list[dict[str, bytes]]:
     """Render sources, each in several ways, or raise the refusal of one of them.
 
@@ -253,7 +253,7 @@ def render_each(
 
 
 def _render_alone(
-    source: bytes, process: _Process, ffmpeg: str, resampler: tuple[str, ...]
+    source: bytes, process: _Process, ffmpeg: str, resampler: str
 ) -> dict[str, bytes]:
     """Return the outputs of a process, or raise the refusal.
 
@@ -274,12 +274,14 @@ def _render_alone(
     return dict(ChainMap(*_run_together([(source, each) for each in again])))
 
 
-def render_once(source: bytes, texts: Iterable[str], *, irregular: bool) -> dict[str, bytes]:
+def render_once(
+    source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg", *, irregular: bool
+) -> dict[str, bytes]:
     """Render a source in one attempt, or raise the refusal.
 
     :param irregular: as a node that knows the source as irregular, with a decoder of its own.
     """
-    plan = _plan(source, texts, irregular=irregular)
+    plan = _plan(source, texts, ffmpeg, irregular=irregular)
     return dict(ChainMap(*_run_together([(source, process) for process in plan])))
 
 
@@ -297,7 +299,7 @@ def _plan(
     source: bytes,
     texts: Iterable[str],
     ffmpeg: str = "ffmpeg",
-    resampler: tuple[str, ...] = SOXR,
+    resampler: str = SOXR,
     *,
     irregular: bool = False,
     measured: bool = False,
@@ -312,9 +314,9 @@ def _plan(
     plan: dict[object, _Process] = {}
     for text in texts:
         options = options_of(text)
-        found = find_probe(source, options)
-        if measured or needs_measuring(options, found, irregular=irregular):
-            found = measure(source)
+        found = replace(find_probe(source, options), irregular=irregular)
+        if measured or needs_measuring(options, found):
+            found = replace(measure(source), irregular=irregular)
         opened, decoder = input_of(found), []
         if irregular:
             decoder = decoder_command(ffmpeg, opened, options, found)
@@ -431,7 +433,7 @@ def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Soun
 
 
 def render_and_decode_each(
-    jobs: Iterable[tuple[bytes, Iterable[str]]], resampler: tuple[str, ...] = SOXR
+    jobs: Iterable[tuple[bytes, Iterable[str]]], resampler: str = SOXR
 ) -> list[dict[str, Sound]]:
     """Render sources, each in several ways, and decode all outputs with one process."""
     rendered = render_each(jobs, resampler=resampler)

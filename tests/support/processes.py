@@ -33,7 +33,7 @@ def opened_since(before: set[str]) -> set[str]:
     return open_descriptors() - before
 
 
-async def find_soxr() -> tuple[str, ...]:
+async def find_soxr() -> str:
     """Return the resampler of a complete ffmpeg."""
     return SOXR
 

@@ -8,12 +8,12 @@ from audioproxy.media.probe import Probe
 
 # Resamplers compute in double precision. If they converted 16 bits to 16 bits, libsoxr would add
 # random dither of its own.
-_INTERNAL = ("-internal_sample_fmt", "dblp")
-#: ffmpeg's options of an output, which every resampler of its filter graph uses. docs/quality.md
-#: has the measurements.
-SOXR = ("-resampler", "soxr", "-precision", "28", *_INTERNAL)
+_INTERNAL = "internal_sample_fmt=dblp"
+#: Options of the filter aresample; docs/quality.md has the measurements. They are never options of
+#: an output: since FFmpeg 8, `-precision` there is an option of subtitles.
+SOXR = f"resampler=soxr:precision=28:{_INTERNAL}"
 #: The same for an ffmpeg without libsoxr. The defaults of libswresample leave aliases at -20 dBFS.
-SWRESAMPLE = ("-filter_size", "160", "-phase_shift", "10", "-kaiser_beta", "12", *_INTERNAL)
+SWRESAMPLE = f"filter_size=160:phase_shift=10:kaiser_beta=12:{_INTERNAL}"
 
 #: The sample format of all stages that compute samples.
 WORKING_FORMAT = "dblp"
@@ -41,10 +41,21 @@ def output_sample_format(options: VariantOptions, probe: Probe) -> str:
     return ENCODERS[options.f].encoders[output_depth(options, probe)][1]
 
 
+def resample(rate: int, output_rate: int, resampler: str) -> list[str]:
+    """Return the filters that convert the sample rate; none where it stays the same.
+
+    Every change of rate has a filter of its own: those that ffmpeg inserts have default settings.
+
+    :param rate: Hz.
+    :param resampler: `SOXR` or `SWRESAMPLE`.
+    """
+    return [] if rate == output_rate else [f"aresample={output_rate}:{resampler}"]
+
+
 def convert_samples(
     rate: int, layout: str | None = None, sample_format: str = WORKING_FORMAT
 ) -> str:
-    """Return the filter that converts samples, by default to the working format.
+    """Return the filter that converts samples of a rate, by default to the working format.
 
     ffmpeg 5.1 cannot choose a channel layout between two conversions of a source in which it seeks
     (measured with loudnorm). So the layout is stated where it is known.

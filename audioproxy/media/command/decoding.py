@@ -7,7 +7,8 @@ in a filter with memory, and encoders do not accept it. A source is irregular, t
 audio than its header states, as joined files have: the header of the output would state too little.
 
 A render in one process fails at each of these. It is then repeated in two processes: a decoder
-outputs one stream at the probed rate and channels, and the encoder reads that (D63). If the output
+outputs one stream at the probed rate and channels, from the start of the source, and the encoder
+reads that (D63). If the output
 depends on the length of the source, that is measured. For the regular part of a source, both ways
 give the same bytes.
 """
@@ -24,6 +25,7 @@ from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.exact_length import EXCESS
 from audioproxy.media.command.inputs import Input
+from audioproxy.media.command.trim import LATE
 from audioproxy.media.diagnostics import CUT_SHORT
 from audioproxy.media.probe import Probe
 
@@ -32,8 +34,7 @@ from audioproxy.media.probe import Probe
 _LARGEST_SAMPLE = 65536
 
 # No sum of channels exceeds full scale.
-_MIXING_RESAMPLER = (*SWRESAMPLE, "-rematrix_maxval", "1")
-_RESAMPLER = " ".join(_MIXING_RESAMPLER)[1:].replace(" -", ":").replace(" ", "=")
+_MIXING_RESAMPLER = f"{SWRESAMPLE}:rematrix_maxval=1"
 
 # Reports samples that are no audio. To silencedetect, all audio is silence with this limit, so it
 # reports the start of silence at the first sample, and an end at each sample that is no audio. The
@@ -46,7 +47,7 @@ _IRREGULAR = re.compile(
     rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
     # The messages of FFmpeg's AAC encoder and of LAME.
     rb"|Input contains \(near\) NaN|calc_energy: Assertion"
-    rb"|^lavfi\.silence_end=|" + EXCESS,
+    rb"|^lavfi\.silence_end=|" + EXCESS + rb"|" + LATE,
     re.MULTILINE,
 )
 
@@ -156,7 +157,7 @@ def _stream_format(probe: Probe) -> str:
 
 
 def decoder_arguments(
-    ffmpeg: str, source: Input, probe: Probe, seek: int, *, finite: bool = True
+    ffmpeg: str, source: Input, probe: Probe, *, finite: bool = True
 ) -> list[str]:
     """Return the command line that decodes an irregular source to one stream.
 
@@ -176,14 +177,12 @@ def decoder_arguments(
         # libswresample lowers mono by 3 dB on both sides. A filter of its own mixes the channels:
         # ffmpeg would mix them ahead of the volume.
         filters.append("volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double")
-        filters.append(f"aresample={probe.sample_rate}:ochl={layout}:{_RESAMPLER}")
-    elif layout is not None:
-        filters.append(f"aformat=channel_layouts={layout}")
+    channels = "" if layout is None else f"ochl={layout}:"
+    filters.append(f"aresample={probe.sample_rate}:{channels}{_MIXING_RESAMPLER}")
     form = _stream_format(probe)
     return [
-        *open_source(ffmpeg, source, probe, seek, uniform=False),
-        *(["-af", ",".join(filters)] if filters else []),
-        *_MIXING_RESAMPLER,
+        *open_source(ffmpeg, source, uniform=False),
+        *("-af", ",".join(filters)),
         *("-ar", str(probe.sample_rate), "-ac", str(probe.channels)),
         *("-abort_on", "empty_output", "-c:a", f"pcm_{form}", "-f", form, "pipe:1"),
     ]
@@ -199,8 +198,7 @@ def measure_arguments(ffmpeg: str, source: Input, probe: Probe) -> list[str]:
     return [
         *open_source(ffmpeg, source, uniform=False),
         *("-progress", "pipe:1", "-stats_period", "3600"),
-        *("-af", "pan=mono|c0=c0"),
-        *_MIXING_RESAMPLER,
+        *("-af", f"pan=mono|c0=c0,aresample={probe.sample_rate}:{_MIXING_RESAMPLER}"),
         *("-ar", str(probe.sample_rate), "-ac", "1"),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),
     ]

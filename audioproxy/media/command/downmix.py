@@ -33,9 +33,9 @@ _OMNIDIRECTIONAL, _LEFT_TO_RIGHT = (0.5, 0.5), (0.5, -0.5)
 _GAINS = {
     speaker: gains
     for gains, speakers in {
-        _LEFT: "FL FLC WL DL",
+        _LEFT: "FL FLC WL DL BIL",
         _SURROUND_LEFT: "BL SL SDL TFL TBL TSL BFL SSL TTL",
-        _RIGHT: "FR FRC WR DR",
+        _RIGHT: "FR FRC WR DR BIR",
         _SURROUND_RIGHT: "BR SR SDR TFR TBR TSR BFR SSR TTR",
         _CENTER: "FC",
         _BEHIND: "BC TC TFC TBC BFC",
@@ -44,7 +44,8 @@ _GAINS = {
     for speaker in speakers.split()
 }
 
-#: The speakers of the layouts that have a name in ffmpeg 5.1 to 7.1.
+#: The speakers of the layouts that have a name in FFmpeg 5.1 to 9.0. Until 7.1, `5.1.2` and `5.1.4`
+#: have BL and BR in place of SL and SR, whose gains are the same.
 NAMED_LAYOUTS = {
     "stereo": "FL+FR",
     "2.1": "FL+FR+LFE",
@@ -71,19 +72,25 @@ NAMED_LAYOUTS = {
     "7.1": "FL+FR+FC+LFE+BL+BR+SL+SR",
     "7.1(wide)": "FL+FR+FC+LFE+BL+BR+FLC+FRC",
     "7.1(wide-side)": "FL+FR+FC+LFE+FLC+FRC+SL+SR",
-    "5.1.2": "FL+FR+FC+LFE+BL+BR+TFL+TFR",
+    "5.1.2": "FL+FR+FC+LFE+SL+SR+TFL+TFR",
+    "5.1.2(back)": "FL+FR+FC+LFE+BL+BR+TFL+TFR",
     "octagonal": "FL+FR+FC+BL+BR+BC+SL+SR",
     "cube": "FL+FR+BL+BR+TFL+TFR+TBL+TBR",
-    "5.1.4": "FL+FR+FC+LFE+BL+BR+TFL+TFR+TBL+TBR",
+    "5.1.4": "FL+FR+FC+LFE+SL+SR+TFL+TFR+TBL+TBR",
     "7.1.2": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR",
     "7.1.4": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR+TBL+TBR",
     "7.2.3": "FL+FR+FC+LFE+BL+BR+SL+SR+TFL+TFR+TBC+LFE2",
     "9.1.4": "FL+FR+FC+LFE+BL+BR+FLC+FRC+SL+SR+TFL+TFR+TBL+TBR",
+    "9.1.6": "FL+FR+FC+LFE+BL+BR+FLC+FRC+SL+SR+TFL+TFR+TBL+TBR+TSL+TSR",
     "hexadecagonal": "FL+FR+FC+BL+BR+BC+SL+SR+TFL+TFC+TFR+TBL+TBC+TBR+WL+WR",
+    "binaural": "BIL+BIR",
     "downmix": "DL+DR",
     "22.2": "FL+FR+FC+LFE+BL+BR+FLC+FRC+BC+SL+SR+TC+TFL+TFC+TFR+TBL+TBC+TBR+LFE2+TSL+TSR+BFC+BFL"
     "+BFR",
 }
+
+# The most channels with labels that ffmpeg's filters accept.
+_MOST_LABELED = 8
 
 # The layouts that ffmpeg assumes for unlabeled channels. For three channels it assumes 2.1, whose
 # third channel would be left out.
@@ -126,6 +133,20 @@ def speaker_names(channels: int, layout: str | None) -> list[str] | None:
         return None
     sides = zip(*(_GAINS[speaker] for speaker in speakers), strict=True)
     return speakers if all(any(side) for side in sides) else None
+
+
+def layout_of_filters(channels: int, layout: str | None) -> str | None:
+    """Return the layout in which ffmpeg's filters process all channels of a source.
+
+    It is None where they cannot: for too many channels, and those without labels of their own.
+
+    :param layout: as ffprobe spells it; None where the source has no labels.
+    """
+    speakers = speaker_names(channels, layout)
+    if speakers is None or not len(set(speakers)) == channels <= _MOST_LABELED:
+        return None
+    # The speakers of a name depend on the version of ffmpeg.
+    return layout if layout in NAMED_LAYOUTS else "+".join(speakers)
 
 
 def channel_mix(source: int, layout: str | None, channels: int) -> Mix | None:

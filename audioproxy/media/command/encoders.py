@@ -37,6 +37,9 @@ class FormatEncoding:
         output; the depth of a format without depths is empty.
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
         never used (D9).
+    :ivar settings: arguments for everything else that changes the encoder's output and that all
+        versions of ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults
+        (D77).
     :ivar muxer: arguments that select the container.
     :ivar header_bytes: the most bytes of container headers in an output without audio.
     :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
@@ -53,6 +56,7 @@ class FormatEncoding:
     encoders: Mapping[str, tuple[str, str]]
     quality: Callable[[VariantOptions], list[str]]
     muxer: tuple[str, ...]
+    settings: Callable[[int], list[str]] = lambda rate: []
     header_bytes: int = 0
     exits_zero_when_empty: bool = False
     tags: Callable[[Mapping[str, str]], list[str]] = lambda tags: []
@@ -93,9 +97,7 @@ def _constant_or_variable(options: VariantOptions) -> list[str]:
 
 
 def _opus_quality(options: VariantOptions) -> list[str]:
-    level = print_decimal(_quality(options))
-    fixed = ["-application", "audio"]
-    return [*fixed, *_bitrate(options), "-vbr", "on", "-compression_level", level]
+    return [*_bitrate(options), "-compression_level", print_decimal(_quality(options))]
 
 
 def _vorbis_quality(options: VariantOptions) -> list[str]:
@@ -108,6 +110,18 @@ def _vorbis_quality(options: VariantOptions) -> list[str]:
 
 def _flac_quality(options: VariantOptions) -> list[str]:
     return ["-compression_level", print_decimal(_quality(options))]
+
+
+def _flac_settings(rate: int) -> list[str]:
+    """Return the arguments for flac: the block size is the largest one that lasts at most 105 ms.
+
+    That is the choice of FFmpeg 5.1 for most levels. FFmpeg 9 would take the size of its first
+    frame of audio, and fail at a shorter first frame.
+    """
+    size = max(
+        (size for size in _FLAC_BLOCKS if size * 1000 <= rate * 105), default=_FLAC_BLOCKS[0]
+    )
+    return ["-frame_size", str(size), *_FLAC_SETTINGS]
 
 
 def _no_quality(options: VariantOptions) -> list[str]:
@@ -196,6 +210,24 @@ _AAC_DELAY = 1024
 
 _FRAGMENTED = ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000")
 
+# The quality of LAME by default, and its bit reservoir.
+_LAME_SETTINGS = "-compression_level 3 -reservoir 1 -joint_stereo 1 -abr 0".split()
+_OPUS_SETTINGS = (
+    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -fec 0 -mapping_family -1"
+    " -apply_phase_inv 1"
+).split()
+_VORBIS_SETTINGS = ["-iblock", "0"]
+# FFmpeg 9.1 has another coder by default.
+_AAC_SETTINGS = (
+    "-aac_coder twoloop -profile:a aac_low -aac_ms auto -aac_is 1 -aac_pns 1 -aac_tns 1 -aac_pce 0"
+).split()
+_FLAC_SETTINGS = (
+    "-lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0 -multi_dim_quant 0".split()
+)
+# Block sizes that flac has a code for (RFC 9639, 9.1.1), up to the largest one of its streamable
+# subset (7).
+_FLAC_BLOCKS = (192, 256, 512, 576, 1024, 1152, 2048, 2304, 4096, 4608, 8192, 16384)
+
 # The encoders of mp3 and opus also take 16-bit samples; resampled or mixed audio would be rounded
 # to 16 bits for them.
 ENCODERS = {
@@ -203,6 +235,7 @@ ENCODERS = {
         {"": ("libmp3lame", "fltp")},
         _constant_or_variable,
         ("-write_xing", "0", "-f", "mp3"),
+        settings=lambda rate: _LAME_SETTINGS,
         tags=_id3_tags,
         length_header=MP3_LENGTH,
     ),
@@ -210,6 +243,7 @@ ENCODERS = {
         {"": ("libopus", "flt")},
         _opus_quality,
         (*_PAGE_DURATION, "-f", "opus"),
+        settings=lambda rate: _OPUS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=140,
         bitrates=_OPUS_BITRATES,
@@ -218,15 +252,22 @@ ENCODERS = {
         {"": ("libvorbis", "fltp")},
         _vorbis_quality,
         (*_PAGE_DURATION, "-f", "ogg"),
+        settings=lambda rate: _VORBIS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=4600,
         bitrates=_VORBIS_BITRATES,
     ),
-    "aac": FormatEncoding({"": ("aac", "fltp")}, _constant_or_variable, ("-f", "adts")),
+    "aac": FormatEncoding(
+        {"": ("aac", "fltp")},
+        _constant_or_variable,
+        ("-f", "adts"),
+        settings=lambda rate: _AAC_SETTINGS,
+    ),
     "m4a": FormatEncoding(
         {"": ("aac", "fltp")},
         _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
+        settings=lambda rate: _AAC_SETTINGS,
         tags=_mp4_tags,
         header_bytes=800,
         length_header=fragmented_mp4_length(_AAC_DELAY),
@@ -235,6 +276,7 @@ ENCODERS = {
         {"16": ("flac", "s16"), "24": ("flac", "s32")},
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
+        settings=_flac_settings,
         tags=_vorbis_comments,
         tag_overhead=_COMMENT_LENGTH,
         header_bytes=64,

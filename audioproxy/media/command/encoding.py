@@ -33,10 +33,8 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 # Vorbis on a single page.
 _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("ogg", "vorbis")}
 
-#: The arguments that select a resampler.
-Resampler = tuple[str, ...]
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
-CommandBuilder = Callable[[str, Input, VariantOptions, Probe, Resampler], list[str]]
+CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
@@ -101,7 +99,7 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
 
 
 def encoder_arguments(
-    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
     """Return the command line of a render, which writes to stdout and never seeks there.
 
@@ -111,10 +109,10 @@ def encoder_arguments(
     seek, samples = trim_range(options, probe).seek, not copies_floats(options, probe)
     encoder = ENCODERS[options.f]
     codec, sample_format = encoder.encoders[output_depth(options, probe)]
-    stated = stated_length(options, probe)
+    stated, rate = stated_length(options, probe), output_rate(options, probe)
     filters = [
         *regularity_checks(source, probe, seek, samples=samples),
-        *filter_chain(options, probe),
+        *filter_chain(options, probe, resampler),
         # Gaps in the time stamps of a source would be gaps in the output. A stated length has none.
         *(["asetpts=N"] if stated is None else []),
     ]
@@ -123,9 +121,9 @@ def encoder_arguments(
         *_BIT_EXACT,
         *encoder.tags(probe.carried_tags),
         *(["-af", ",".join(filters)] if filters else []),
-        *resampler,
-        *("-c:a", codec, *encoder.quality(options), "-sample_fmt", sample_format),
-        *("-ar", str(output_rate(options, probe)), "-ac", str(output_channels(options, probe))),
+        *("-c:a", codec, *encoder.quality(options), *encoder.settings(rate)),
+        *("-sample_fmt", sample_format, "-ar", str(rate)),
+        *("-ac", str(output_channels(options, probe))),
         *("-abort_on", "empty_output"),
         *([] if stated is None else stated.muxer),
         *encoder.muxer,
@@ -135,41 +133,42 @@ def encoder_arguments(
 
 def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
     """Return the command line of the decoder of an irregular source."""
-    seek, finite = trim_range(options, probe).seek, not copies_floats(options, probe)
-    return decoder_arguments(ffmpeg, source, probe, seek, finite=finite)
+    return decoder_arguments(ffmpeg, source, probe, finite=not copies_floats(options, probe))
 
 
 def loudness_arguments(
-    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
     """Return the command line that measures the loudness of what a render would encode.
 
     :raises InvalidOptions: for options that do not fit this source.
     """
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
-    report = loudness_filters(output_rate(options, probe), layout)
-    filters, seek = filter_chain(options, probe) + report, trim_range(options, probe).seek
-    return _loudness_arguments(ffmpeg, source, probe, seek, filters, resampler)
+    report = loudness_filters(output_rate(options, probe), layout, resampler)
+    filters, seek = (
+        filter_chain(options, probe, resampler) + report,
+        trim_range(options, probe).seek,
+    )
+    return _loudness_arguments(ffmpeg, source, probe, seek, filters)
 
 
 def source_loudness_arguments(
-    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: Resampler = SOXR
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
     """Return the command line that measures the loudness of a source, with all its channels.
 
     :param options: without effect.
     """
-    filters = loudness_filters(probe.sample_rate, None)
-    return _loudness_arguments(ffmpeg, source, probe, 0, filters, resampler)
+    filters = loudness_filters(probe.sample_rate, None, resampler)
+    return _loudness_arguments(ffmpeg, source, probe, 0, filters)
 
 
 def _loudness_arguments(
-    ffmpeg: str, source: Input, probe: Probe, seek: int, filters: list[str], resampler: Resampler
+    ffmpeg: str, source: Input, probe: Probe, seek: int, filters: list[str]
 ) -> list[str]:
     checks = regularity_checks(source, probe, seek, samples=True)
     return [
         *open_source(ffmpeg, source, probe, seek),
         *("-af", ",".join([*checks, *filters])),
-        *resampler,
         *("-f", "null", "-"),
     ]

@@ -17,20 +17,22 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Fade, print_decimal
 from audioproxy.media.command.conversion import (
+    SOXR,
     WORKING_FORMAT,
     convert_samples,
     dither_filter,
     output_depth,
     output_sample_format,
+    resample,
 )
-from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, speaker_names
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, layout_of_filters
 from audioproxy.media.command.exact_length import (
     exact_length_filters,
     length_tolerance,
     resampled_count,
 )
 from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
-from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_range
+from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_filters, trim_range
 from audioproxy.media.probe import Probe
 
 #: All filters of ffmpeg that command lines contain, which are checked at boot.
@@ -39,9 +41,6 @@ FILTERS = (
     " highpass afftdn deesser acompressor alimiter"
     " ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
 ).split()
-
-# ffmpeg's filters do not accept more channels without labels.
-_MOST_LABELED = 8
 
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
@@ -153,12 +152,13 @@ def takes_all(options: VariantOptions, probe: Probe) -> bool:
     return not is_changed and _keeps_samples(options, probe)
 
 
-def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
+def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -> list[str]:
     """Return the stages of the chain for ``-af``; there may be none.
 
-    ffmpeg converts sample rates and formats wherever two stages differ. So both are fixed ahead of
-    the stages that count samples or compute them, and after these stages.
+    ffmpeg converts sample formats wherever two stages differ. So the format is fixed ahead of the
+    stages that count samples or compute them, and after these stages.
 
+    :param resampler: as `audioproxy.media.command.conversion.resample` takes it.
     :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)
@@ -166,10 +166,7 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
     mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
     short = is_too_short(options, probe)
-    stages = []
-    if sample_range.start or sample_range.end is not None:
-        end = "" if sample_range.end is None else f":end_sample={sample_range.end}"
-        stages = [f"atrim=start_sample={sample_range.start}{end}", "asetpts=PTS-STARTPTS"]
+    stages = trim_filters(sample_range, rate)
     if short:
         stages.append(f"apad=whole_len={2 * _least_samples(options, probe)}")
     if stages:
@@ -179,7 +176,7 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
         stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
         stages.append(convert_samples(rate, layout if mix is None else None))
-    stages += _changes(options, probe, sample_range, mix, layout, cut=not short)
+    stages += _changes(options, probe, sample_range, mix, layout, resampler, cut=not short)
     if computed:
         stages.append(convert_samples(rate, layout))
     samples, output = output_samples(options, probe), output_rate(options, probe)
@@ -189,9 +186,9 @@ def filter_chain(options: VariantOptions, probe: Probe) -> list[str]:
         ends.append(f"atrim=end_sample={samples}")
     if samples is not None:
         ends.append(exact_length_filters(samples, output, length_tolerance(probe, output)))
+    stages += resample(rate, output, resampler)
     if ends:
-        # Otherwise ffmpeg may convert the rate and the format in different places, and round
-        # resampled audio to the format of the source.
+        # Otherwise ffmpeg may round resampled audio to the format of the source.
         sample_format = WORKING_FORMAT if dither else output_sample_format(options, probe)
         stages.append(convert_samples(output, layout, sample_format))
     stages += ends
@@ -205,6 +202,7 @@ def _changes(
     sample_range: SampleRange,
     mix: Mix | None,
     layout: str,
+    resampler: str,
     *,
     cut: bool,
 ) -> Iterator[str]:
@@ -217,24 +215,24 @@ def _changes(
         if value is not None and rate < LOWEST_RATE:
             why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
             raise InvalidOptions.of(f"{key}:{value}", why)
-    speakers = speaker_names(probe.channels, probe.layout)
-    labeled = speakers is not None and len(speakers) <= _MOST_LABELED
-    if mix is not None and not labeled:
+    unmixed = None if mix is None else layout_of_filters(probe.channels, probe.layout)
+    if mix is not None and unmixed is None:
         # The filters of `enhance` need a layout.
         yield mix.filter
     if options.enhance is not None:
-        yield from PRESETS[options.enhance](rate)
-    if mix is not None and labeled:
+        yield from PRESETS[options.enhance](rate, unmixed or layout, resampler)
+    if mix is not None and unmixed is not None:
         yield mix.filter
     if options.norm is not None:
         norm = options.norm
-        # loudnorm has its own rate.
         yield convert_samples(rate, layout)
+        yield from resample(rate, _LOUDNORM_RATE, resampler)
         yield (
             f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
             f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
         )
         yield _FRAMES_OF_LOUDNORM
+        yield from resample(_LOUDNORM_RATE, rate, resampler)
         yield convert_samples(rate, layout)
     if cut and (options.enhance or options.norm):
         # Resampling there and back has added one sample. The output is cut to the end of `t` or to

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from audioproxy.media.command.conversion import convert_samples
+from audioproxy.media.command.conversion import convert_samples, resample
 
 #: The sample rate in Hz at which presets run. The de-esser compares neighboring samples, so its
 #: effect depends on the rate: with these settings, it lowers sibilants by 11 dB at 22.05 kHz, by 4
@@ -23,7 +23,7 @@ LOWEST_RATE = 1000
 _DENOISER_DELAY = 2 * PRESET_RATE // 80
 
 
-def _voice(rate: int) -> tuple[str, ...]:
+def _voice(rate: int, layout: str, resampler: str) -> tuple[str, ...]:
     """Return the chain for speech at ``rate`` Hz: high-pass, denoise, de-ess, compress, limit.
 
     Every parameter is written out, so that the sound does not depend on the defaults of an ffmpeg
@@ -31,7 +31,8 @@ def _voice(rate: int) -> tuple[str, ...]:
     It compensates its own delay with ``latency=1``.
     """
     return (
-        convert_samples(PRESET_RATE),
+        *resample(rate, PRESET_RATE, resampler),
+        convert_samples(PRESET_RATE, layout),
         "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto",
         f"apad=pad_len={_DENOISER_DELAY}",
         "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min",
@@ -40,11 +41,13 @@ def _voice(rate: int) -> tuple[str, ...]:
         "deesser=i=0.4:m=0.5:f=0.5:s=o",
         "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"
         ":makeup=1.412538:knee=2.828427:link=average:detection=rms:level_sc=1:mix=1",
-        convert_samples(rate),
+        *resample(PRESET_RATE, rate, resampler),
+        convert_samples(rate, layout),
         "alimiter=level_in=1:level_out=1:limit=0.891:attack=5:release=50:asc=0:asc_level=0.5"
         ":level=0:latency=1",
     )
 
 
-#: The chain of each value of ``enhance``, as a function of the source's sample rate in Hz.
-PRESETS: dict[str, Callable[[int], tuple[str, ...]]] = {"voice": _voice}
+#: The chain of each value of ``enhance``, by the sample rate in Hz and the channel layout of the
+#: samples, and by the resampler.
+PRESETS: dict[str, Callable[[int, str, str], tuple[str, ...]]] = {"voice": _voice}

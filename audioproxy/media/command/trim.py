@@ -1,4 +1,9 @@
-"""The samples of a source that an output covers, and whether the source must be measured first."""
+"""The samples of a source that an output covers, and whether the source must be measured first.
+
+A seek need not lead to the requested place: FFmpeg 9 leaves out the packet before it in AAC in MP4,
+without an error. The time stamps of the samples are right. So after a seek, samples are selected by
+their time stamps, and a source is decoded from its start where a seek leads too far.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,11 @@ _PREROLL = 1
 # Seconds between a fade-out and a stated end that may be wrong.
 _FADE_MARGIN = 1
 
+#: Matches what ffmpeg prints where decoding has started after the first sample of a range: FFmpeg 9
+#: adds the name of the class.
+LATE = rb"^(?:\[Eval @ [^\]\n]*\] )?\d+\.\d+$"
+_ERROR = 16
+
 #: Inputs of fewer samples are padded for resamplers, once their exact length is known.
 #: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
 #: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends. The limit has a margin.
@@ -48,20 +58,17 @@ class SampleRange:
     length: int | None
 
 
-def needs_measuring(options: VariantOptions, probe: Probe, *, irregular: bool = False) -> bool:
+def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
     A fade-out or a refusal may depend on the source's end. Many containers state the end only
     roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
-    they may have only a few samples to work on.
-
-    :param irregular: a render has found that the source is not what its header tells, so no length
-        is certain.
+    they may have only a few samples to work on. No length of an irregular source is certain.
     """
     if probe.measured:
         return False
     start, end = _bounds(options)
-    if irregular and _is_certain(end, probe):
+    if probe.irregular and _is_certain(end, probe):
         return True
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
@@ -110,6 +117,23 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     return SampleRange(seek, first - seek, None if stop is None else stop - seek, length)
 
 
+def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
+    """Return the filters that select a range of samples; none for the whole source.
+
+    :param rate: of the source, in Hz.
+    """
+    start, end = sample_range.start, sample_range.end
+    if not start and end is None:
+        return []
+    unit, counted = "sample", []
+    if sample_range.seek:
+        is_late = f"eq(N\\,0)*gt(PTS\\,{start})"
+        unit = "pts"
+        counted = [f"asettb=1/{rate}", f"asetpts=if({is_late}\\,print(PTS\\,{_ERROR})\\,PTS)"]
+    stop = "" if end is None else f":end_{unit}={end}"
+    return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
+
+
 def may_seek(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the render seeks if the end of the source confirms its length.
 
@@ -130,6 +154,8 @@ def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
 
 
 def _seeks_exactly(probe: Probe) -> bool:
+    if probe.irregular:
+        return False
     kind = probe.container, probe.codec
     if kind in _CONFIRMED:
         return probe.seekable

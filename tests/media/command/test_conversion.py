@@ -9,10 +9,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.conversion import (
+    SOXR,
+    SWRESAMPLE,
     convert_samples,
     dither_filter,
     output_depth,
     output_sample_format,
+    resample,
 )
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
@@ -55,6 +58,16 @@ class DepthTests(SynchronousTestCase):
         probes = (replace(CD, bit_depth=depth) for depth in (8, 24, 32))
         names = [output_sample_format(options_of("f:wav"), probe) for probe in probes]
         self.assertEqual(names, ["s16", "s32", "flt"])
+
+    def test_resample(self) -> None:
+        """A change of rate is a filter with all settings of its resampler (D60)."""
+        for resampler, settings in (
+            (SOXR, "resampler=soxr:precision=28:internal_sample_fmt=dblp"),
+            (SWRESAMPLE, "filter_size=160:phase_shift=10:kaiser_beta=12:internal_sample_fmt=dblp"),
+        ):
+            found = resample(44100, 48000, resampler)
+            self.assertEqual(found, [f"aresample=48000:{settings}"])
+            self.assertEqual(resample(44100, 44100, resampler), [])
 
     def test_working_format(self) -> None:
         """Stages compute samples in double precision, at a rate that the filter states (D60)."""

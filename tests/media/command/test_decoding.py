@@ -26,8 +26,8 @@ SOURCE = local_input()
 
 QUIET = "ffmpeg -nostdin -hide_banner -max_error_rate 1 -v error"
 STREAMS = "-map 0:a:0 -vn -sn -dn"
-SWRESAMPLE = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
-SWRESAMPLE += " -rematrix_maxval 1"
+SWRESAMPLE = "filter_size=160:phase_shift=10:kaiser_beta=12:internal_sample_fmt=dblp"
+SWRESAMPLE += ":rematrix_maxval=1"
 
 
 class DecoderTests(SynchronousTestCase):
@@ -37,37 +37,34 @@ class DecoderTests(SynchronousTestCase):
         """The first audio stream is decoded to one byte a sample, at the probed rate (D12, D63)."""
         words = (
             f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS}"
-            f" -progress pipe:1 -stats_period 3600 -af pan=mono|c0=c0 {SWRESAMPLE} -ar 44100 -ac 1"
-            " -c:a pcm_u8 -f u8 -y /dev/null"
+            f" -progress pipe:1 -stats_period 3600 -af pan=mono|c0=c0,aresample=44100:{SWRESAMPLE}"
+            " -ar 44100 -ac 1 -c:a pcm_u8 -f u8 -y /dev/null"
         )
         self.assertEqual(measure_arguments("ffmpeg", SOURCE, STEREO), words.split())
 
-    def words(self, probe: Probe, seek: int = 0) -> str:
+    def words(self, probe: Probe) -> str:
         """Return the command line."""
-        return " ".join(decoder_arguments("ffmpeg", SOURCE, probe, seek))
+        return " ".join(decoder_arguments("ffmpeg", SOURCE, probe))
 
     def test_exact(self) -> None:
         """The decoder outputs the probed form (D63), and opens nothing but the source (D43)."""
         filters = (
             "volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double"
-            ",aresample=44100:ochl=stereo:filter_size=160:phase_shift=10:kaiser_beta=12"
-            ":internal_sample_fmt=dblp:rematrix_maxval=1"
+            f",aresample=44100:ochl=stereo:{SWRESAMPLE}"
         )
         self.assertEqual(
-            self.words(STEREO, 441000),
-            f"{QUIET} {' '.join(SOURCE.encoder_arguments('10'))} {STREAMS} -af {filters}"
-            f" {SWRESAMPLE} -ar 44100 -ac 2 -abort_on empty_output"
-            " -c:a pcm_f64le -f f64le pipe:1",
+            self.words(STEREO),
+            f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS} -af {filters}"
+            " -ar 44100 -ac 2 -abort_on empty_output -c:a pcm_f64le -f f64le pipe:1",
         )
 
     def test_channels(self) -> None:
         """More than two channels have the layout of the source, if that has a name."""
         named = self.words(replace(STEREO, channels=6, layout="5.1(side)"))
-        self.assertIn(" -af aformat=channel_layouts=5.1(side) ", named)
+        self.assertIn(f" -af aresample=44100:ochl=5.1(side):{SWRESAMPLE} ", named)
         for layout in (None, "6 channels (FL+FR+LFE+FC+BL+BR)"):
             words = self.words(replace(STEREO, channels=6, layout=layout))
-            self.assertIn(" -ar 44100 -ac 6 ", words)
-            self.assertNotIn("-af", words)
+            self.assertIn(f" -af aresample=44100:{SWRESAMPLE} -ar 44100 -ac 6 ", words)
 
     def test_samples(self) -> None:
         """Samples that are no audio become silence, in sources that can store them."""
@@ -92,14 +89,17 @@ class DecodedTests(SynchronousTestCase):
     """Renders that read the output of a decoder."""
 
     def test_same_command(self) -> None:
-        """Only the beginning of the command line differs from a render in one process."""
-        options = options_of("f:ogg/t:20:5/fade:1:1")
-        alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, FLOATS))
-        words = " ".join(encoder_arguments("ffmpeg", decoded_stream(FLOATS), options, FLOATS))
-        checks = ",".join(regularity_checks(SOURCE, FLOATS, 1, samples=True))
-        seek = " ".join(SOURCE.encoder_arguments("19"))
+        """Only the beginning of the command line differs from a render in one process.
+
+        It never seeks in an irregular source.
+        """
+        options, probe = options_of("f:ogg/t:20:5/fade:1:1"), replace(FLOATS, irregular=True)
+        alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, probe))
+        words = " ".join(encoder_arguments("ffmpeg", decoded_stream(probe), options, probe))
+        checks = ",".join(regularity_checks(SOURCE, FLOATS, 0, samples=True))
+        whole = " ".join(SOURCE.encoder_arguments())
         opened = "-protocol_whitelist file -format_whitelist f64le -f f64le -ar 44100 -ac 2"
-        expected = alone.replace(f"-reinit_filter 0 {seek}", f"{opened} -i file:/dev/fd/0")
+        expected = alone.replace(f"-reinit_filter 0 {whole}", f"{opened} -i file:/dev/fd/0")
         self.assertEqual(words, expected.replace(f"{checks},", ""))
 
 
@@ -146,7 +146,10 @@ class CheckTests(SynchronousTestCase):
             self.assertEqual(probe.stores_floats, stored, codec)
 
     def test_reports(self) -> None:
-        """A change, a start after a change, and a sample that is no audio are irregular (D63)."""
+        """A change, a start after a change, and a sample that is no audio are irregular (D63).
+
+        So is a seek that leads past the first sample of a region.
+        """
         pipeline = Pipeline(["ffmpeg"], checked_rate=44100)
         audio = b"frame:0    pts:0       pts_time:0\nlavfi.silence_start=2.26757e-05\n"
         for stderr, expected in (
@@ -159,6 +162,9 @@ class CheckTests(SynchronousTestCase):
             (audio + b"frame:7 pts:7168 pts_time:7168\nlavfi.silence_end=7999\n", True),
             (b"[a @ 0x5] Changing audio frame properties on the fly is not supported.\n", True),
             (b"[Parsed_volume_2 @ 0x55] Invalid value NaN for volume\n", True),
+            (b"a\n45056.000000\n", True),
+            (b"[Eval @ 0x7f12] 45056.000000\n", True),
+            (b"[Eval @ 0x7f12] Undefined constant or missing '(' in 'a'\n", False),
             (b"[mp3float @ 0x55] Header missing\n", False),
         ):
             self.assertEqual(pipeline.is_irregular(stderr), expected, stderr)

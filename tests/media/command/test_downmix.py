@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.downmix import NAMED_LAYOUTS, Mix, channel_mix, speaker_names
+from audioproxy.media.command.downmix import (
+    NAMED_LAYOUTS,
+    Mix,
+    channel_mix,
+    layout_of_filters,
+    speaker_names,
+)
 
 # Gains of Recommendation ITU-R BS.775: 3 dB and 6 dB lower.
 LOWER, LOWEST = sqrt(1 / 2), 1 / 2
@@ -27,8 +33,8 @@ GAINS = {
 }
 # The nearest of these positions for each speaker of ffmpeg.
 SPEAKERS = {
-    "left": "FL FLC WL DL",
-    "right": "FR FRC WR DR",
+    "left": "FL FLC WL DL BIL",
+    "right": "FR FRC WR DR BIR",
     "center": "FC",
     "left surround": "BL SL SDL TFL TBL TSL BFL SSL TTL",
     "right surround": "BR SR SDR TFR TBR TSR BFR SSR TTR",
@@ -190,6 +196,18 @@ class SpeakersTests(SynchronousTestCase):
             (2, "unknown"),
         ):
             self.assertIsNone(speaker_names(channels, layout), (channels, layout))
+
+    def test_filters(self) -> None:
+        """Filters process channels in the layout of the source, if each has a label of its own."""
+        for channels, layout, expected in (
+            *((1, None, "FC"), (2, "stereo", "stereo"), (6, None, "FL+FR+FC+LFE+BL+BR")),
+            # The speakers of this name depend on the version of ffmpeg.
+            (8, "5.1.2", "5.1.2"),
+            (3, "3 channels (FL+FR+BL)", "FL+FR+BL"),
+            (2, "2 channels (FC+FC)", None),
+            *((10, "5.1.4", None), (4, "ambisonic 1", None), (3, None, None)),
+        ):
+            self.assertEqual(layout_of_filters(channels, layout), expected, (channels, layout))
 
 
 class AmbisonicTests(SynchronousTestCase):

@@ -32,7 +32,21 @@ QUIET = "ffmpeg -nostdin -hide_banner -max_error_rate 1 -v error -reinit_filter 
 OPEN_SOURCE = [*QUIET, *SOURCE.encoder_arguments()]
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
 BIT_EXACT = "-fflags +bitexact -flags:a +bitexact"
-RESAMPLER = "-resampler soxr -precision 28 -internal_sample_fmt dblp"
+RESAMPLER = "resampler=soxr:precision=28:internal_sample_fmt=dblp"
+# The settings of the encoders (D77).
+LAME = "-compression_level 3 -reservoir 1 -joint_stereo 1 -abr 0"
+OPUS = (
+    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -fec 0 -mapping_family -1"
+    " -apply_phase_inv 1"
+)
+VORBIS = "-iblock 0"
+AAC = (
+    "-aac_coder twoloop -profile:a aac_low -aac_ms auto -aac_is 1 -aac_pns 1 -aac_tns 1 -aac_pce 0"
+)
+FLAC = (
+    "-frame_size 4608 -lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0"
+    " -multi_dim_quant 0"
+)
 ABORT_IF_EMPTY = "-abort_on empty_output"
 FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
@@ -66,21 +80,21 @@ class CommandTests(SynchronousTestCase):
     """`encoder_arguments`"""
 
     def test_each_format(self) -> None:
-        """Each audio format has exactly this command line, in which every setting is explicit (D9).
+        """Each audio format has exactly this command line: all settings are explicit (D9, D77).
 
         All metadata is removed but the tags that outputs carry (D61), and nothing random is added
         (D44). libsoxr resamples (D60). The default format is mp3.
         """
-        opus = "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
-        vorbis = "-c:a libvorbis -flags:a +qscale -global_quality:a 590"
-        flac = "-c:a flac -compression_level 5"
+        opus = f"-c:a libopus -b:a 128k -compression_level 10 {OPUS}"
+        vorbis = f"-c:a libvorbis -flags:a +qscale -global_quality:a 590 {VORBIS}"
+        flac, aac = f"-c:a flac -compression_level 5 {FLAC}", f"-c:a aac -b:a 160k {AAC}"
         mp3 = "-write_xing 0 -f mp3"
         for text, encoder, samples, rate, muxer in (
-            ("f:mp3", "-c:a libmp3lame -b:a 192k", "fltp", 44100, mp3),
+            ("f:mp3", f"-c:a libmp3lame -b:a 192k {LAME}", "fltp", 44100, mp3),
             ("f:opus", opus, "flt", 48000, "-page_duration 500000 -f opus"),
             ("f:ogg", vorbis, "fltp", 44100, "-page_duration 500000 -f ogg"),
-            ("f:aac", "-c:a aac -b:a 160k", "fltp", 44100, "-f adts"),
-            ("f:m4a", "-c:a aac -b:a 160k", "fltp", 44100, f"{FRAGMENTED} -f mp4"),
+            ("f:aac", aac, "fltp", 44100, "-f adts"),
+            ("f:m4a", aac, "fltp", 44100, f"{FRAGMENTED} -f mp4"),
             ("f:flac", flac, "s16", 44100, "-metadata_header_padding 0 -f flac"),
             ("f:flac/bd:24", flac, "s32", 44100, "-metadata_header_padding 0 -f flac"),
             ("f:wav", "-c:a pcm_s16le", "s16", 44100, "-f wav"),
@@ -89,7 +103,8 @@ class CommandTests(SynchronousTestCase):
         ):
             encoder += f" -sample_fmt {samples} -ar {rate} -ac 2 {ABORT_IF_EMPTY} {muxer} pipe:1"
             tags = "-id3v2_version 0 " * (text == "f:mp3")
-            words = f"{STREAMS} {BIT_EXACT} {tags}-af asetpts=N {RESAMPLER} {encoder}".split()
+            filters = f"aresample=48000:{RESAMPLER}," * (rate == 48000) + "asetpts=N"
+            words = f"{STREAMS} {BIT_EXACT} {tags}-af {filters} {encoder}".split()
             self.assertEqual(command(text), [*OPEN_SOURCE, *words], text)
         self.assertEqual(command("br:192"), command("f:mp3"))
 
@@ -114,11 +129,12 @@ class CommandTests(SynchronousTestCase):
             f"{STREAMS} {BIT_EXACT} -af"
             " volume=volume=if(eq(sample_rate\\,44100)*eq(nb_channels\\,2)\\,1\\,nan):eval=once"
             ":precision=fixed,aformat=sample_rates=44100"
-            ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
+            ",asettb=1/44100,asetpts=if(eq(N\\,0)*gt(PTS\\,44100)\\,print(PTS\\,16)\\,PTS)"
+            ",atrim=start_pts=44100:end_pts=88200,asetpts=PTS-STARTPTS"
             f",aformat=sample_rates=44100,{working},pan=mono|c0=0.500000000*c0+0.500000000*c1"
             ",volume=volume=-3dB:precision=double:eval=once"
-            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working}:channel_layouts=mono,asetpts=N"
-            f" {RESAMPLER}"
+            f",asetpts=N,afade=t=in:ss=0:ns=22050:curve=tri,{working}:channel_layouts=mono"
+            f",aresample=8000:{RESAMPLER},asetpts=N"
             f" -c:a pcm_f32le -sample_fmt flt -ar 8000 -ac 1 {ABORT_IF_EMPTY} -f wav pipe:1"
         )
         options = "f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f"
@@ -131,10 +147,9 @@ class CommandTests(SynchronousTestCase):
     def test_resampler(self) -> None:
         """The resampler can be replaced, for an ffmpeg without libsoxr (D60)."""
         words = encoder_arguments("ffmpeg", SOURCE, options_of("f:opus"), CD, SWRESAMPLE)
-        replaced = "-filter_size 160 -phase_shift 10 -kaiser_beta 12 -internal_sample_fmt dblp"
-        expected = " ".join(command("f:opus")).replace(RESAMPLER, replaced)
+        expected = " ".join(command("f:opus")).replace(RESAMPLER, SWRESAMPLE)
         self.assertEqual(" ".join(words), expected)
-        self.assertIn(f" {replaced} -c:a ", expected)
+        self.assertIn(f" -af aresample=48000:{SWRESAMPLE},asetpts=N -c:a ", expected)
 
     def test_delivery(self) -> None:
         """The encoder never receives a file name or a cache-buster (Delivery options)."""
@@ -156,9 +171,9 @@ class CommandTests(SynchronousTestCase):
         before, after = words[: words.index("-i")], words[words.index("-i") + 2 :]
         self.assertIn("-nostdin", before)
         self.assertIn(" ".join(SOURCE.encoder_arguments()[:4]), " ".join(before))
-        for flags in (STREAMS, BIT_EXACT, RESAMPLER, ABORT_IF_EMPTY):
+        for flags in (STREAMS, BIT_EXACT, ABORT_IF_EMPTY):
             self.assertIn(flags, " ".join(after))
-        for flag in ("-map", "-resampler", "-c:a", "-sample_fmt", "-ar", "-ac", "-f"):
+        for flag in ("-map", "-c:a", "-sample_fmt", "-ar", "-ac", "-f"):
             self.assertEqual(after.count(flag), 1, flag)
         self.assertEqual(after[-1], "pipe:1")
         rate, channels = (int(after[after.index(flag) + 1]) for flag in ("-ar", "-ac"))
@@ -172,21 +187,31 @@ class QualityTests(SynchronousTestCase):
     def test_quality(self) -> None:
         """``br`` is in kbps, ``q`` the codec's quality (Format and encoding options)."""
         qscale = "-flags:a +qscale -global_quality:a"
-        opus = "-application audio -b:a {}k -vbr on -compression_level {}"
+        fixed = {"mp3": LAME, "opus": OPUS, "ogg": VORBIS, "aac": AAC, "m4a": AAC, "flac": FLAC}
         for text, words in (
-            *((f"f:{token}/br:96", "-b:a 96k") for token in ("mp3", "ogg", "aac", "m4a")),
-            ("f:opus/br:96", opus.format(96, 10)),
-            *((f"f:{quality}", f"-q:a {quality[-1]}") for quality in ("mp3/q:0", "mp3/q:9")),
-            ("f:aac/q:0.1", "-q:a 0.1"),
-            ("f:m4a/q:2.0", "-q:a 2"),
-            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("-1", -118), ("-0.5", -59))),
-            *((f"f:ogg/q:{q}", f"{qscale} {n}") for q, n in (("0", 0), ("7.5", 885))),
-            ("f:flac/q:12", "-compression_level 12"),
-            ("f:opus/q:0", opus.format(128, 0)),
+            *((f"{token}/br:96", "-b:a 96k") for token in ("mp3", "ogg", "aac", "m4a")),
+            ("opus/br:96", "-b:a 96k -compression_level 10"),
+            *((quality, f"-q:a {quality[-1]}") for quality in ("mp3/q:0", "mp3/q:9")),
+            ("aac/q:0.1", "-q:a 0.1"),
+            ("m4a/q:2.0", "-q:a 2"),
+            *((f"ogg/q:{q}", f"{qscale} {n}") for q, n in (("-1", -118), ("-0.5", -59))),
+            *((f"ogg/q:{q}", f"{qscale} {n}") for q, n in (("0", 0), ("7.5", 885))),
+            ("flac/q:12", "-compression_level 12"),
+            ("opus/q:0", "-b:a 128k -compression_level 0"),
         ):
-            line = command(text)
+            line = command(f"f:{text}")
             found = line[line.index("-c:a") + 2 : line.index("-sample_fmt")]
-            self.assertEqual(" ".join(found), words, text)
+            self.assertEqual(" ".join(found), f"{words} {fixed[text.partition('/')[0]]}", text)
+
+    def test_block_sizes(self) -> None:
+        """The block size of flac depends on the rate alone: at most 105 ms (D77)."""
+        for rate, size in (
+            *((1000, 192), (2440, 256), (8000, 576), (16000, 1152), (22050, 2304), (44100, 4608)),
+            *((48000, 4608), (96000, 8192), (192000, 16384), (384000, 16384)),
+        ):
+            for text in (f"f:flac/sr:{rate}", f"f:flac/sr:{rate}/q:0/t:1:0.001"):
+                line = command(text)
+                self.assertEqual(line[line.index("-frame_size") + 1], str(size), text)
 
     def test_bounds(self) -> None:
         """A bit rate that the encoder rejects is refused, with its bounds (D13)."""

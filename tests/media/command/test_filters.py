@@ -8,6 +8,7 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
+from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.downmix import channel_mix
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.media.command.filters import (
@@ -27,7 +28,6 @@ RATE_FILTER = "aformat=sample_rates=44100"
 # The layout is stated where it is that of the output.
 UNMIXED = "aformat=sample_fmts=dblp:sample_rates=44100"
 WORKING, MONO = (f"{UNMIXED}:channel_layouts={layout}" for layout in ("stereo", "mono"))
-VOICE = ",".join(PRESETS["voice"](44100))
 COUNTED = "asetpts=N"
 TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
 TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
@@ -36,7 +36,25 @@ LOUDNESS = "linear=false:dual_mono=false"
 FRAMES = "asetnsamples=n=19200:p=0"
 # The frames in which a source of 44.1 kHz is resampled to more than twice its rate.
 PIECES = "asetnsamples=n=4410:p=0"
-EBU = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{FRAMES}"
+
+
+def resampled(rate: int) -> str:
+    """Return the filter that converts to a sample rate."""
+    return f"aresample={rate}:{SOXR}"
+
+
+def loudnorm(targets: str, rate: int = 44100) -> str:
+    """Return the stages of ``norm`` for a sample rate of the source."""
+    into, back = resampled(192_000), resampled(rate)
+    return f"{into},loudnorm={targets}:{LOUDNESS},{FRAMES},{back}"
+
+
+EBU = loudnorm("I=-16:TP=-1.5:LRA=11")
+
+
+def voice(layout: str = "stereo") -> str:
+    """Return the stages of ``enhance`` for a channel layout."""
+    return ",".join(PRESETS["voice"](44100, layout, SOXR))
 
 
 def volume(decibels: object) -> str:
@@ -56,7 +74,8 @@ def into(samples: str, rate: int = 44100, layout: str = "stereo") -> str:
 
 def exactly(samples: int, rate: int = 44100) -> str:
     """Return the last stages of an output whose length is known."""
-    return f",{into('fltp', rate)},{exact_length_filters(samples, rate)}"
+    changed = "" if rate == 44100 else f",{resampled(rate)}"
+    return f"{changed},{into('fltp', rate)},{exact_length_filters(samples, rate)}"
 
 
 EXACT = STEREO.with_length(SourceLength(441000))
@@ -78,21 +97,27 @@ class ChainTests(SynchronousTestCase):
     """`filter_chain`"""
 
     def test_nothing(self) -> None:
-        """Options that need no filter give an empty chain."""
+        """Options that need no filter give an empty chain, or a change of the rate alone."""
         for text in (
-            *("f:mp3", "f:aac/sr:8000", "f:flac/bd:16", "f:wav/bd:24", "f:wav/bd:32f/sr:8000"),
-            *("f:opus/br:64/ch:2", "t:0", "gain:0", "fade:0", "fade:0:0", "f:wav/gain:0/fade:0"),
+            *("f:mp3", "f:aac/sr:44100", "f:flac/bd:16", "f:wav/bd:24", "f:wav/bd:32f"),
+            *("f:ogg/q:4/ch:2", "t:0", "gain:0", "fade:0", "fade:0:0", "f:wav/gain:0/fade:0"),
         ):
             self.assertEqual(chain(text), "", text)
+        for text, rate in (
+            ("f:aac/sr:8000", 8000),
+            ("f:wav/bd:32f/sr:8000", 8000),
+            ("f:opus", 48000),
+        ):
+            self.assertEqual(chain(text), resampled(rate), text)
 
     def test_order(self) -> None:
         """Stages have one order for any order of options; the output's rate comes last (D51)."""
         stages = (
             PIECES,
-            f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{VOICE},{TO_MONO}",
+            f"{trim('start_sample=44100:end_sample=220500')},{UNMIXED},{voice('FL+FR')},{TO_MONO}",
             f"{MONO},{EBU},{MONO},atrim=end_sample=176400,{volume(-3)}",
             f"{COUNTED},afade=t=in:ss=0:ns=22050:curve=tri",
-            f"afade=t=out:ss=132300:ns=44100:curve=tri,{MONO}",
+            f"afade=t=out:ss=132300:ns=44100:curve=tri,{MONO},{resampled(8000)}",
         )
         exact = exact_length_filters(32000, 8000)
         text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/sr:8000/t:1:4"
@@ -136,12 +161,16 @@ class ChainTests(SynchronousTestCase):
         for text, bits, stages in (
             ("f:wav", 16, ""),
             ("f:wav", 24, f"{WORKING},{DITHER}"),
-            ("f:wav/sr:8000", 16, f"{into('dblp', 8000)},{DITHER}"),
+            ("f:wav/sr:8000", 16, f"{resampled(8000)},{into('dblp', 8000)},{DITHER}"),
             ("f:flac/bd:24", 32, f"{WORKING},{dither_24}"),
-            ("f:flac/bd:24/gain:3/sr:8000", 16, f"{louder},{into('dblp', 8000)},{dither_24}"),
+            (
+                "f:flac/bd:24/gain:3/sr:8000",
+                16,
+                f"{louder},{resampled(8000)},{into('dblp', 8000)},{dither_24}",
+            ),
             ("f:wav/ch:1", 16, f"{UNMIXED},{TO_MONO},{MONO},{DITHER}"),
             ("f:wav/t:1", 24, f"{trim('start_sample=44100')},{WORKING},{DITHER}"),
-            ("f:wav/bd:32f/gain:3/sr:8000", 64, louder),
+            ("f:wav/bd:32f/gain:3/sr:8000", 64, f"{louder},{resampled(8000)}"),
             ("f:peaks/ch:2/gain:3", 64, louder),
         ):
             self.assertEqual(chain(text, decoded_bits=bits), stages, (text, bits))
@@ -156,7 +185,7 @@ class ChainTests(SynchronousTestCase):
             ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
             ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
         ):
-            stages = f"{PIECES},{WORKING},loudnorm={targets}:{LOUDNESS},{FRAMES},{WORKING}"
+            stages = f"{PIECES},{WORKING},{loudnorm(targets)},{WORKING}"
             self.assertEqual(chain(text), stages)
 
     def test_length_after_rates(self) -> None:
@@ -164,8 +193,8 @@ class ChainTests(SynchronousTestCase):
         selected, known = trim("start_sample=44100:end_sample=88200"), exactly(44100)
         for text, pieces, stages in (
             ("norm:ebu", f"{PIECES},", f"{WORKING},{EBU}"),
-            ("enhance:voice", "", f"{WORKING},{VOICE}"),
-            ("enhance:voice/norm:ebu", f"{PIECES},", f"{WORKING},{VOICE},{WORKING},{EBU}"),
+            ("enhance:voice", "", f"{WORKING},{voice()}"),
+            ("enhance:voice/norm:ebu", f"{PIECES},", f"{WORKING},{voice()},{WORKING},{EBU}"),
         ):
             ends = f",{WORKING}" * ("norm" in text)
             for more, probe, first, last in (
@@ -205,7 +234,7 @@ class ChainTests(SynchronousTestCase):
         padded = f"{RATE_FILTER},apad=whole_len=8192,{RATE_FILTER}"
         normalized = f"{PIECES},{padded},{WORKING},{EBU},{WORKING}"
         for text, samples, stages, ends, output in (
-            ("f:opus", 1, padded, into("flt", 48000), 48000),
+            ("f:opus", 1, padded, f"{resampled(48000)},{into('flt', 48000)}", 48000),
             ("f:aac/norm:ebu", 9, normalized, into("fltp"), 44100),
         ):
             last = f"atrim=end_sample={samples},{exact_length_filters(samples, output)}"
@@ -218,11 +247,12 @@ class ChainTests(SynchronousTestCase):
             f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
         )
         text, last = "f:wav/sr:8000/t:1:0.002/gain:3", exact_length_filters(16, 8000)
-        whole = f"{selected},{into('dblp', 8000)},{DITHER},atrim=end_sample=16,{last}"
+        changed = f"{resampled(8000)},{into('dblp', 8000)}"
+        whole = f"{selected},{changed},{DITHER},atrim=end_sample=16,{last}"
         self.assertEqual(chain(text, counted(441000)), whole)
         self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
         for probe, last in (
-            (replace(STEREO, duration=Decimal("0.001")), ""),
+            (replace(STEREO, duration=Decimal("0.001")), resampled(8000)),
             (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
         ):
             self.assertEqual(chain("f:ogg/sr:8000", probe), last)
@@ -240,7 +270,9 @@ class ChainTests(SynchronousTestCase):
         # No header can state an absurd length.
         absurd = STEREO.with_length(SourceLength(1 << 36))
         self.assertEqual(chain("f:mp3", absurd), "")
-        at_8000 = f"{into('dblp', 8000)},{DITHER},{exact_length_filters(8000, 8000)}"
+        at_8000 = (
+            f"{resampled(8000)},{into('dblp', 8000)},{DITHER},{exact_length_filters(8000, 8000)}"
+        )
         self.assertEqual(
             chain("f:wav/sr:8000/t:1:1", EXACT),
             f"{trim('start_sample=44100:end_sample=88200')},{at_8000}",
@@ -339,18 +371,21 @@ class ChannelTests(SynchronousTestCase):
 
         More than 8 channels, or those without a layout, are mixed before it.
         """
-        for text, channels, layout, outputs, is_first in (
-            *(("ch:1", 1, None, 1, True), ("ch:2", 1, None, 2, True), ("ch:1", 2, None, 1, True)),
-            *(("ch:2", 6, "5.1", 2, True), ("ch:1", 8, "cube", 1, True)),
-            ("f:peaks", 6, "5.1", 1, True),
-            ("ch:2", 2, "2 channels (FL+LFE)", 2, False),
-            *(("ch:2", channels, None, 2, False) for channels in (3, 9, 64)),
-            *(("ch:2", 10, "5.1.4", 2, False), ("ch:2", 16, "hexadecagonal", 2, False)),
+        for text, channels, layout, outputs, processed in (
+            *(("ch:1", 1, None, 1, "mono"), ("ch:2", 1, None, 2, "FC")),
+            *(("ch:1", 2, None, 1, "FL+FR"), ("ch:2", 6, "5.1", 2, "5.1")),
+            ("ch:1", 8, "cube", 1, "cube"),
+            ("f:peaks", 6, "5.1", 1, "5.1"),
+            *(("ch:2", 2, f"2 channels ({pair})", 2, "stereo") for pair in ("FL+LFE", "FC+FC")),
+            *(("ch:2", channels, None, 2, "stereo") for channels in (3, 9, 64)),
+            *(("ch:2", 10, "5.1.4", 2, "stereo"), ("ch:2", 16, "hexadecagonal", 2, "stereo")),
         ):
             mix, last = channel_mix(channels, layout, outputs), {1: MONO, 2: WORKING}[outputs]
-            stages = f"{last},{VOICE}"
+            enhance = voice(processed)
+            stages = f"{last},{enhance}"
             if mix is not None:
-                order = (VOICE, mix.filter) if is_first else (mix.filter, VOICE)
+                is_first = processed not in ("mono", "stereo")
+                order = (enhance, mix.filter) if is_first else (mix.filter, enhance)
                 stages = ",".join((UNMIXED, *order))
             found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
             self.assertEqual(found, f"{stages},{last}", (text, channels))

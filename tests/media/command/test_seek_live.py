@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Container, Mapping
 from functools import cache
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import InvalidOptions
+from audioproxy.errors import InvalidOptions, IrregularSource
 from tests.matrix.places import PLACES, find_difference, find_differences, region, seeks
 from tests.media.lengths.test_mp4 import box
 from tests.support.audio import (
@@ -23,9 +25,11 @@ from tests.support.audio import (
     noise,
     probe,
     render,
+    render_all,
     render_and_decode,
     render_and_decode_all,
     render_each,
+    render_once,
     write_wav,
 )
 
@@ -131,6 +135,45 @@ class PlaceTests(SynchronousTestCase):
         offsets = {name: probe(source).seek_offset > 0.6 for name, source in files.items()}
         self.assertTrue(offsets["late.m4a"] and offsets["late-alac.m4a"])
         self.assertFalse(offsets["early.m4a"])
+
+
+class InexactSeekTests(SynchronousTestCase):
+    """Seeks that lead to another place than the requested one"""
+
+    def ffmpeg(self, shift: float) -> str:
+        """Write an ffmpeg that seeks to a place some seconds later, and return its path."""
+        program = Path(self.mktemp())
+        # Time stamps count from the requested place.
+        program.write_text(
+            f"""#!{sys.executable}
+import os, sys
+words = sys.argv[1:]
+if "-ss" in words:
+    at = words.index("-ss")
+    words[at : at + 2] = ["-itsoffset", "{shift}", "-ss", str(float(words[at + 1]) + {shift})]
+os.execvp("ffmpeg", ["ffmpeg", *words])
+"""
+        )
+        program.chmod(0o755)
+        return str(program)
+
+    def test_inexact(self) -> None:
+        """The audio is that of the requested place, wherever decoding starts.
+
+        FFmpeg 9.0.2 leaves out a packet at the place of a seek in AAC in MP4. If decoding starts
+        after the requested place, the source is decoded from its start.
+        """
+        text = region(PLACE)
+        for shift in (-0.5, 1, 1.15, 1.5):
+            program = self.ffmpeg(shift)
+            for name in ("a.wav", "a.flac", "aac.m4a", "constant.mp3"):
+                source = sources()[name]
+                if shift == 1.5:
+                    self.assertRaises(
+                        IrregularSource, render_once, source, [text], program, irregular=False
+                    )
+                output = render_all(source, [text], program)[text]
+                self.assertEqual(output, render(source, text), (name, shift))
 
 
 class PastEndTests(SynchronousTestCase):

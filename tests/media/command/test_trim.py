@@ -14,6 +14,7 @@ from audioproxy.media.command.trim import (
     may_seek,
     needs_measuring,
     starts_past_end,
+    trim_filters,
     trim_range,
 )
 from audioproxy.media.lengths.reading import SourceLength
@@ -64,6 +65,31 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:1:1", exact(padded=True), SampleRange(0, 44100, 88200, 44100)),
         ):
             self.assertEqual(trim_range(options_of(text), probe), sample_range, text)
+
+    def test_filters(self) -> None:
+        """After a seek, samples are selected by their time stamps, and a late start is reported."""
+        end = "asetpts=PTS-STARTPTS"
+        for sample_range, filters in (
+            (SampleRange(0, 0, None, 9), []),
+            (SampleRange(0, 0, 9, 9), ["atrim=start_sample=0:end_sample=9", end]),
+            (SampleRange(0, 7, None, None), ["atrim=start_sample=7", end]),
+            (
+                SampleRange(8000, 9000, 9800, 800),
+                [
+                    "asettb=1/8000",
+                    "asetpts=if(eq(N\\,0)*gt(PTS\\,9000)\\,print(PTS\\,16)\\,PTS)",
+                    "atrim=start_pts=9000:end_pts=9800",
+                    end,
+                ],
+            ),
+        ):
+            self.assertEqual(trim_filters(sample_range, 8000), filters)
+
+    def test_irregular(self) -> None:
+        """No render seeks in an irregular source (D63)."""
+        for probe in (exact(), exact(padded=True), source()):
+            irregular = replace(probe, irregular=True)
+            self.assertEqual(trim_range(options_of("t:9"), irregular).seek, 0)
 
     def test_lower_bound(self) -> None:
         """If only a least length is certain, the length of a region before it is certain (D57)."""
@@ -201,5 +227,5 @@ class PastEndTests(SynchronousTestCase):
                     needs_measuring(options_of(text), probe), probe in needs, (text, probe)
                 )
         for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
-            found = needs_measuring(options_of("f:wav"), probe, irregular=True)
+            found = needs_measuring(options_of("f:wav"), replace(probe, irregular=True))
             self.assertIs(found, probe in (confirmed, claimed), probe)
