@@ -213,7 +213,7 @@ _FRAGMENTED = ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1
 # The quality of LAME by default, and its bit reservoir.
 _LAME_SETTINGS = "-compression_level 3 -reservoir 1 -joint_stereo 1 -abr 0".split()
 _OPUS_SETTINGS = (
-    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -fec 0 -mapping_family -1"
+    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -mapping_family -1"
     " -apply_phase_inv 1"
 ).split()
 _VORBIS_SETTINGS = ["-iblock", "0"]
@@ -221,9 +221,7 @@ _VORBIS_SETTINGS = ["-iblock", "0"]
 _AAC_SETTINGS = (
     "-aac_coder twoloop -profile:a aac_low -aac_ms auto -aac_is 1 -aac_pns 1 -aac_tns 1 -aac_pce 0"
 ).split()
-_FLAC_SETTINGS = (
-    "-lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0 -multi_dim_quant 0".split()
-)
+_FLAC_SETTINGS = "-lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0".split()
 # Block sizes that flac has a code for (RFC 9639, 9.1.1), up to the largest one of its streamable
 # subset (7).
 _FLAC_BLOCKS = (192, 256, 512, 576, 1024, 1152, 2048, 2304, 4096, 4608, 8192, 16384)
@@ -234,7 +232,7 @@ ENCODERS = {
     "mp3": FormatEncoding(
         {"": ("libmp3lame", "fltp")},
         _constant_or_variable,
-        ("-write_xing", "0", "-f", "mp3"),
+        ("-f", "mp3"),
         settings=lambda rate: _LAME_SETTINGS,
         tags=_id3_tags,
         length_header=MP3_LENGTH,

@@ -36,17 +36,14 @@ RESAMPLER = "resampler=soxr:precision=28:internal_sample_fmt=dblp"
 # The settings of the encoders (D77).
 LAME = "-compression_level 3 -reservoir 1 -joint_stereo 1 -abr 0"
 OPUS = (
-    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -fec 0 -mapping_family -1"
+    "-application audio -vbr on -frame_duration 20 -packet_loss 0 -mapping_family -1"
     " -apply_phase_inv 1"
 )
 VORBIS = "-iblock 0"
 AAC = (
     "-aac_coder twoloop -profile:a aac_low -aac_ms auto -aac_is 1 -aac_pns 1 -aac_tns 1 -aac_pce 0"
 )
-FLAC = (
-    "-frame_size 4608 -lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0"
-    " -multi_dim_quant 0"
-)
+FLAC = "-frame_size 4608 -lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0"
 ABORT_IF_EMPTY = "-abort_on empty_output"
 FRAGMENTED = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
@@ -88,9 +85,8 @@ class CommandTests(SynchronousTestCase):
         opus = f"-c:a libopus -b:a 128k -compression_level 10 {OPUS}"
         vorbis = f"-c:a libvorbis -flags:a +qscale -global_quality:a 590 {VORBIS}"
         flac, aac = f"-c:a flac -compression_level 5 {FLAC}", f"-c:a aac -b:a 160k {AAC}"
-        mp3 = "-write_xing 0 -f mp3"
         for text, encoder, samples, rate, muxer in (
-            ("f:mp3", f"-c:a libmp3lame -b:a 192k {LAME}", "fltp", 44100, mp3),
+            ("f:mp3", f"-c:a libmp3lame -b:a 192k {LAME}", "fltp", 44100, "-f mp3"),
             ("f:opus", opus, "flt", 48000, "-page_duration 500000 -f opus"),
             ("f:ogg", vorbis, "fltp", 44100, "-page_duration 500000 -f ogg"),
             ("f:aac", aac, "fltp", 44100, "-f adts"),
