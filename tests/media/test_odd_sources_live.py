@@ -335,7 +335,7 @@ class BrokenTests(SynchronousTestCase):
             "unknown tag": wav[:20] + b"\x77\x77" + wav[22:],
             **{
                 f"{claim!r} at {at}": wav[:at] + claim + wav[at + len(claim) :]
-                for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, struct.pack("<I", 7_000_000)))
+                for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, b"\xc0\xcf\x6a\0"))
             },
         }.items():
             source = source.replace(b"%b", str(path).encode())
