@@ -232,8 +232,8 @@ class SampleTests(IrregularCase):
     def test_no_number(self) -> None:
         """Samples that are no numbers are found, and become silence; here a filter makes them."""
         source = with_samples(0, at=50_000)
-        found, text = probe(source), "f:wav/bd:24"
-        encoder = encoder_arguments("ffmpeg", local_input(), options_of(text), found)
+        found, options = probe(source), options_of("f:wav/bd:24")
+        encoder = encoder_arguments("ffmpeg", local_input(), options, found)
         decoder = decoder_arguments("ffmpeg", local_input(), found, 0)
         for value in ("nan", "inf", "-inf"):
             made = f"aeval=if(eq(n\\,50000)\\,{value}\\,val(ch)):c=same"

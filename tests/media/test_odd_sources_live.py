@@ -127,7 +127,7 @@ class IdentityTests(SynchronousTestCase):
 class PaddedSamplesTests(SynchronousTestCase):
     """Samples that fill only a part of their containers, and ambisonics."""
 
-    # All samples are positive, since ffmpeg reads padded ones as floats: LAME 3.100 aborts at some.
+    # All samples are positive. With some others, LAME 3.100 aborts where ffmpeg alone decodes them.
     NOISE = noise(48000, 48000 * 5 // 2, 2, 0.125).channels
     SOUND = read_wav(write_wav(Sound(48000, NOISE + np.float32(0.25))))
 

@@ -12,17 +12,11 @@ from pathlib import Path
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.media.lengths.test_pcm import chunk, wav
+from tests.support.audio import riff
 from tests.support.programs import HUNGRY_PROGRAM
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
 MEMORY = 1 << 27
-
-
-def low_rate_wav(rate: int, frames: int) -> bytes:
-    """Return a mono file of 16 bits with a sample rate in Hz."""
-    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
-    return wav(chunk(b"fmt ", form), chunk(b"data", b"\1\0" * frames))
 
 
 class HungrySourceTests(ServiceCase):
@@ -54,7 +48,8 @@ class HungrySourceTests(ServiceCase):
         hungry = [Deferred.fromCoroutine(fetch(port, each)) for each in requests * 4]
         await self.assert_others_served(port)
         for response in await gatherResults(hungry, consumeErrors=True):
-            self.assertEqual((415, False), (response.status, b"memory" not in response.body))
+            self.assertEqual((415, "undecodable_source"), (response.status, response.error))
+            self.assertIn("memory", response.document["message"])
         for name, status in zip(names, (200, 415), strict=True):
             info = await fetch(port, signed(f"/info/plain/local://{name}.flac"))
             self.assertEqual(status, info.status, name)
@@ -73,7 +68,8 @@ class HungrySourceTests(ServiceCase):
 
     async def test_low_rates(self) -> None:
         """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
-        self.add("low.wav", low_rate_wav(1, 30))
+        form = struct.pack("<HHIIHH", 1, 1, 1, 2, 2, 16)
+        self.add("low.wav", riff(form, b"\1\0" * 30))
         port = self.start(max_child_memory=MEMORY).port
         for options, size in (("f:wav/sr:48000", 30 * 48_000 * 2), ("f:mp3", 30 * 64_000 // 8)):
             response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))

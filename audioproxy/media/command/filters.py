@@ -50,9 +50,9 @@ _LOUDNORM_RATE = 192_000
 # assertion. Frames of 100 ms in between prevent it, and change no sample.
 _FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
 # If a stage has more than twice the sample rate of the source, the audio is split into frames of
-# 100 ms. Otherwise ffmpeg 5.1 to 9.0 takes gigabytes to resample a frame that lasts long. Without
-# that memory, libswresample drops the frame and reports no error. The split changes no sample of
-# the output.
+# 100 ms. Otherwise ffmpeg 5.1.9 takes gigabytes to resample a frame that lasts long. Without that
+# memory, libswresample drops the frame and reports no error. The split changes no sample of the
+# output.
 _MOST_FOLD = 2
 _FRAMES_PER_SECOND = 10
 
