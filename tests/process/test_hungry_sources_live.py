@@ -16,11 +16,12 @@ from tests.support.audio import riff
 from tests.support.programs import HUNGRY_PROGRAM
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
+#: What a child may take.
 MEMORY = 1 << 27
 
 
 class HungrySourceTests(ServiceCase):
-    """A service whose children may take 128 MiB"""
+    """Children that take memory or a CPU, and a sample rate that would take both"""
 
     def stand_in(self, *names: str) -> None:
         """Replace ffmpeg and ffprobe, and add sources of these names and an ordinary one."""
@@ -70,7 +71,7 @@ class HungrySourceTests(ServiceCase):
         """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
         form = struct.pack("<HHIIHH", 1, 1, 1, 2, 2, 16)
         self.add("low.wav", riff(form, b"\1\0" * 30))
-        port = self.start(max_child_memory=MEMORY).port
+        port = self.start().port
         for options, size in (("f:wav/sr:48000", 30 * 48_000 * 2), ("f:mp3", 30 * 64_000 // 8)):
             response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))
             self.assertEqual((200, True), (response.status, response.complete))
