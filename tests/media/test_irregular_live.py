@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import struct
 from collections.abc import Iterable
 from functools import cache
@@ -12,7 +11,10 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import IrregularSource
+from audioproxy.media.command.decoding import decoder_arguments, single_process
 from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.command.inputs import local_input
 from tests.support.audio import (
     Sound,
     convert,
@@ -21,6 +23,8 @@ from tests.support.audio import (
     decode_all,
     measure,
     noise,
+    options_of,
+    probe,
     read_wav,
     render_all,
     render_and_decode,
@@ -28,6 +32,7 @@ from tests.support.audio import (
     render_and_decode_each,
     render_once,
     riff,
+    run,
     tone,
     write_wav,
 )
@@ -36,6 +41,8 @@ from tests.support.measures import level, peak, strength
 RATE = 44100
 # Samples of sources with samples that are no audio.
 LENGTH = 2 * RATE
+# The value of a sample that is no audio.
+HUGE = 1e30
 BARE = "-b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
 SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=0*c0|BL=c0|BR=c0 -c:a ac3 -b:a 384k -f ac3"
 
@@ -190,34 +197,56 @@ def with_samples(*values: float, at: int, kind: str = "f") -> bytes:
     return riff(head, samples.tobytes())
 
 
+def before_filters(words: list[str], first: str) -> list[str]:
+    """Return a command line with another filter ahead of its filters."""
+    at = words.index("-af") + 1
+    return [*words[:at], f"{first},{words[at]}", *words[at + 1 :]]
+
+
 class SampleTests(IrregularCase):
-    """Floating-point sources with samples that are no audio (D13)."""
+    """Floating-point sources with samples that are no audio (D13).
+
+    LAME 3.100 aborts at some of these samples, by an assertion, in every version of ffmpeg. The
+    files here have others, of which it encodes noise.
+    """
 
     def test_one_sample(self) -> None:
-        """NaN, infinite and huge samples become silence, anywhere and in every format."""
+        """Huge samples become silence, anywhere and in every format."""
         clean, end = with_samples(0, at=50_000), LENGTH - 2
         texts = ["f:mp3", "f:peaks/pts:20", "f:flac/norm:ebu", "f:wav/bd:16"]
         texts += ["f:m4a/enhance:voice/gain:3", "f:opus/t:1:1", "f:ogg/fade:1:1"]
         for source, expected, tried in (
-            (with_samples(math.nan, at=50_000), clean, texts),
-            (with_samples(-math.inf, at=50_000, kind="d"), clean, texts[::4]),
-            (with_samples(1e30, at=50_000), clean, texts[1::4]),
-            (with_samples(math.nan, at=0), with_samples(0, at=0), texts[2::4]),
-            (with_samples(math.inf, math.nan, at=end), with_samples(0, 0, at=end), texts[3::4]),
+            (with_samples(HUGE, at=50_000), clean, texts),
+            (with_samples(-HUGE, at=50_000, kind="d"), clean, texts[::4]),
+            (with_samples(HUGE, at=0), with_samples(0, at=0), texts[2::4]),
+            (with_samples(HUGE, -HUGE, at=end), with_samples(0, 0, at=end), texts[3::4]),
             # It begins with them, or has nothing else.
             *(
-                (*(with_samples(*[each] * count, at=0) for each in (math.nan, 0)), tried)
+                (*(with_samples(*[each] * count, at=0) for each in (HUGE, 0)), tried)
                 for count, tried in ((RATE, texts[::4]), (LENGTH, texts[3::4]))
             ),
         ):
             wanted, found = render_all(expected, tried), self.render_irregular(source, tried)
             self.assertEqual([text for text in tried if found[text] != wanted[text]], [])
 
+    def test_no_number(self) -> None:
+        """Samples that are no numbers are found, and become silence; here a filter makes them."""
+        source = with_samples(0, at=50_000)
+        found, options = probe(source), options_of("f:wav/bd:24")
+        encoder = encoder_arguments("ffmpeg", local_input(), options, found)
+        decoder = decoder_arguments("ffmpeg", local_input(), found, 0)
+        for value in ("nan", "inf", "-inf"):
+            made = f"aeval=if(eq(n\\,50000)\\,{value}\\,val(ch)):c=same"
+            stderr = run(before_filters(encoder, made), source).stderr
+            self.assertTrue(single_process(encoder, found).is_irregular(stderr), value)
+            decoded = run(before_filters(decoder, made), source).stdout
+            self.assertEqual(run(decoder, source).stdout, decoded, value)
+
     def test_containers(self) -> None:
         """In all containers of floating-point samples, a sample that is no audio is found."""
         forms = {"a.aiff": "-c:a pcm_f32be", "a.caf": "-c:a pcm_f64le", "a.mka": "-c:a copy"}
         forms |= {"a.wv": "-c:a wavpack", "a.w64": "-c:a copy"}
-        for source in convert_all(with_samples(math.nan, at=50_000), forms).values():
+        for source in convert_all(with_samples(HUGE, at=50_000), forms).values():
             self.assertRaises(IrregularSource, render_once, source, ["f:mp3"], irregular=False)
 
     def test_headroom(self) -> None:
@@ -228,10 +257,10 @@ class SampleTests(IrregularCase):
 
     def test_copies(self) -> None:
         """A copy of floating-point samples is exact, whatever they are."""
-        source = with_samples(math.nan, 1e30, at=50_000)
+        source = with_samples(HUGE, -HUGE, at=50_000)
         heard = render_and_decode(source, "f:wav/t:1:1")
         expected = decode(source).part(RATE, 2 * RATE)
-        self.assertTrue(np.array_equal(heard.channels, expected.channels, equal_nan=True))
+        self.assertEqual(heard, expected)
         # So it is for a node that knows the source as irregular.
         texts = ("f:wav", "f:wav/t:1:1")
         alone, behind = (render_once(source, texts, irregular=each) for each in (False, True))

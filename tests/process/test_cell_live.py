@@ -129,8 +129,14 @@ class Fixture:
         unix = str(self.folder / "socket")
         for path in (unix, f"\0{unique}"):
             self._serve(ThreadingUnixStreamServer, path)
+        try:
+            handle = hostile.file_handle(self.variant)
+        except OSError:
+            # This file system has no handles.
+            handle = bytes(136)
         self.targets = {
             **paths,
+            "handle": handle.hex(),
             "secret": secret,
             "unique": unique,
             "source": self.source,

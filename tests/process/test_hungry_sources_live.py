@@ -1,79 +1,78 @@
-"""Small sources that make decoders and filters take gigabytes, or a CPU for minutes."""
+"""Sources that make ffmpeg or ffprobe take memory, or a CPU for minutes.
+
+With some files of 2 kB, ffprobe 5.1.9 and 7.1.5 take 6 GB and ten seconds, and 9.0.2 takes 7 GB. A
+program that stands in for ffmpeg and ffprobe does so here, with ordinary files.
+"""
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.media.lengths.test_mp4 import box
-from tests.media.lengths.test_pcm import chunk, wav
+from tests.support.audio import riff
+from tests.support.programs import HUNGRY_PROGRAM
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
+#: What a child may take.
 MEMORY = 1 << 27
 
 
-def claiming_m4a(samples: int, tracks: int = 1) -> bytes:
-    """Return a file of some hundred bytes whose sample tables claim a number of samples."""
-    entry = struct.pack(">6xH8xHHHHI", 1, 2, 16, 0, 0, 44_100 << 16)
-    tables = (
-        box(b"stsd", struct.pack(">II", 0, 1), box(b"mp4a", entry)),
-        box(b"stts", struct.pack(">IIII", 0, 1, samples, 1024)),
-        box(b"stsc", struct.pack(">IIIII", 0, 1, 1, samples, 1)),
-        box(b"stsz", struct.pack(">III", 0, 400, samples)),
-        box(b"stco", struct.pack(">III", 0, 1, 600)),
-    )
-    media = box(
-        b"mdia",
-        box(b"mdhd", struct.pack(">IIIIIHH", 0, 0, 0, 44_100, samples, 0, 0)),
-        box(b"hdlr", struct.pack(">II", 0, 0), b"soun", bytes(13)),
-        box(b"minf", box(b"smhd", bytes(8)), box(b"stbl", *tables)),
-    )
-    traks = [
-        box(b"trak", box(b"tkhd", struct.pack(">IIIIII", 7, 0, 0, n, 0, 9), bytes(60)), media)
-        for n in range(1, tracks + 1)
-    ]
-    header = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples), bytes(80))
-    return (
-        box(b"ftyp", b"M4A \0\0\0\0M4A ") + box(b"moov", header, *traks) + box(b"mdat", bytes(400))
-    )
-
-
-def low_rate_wav(rate: int, frames: int) -> bytes:
-    """Return a mono file of 16 bits with a sample rate in Hz."""
-    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
-    return wav(chunk(b"fmt ", form), chunk(b"data", b"\1\0" * frames))
-
-
 class HungrySourceTests(ServiceCase):
-    """A service whose children may take 128 MiB"""
+    """Children that take memory or a CPU, and a sample rate that would take both"""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.add("short.flac", short_flac())
+    def stand_in(self, *names: str) -> None:
+        """Replace ffmpeg and ffprobe, and add sources of these names and an ordinary one."""
+        path = self.shadow_ffmpeg(HUNGRY_PROGRAM)
+        program = Path(path.partition(":")[0], "ffmpeg")
+        os.link(program, program.with_name("ffprobe"))
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+        for name in ("short", *names):
+            # Names of one file would share a probe.
+            self.add(f"{name}.flac", short_flac().read_bytes())
 
-    async def test_claimed_samples(self) -> None:
-        """Tables that claim millions of samples are a 415; other clients notice nothing."""
-        self.add("one.m4a", claiming_m4a(1 << 26))
-        self.add("four.m4a", claiming_m4a(1 << 26, 4))
-        port = self.start(max_child_memory=MEMORY, variant_store=None).port
-        requests = [signed(f"/f:mp3/plain/local://{name}.m4a") for name in ("one", "four")]
-        hungry = [Deferred.fromCoroutine(fetch(port, each)) for each in requests * 4]
-        other = [signed(f"/f:mp3/br:{rate}/plain/local://short.flac") for rate in (64, 96, 128)]
-        for response in await gatherResults(
-            [Deferred.fromCoroutine(fetch(port, each)) for each in other], consumeErrors=True
-        ):
+    async def assert_others_served(self, port: int) -> None:
+        """Assert that variants of the ordinary source are rendered."""
+        paths = [signed(f"/f:mp3/br:{rate}/plain/local://short.flac") for rate in (64, 96, 128)]
+        others = [Deferred.fromCoroutine(fetch(port, path)) for path in paths]
+        for response in await gatherResults(others, consumeErrors=True):
             self.assertEqual((200, True), (response.status, response.complete))
+
+    async def test_memory(self) -> None:
+        """What needs more memory is a 415; other clients notice nothing."""
+        names = ("memory-ffmpeg", "memory-ffprobe")
+        self.stand_in(*names)
+        port = self.start(max_child_memory=MEMORY, variant_store=None).port
+        requests = [signed(f"/f:mp3/plain/local://{name}.flac") for name in names]
+        hungry = [Deferred.fromCoroutine(fetch(port, each)) for each in requests * 4]
+        await self.assert_others_served(port)
         for response in await gatherResults(hungry, consumeErrors=True):
             self.assertEqual((415, "undecodable_source"), (response.status, response.error))
-        info = await fetch(port, signed("/info/plain/local://four.m4a"))
-        self.assertIn(info.status, (200, 415))
+            self.assertIn("memory", response.document["message"])
+        for name, status in zip(names, (200, 415), strict=True):
+            info = await fetch(port, signed(f"/info/plain/local://{name}.flac"))
+            self.assertEqual(status, info.status, name)
+
+    async def test_cpu(self) -> None:
+        """A probe that takes a CPU for too long is a 504; other clients notice nothing."""
+        self.stand_in("cpu-ffprobe")
+        port = self.start(variant_store=None, probe_timeout=5).port
+        # The ordinary source is probed before the machine is busy.
+        await self.assert_others_served(port)
+        path = signed("/f:mp3/plain/local://cpu-ffprobe.flac")
+        hungry = Deferred.fromCoroutine(fetch(port, path))
+        await self.assert_others_served(port)
+        response = await hungry
+        self.assertEqual((504, "probe_timeout"), (response.status, response.error))
 
     async def test_low_rates(self) -> None:
         """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
-        self.add("low.wav", low_rate_wav(1, 300))
-        port = self.start(max_child_memory=MEMORY).port
-        for options, size in (("f:wav/sr:48000", 300 * 48_000 * 2), ("f:mp3", 300 * 64_000 // 8)):
+        form = struct.pack("<HHIIHH", 1, 1, 1, 2, 2, 16)
+        self.add("low.wav", riff(form, b"\1\0" * 30))
+        port = self.start().port
+        for options, size in (("f:wav/sr:48000", 30 * 48_000 * 2), ("f:mp3", 30 * 64_000 // 8)):
             response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))
             self.assertEqual((200, True), (response.status, response.complete))
             self.assertApproximates(size, len(response.body), 10_000)

@@ -181,6 +181,7 @@ class RenderEnd(NamedTuple):
 
 
 FAILED = r"the encoder failed \(exit status 1\): out of luck"
+ABORTED = r".*\(ended by SIGABRT\): .*Assertion.*"
 KILLED = r".*\(ended by SIGKILL\).*"
 SILENT = "the encoder output no audio"
 TOO_LARGE = r"the encoder was stopped: The output is larger than AP_MAX_VARIANT_BYTES\."
@@ -195,7 +196,7 @@ FAILURES = (
         RenderEnd("midway", "peaks", 500, "render_failed", FAILED),
     ),
     (
-        RenderEnd("killed", "aac", 200, "render_failed", KILLED),
+        RenderEnd("aborted", "aac", 200, "render_failed", ABORTED),
         RenderEnd("killed", "peaks", 500, "render_failed", KILLED),
         RenderEnd("nothing", "aac", 415, "undecodable_source", SILENT),
         RenderEnd("nothing", "peaks", 415, "undecodable_source", SILENT),
@@ -228,6 +229,8 @@ class FailureTests(ScriptedEncoderCase):
     encoder_scripts: ClassVar[dict[str, str]] = {
         "early": "echo out of luck >&2; stop_self; exit 1",
         "midway": "write_64k; echo out of luck >&2; stop_self; exit 1",
+        # As ffmpeg 7.1.5 does behind loudnorm.
+        "aborted": "write_64k; stop_self; echo 'Assertion failed' >&2; kill -ABRT $$",
         "killed": "write_64k; stop_self; kill -KILL $$",
         "nothing": "stop_self; exit 0",
         "missing": "stop_self; exit 127",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import os
 import struct
 
 from tests.support.audio import convert, convert_all, decode_all, noise, tone, write_wav
 from tests.support.http import Response
+from tests.support.programs import HUNGRY_PROGRAM
 from tests.support.service import ServiceCase, fetch, signed, until_hit
 
 MP3 = "-c:a libmp3lame -b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
@@ -81,14 +82,27 @@ class IrregularTests(ServiceCase):
             self.assertLess(abs(len(heard) - 2 * heard.rate), 0.05 * heard.rate, options)
 
     async def test_samples(self) -> None:
-        """A NaN far inside a source gives no error, and no waveform at full scale."""
+        """A huge sample far inside a source gives no error, and no waveform at full scale."""
         floats = write_wav(noise(44100, 9 * 44100, amplitude=0.25), "32f")
-        self.add("nan.wav", floats[:-400] + struct.pack("<f", math.nan) + floats[-396:])
+        self.add("huge.wav", floats[:-400] + struct.pack("<f", 1e30) + floats[-396:])
         self.add("zero.wav", floats[:-400] + bytes(4) + floats[-396:])
         port = self.start(variant_store=None).port
         for options in ("f:mp3/norm:ebu", "f:peaks/pts:9", "f:m4a"):
             broken, clean = [
                 await self.fetch_whole(port, signed(f"/{options}/plain/local://{name}.wav"))
-                for name in ("nan", "zero")
+                for name in ("huge", "zero")
             ]
             self.assertTrue(broken.body == clean.body, options)
+
+    async def test_abort(self) -> None:
+        """If an encoder aborts at a sample, the next one gets the output of a decoder.
+
+        A program that stands in for ffmpeg aborts as LAME 3.100 does at some samples.
+        """
+        self.patch(os, "environ", {**os.environ, "PATH": self.shadow_ffmpeg(HUNGRY_PROGRAM)})
+        port, bodies = self.start(variant_store=None).port, set()
+        for name in ("abort-ffmpeg", "other"):
+            self.add(f"{name}.flac", write_wav(noise(44100, 44100), "32f"))
+            path = signed(f"/f:mp3/plain/local://{name}.flac")
+            bodies.add((await self.fetch_whole(port, path)).body)
+        self.assertEqual(1, len(bodies))

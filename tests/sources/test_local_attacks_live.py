@@ -124,7 +124,7 @@ class PlaylistTests(AttackCase):
             "hls-behind-tag.m3u8": after_id3_tag(playlist(f"{mp3}")),
             "dash-absolute.mpd": manifest(f"{mp4}"),
             "dash-file.wav": manifest(f"file://{mp4}"),
-            # The concat demuxer refuses absolute names, but follows symlinks.
+            # The concat demuxer opens files of the same folder; here they are symlinks.
             "concat-link.flac": concat_script("inside.wav", "link.wav"),
             "concat-behind-tag.mp3": after_id3_tag(concat_script("link.wav")),
         }

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
+
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 
 #: Folder in which `make ffmpeg` installs the project's own build.
 OWN = Path(__file__).parents[2] / "build/ffmpeg/bin"
@@ -29,6 +32,30 @@ HELD_FFMPEG = f"""\
 #!/bin/sh
 case "$*" in *pipe:1*) kill -STOP $$;; esac
 exec {FFMPEG} "$@"
+"""
+
+#: A program in place of ffmpeg and ffprobe that does what a source can make the real ones do. The
+#: name of the source says what, and in which program: it allocates half a gigabyte
+#: (``memory-ffmpeg.flac``), takes a CPU for a minute (``cpu-ffprobe.flac``), or aborts instead of
+#: encoding mp3, as LAME 3.100 does by an assertion (``abort-ffmpeg.flac``). Then, and with any
+#: other source, it is the real program.
+HUNGRY_PROGRAM = f"""\
+#!/bin/sh
+program=${{0##*/}}
+source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})
+case "${{source##*/}} $*" in
+"memory-$program.flac "*)
+    if ! {sys.executable} -I -S -c '[bytearray(1 << 20) for _ in range(512)]' 2> /dev/null; then
+        echo "Cannot allocate memory" >&2
+        exit 1
+    fi ;;
+"cpu-$program.flac "*) timeout 60 sh -c 'while :; do :; done' ;;
+"abort-$program.flac "*libmp3lame*)
+    echo "ffmpeg: psymodel.c:576: calc_energy: Assertion \\`el >= 0' failed." >&2
+    kill -ABRT $$ ;;
+esac
+case $program in ffmpeg) exec {FFMPEG} "$@" ;; esac
+exec {FFPROBE} "$@"
 """
 
 

@@ -45,7 +45,7 @@ _SAMPLE_CHECK = (
 _START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
 _IRREGULAR = re.compile(
     rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
-    # The messages of FFmpeg's AAC encoder and of LAME.
+    # The messages of FFmpeg's AAC encoder, and of LAME 3.100, which aborts.
     rb"|Input contains \(near\) NaN|calc_energy: Assertion"
     rb"|^lavfi\.silence_end=|" + EXCESS + rb"|" + LATE,
     re.MULTILINE,

@@ -45,14 +45,13 @@ FILTERS = (
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
 _LOUDNORM_RATE = 192_000
-# Where a resampler directly follows loudnorm, ffmpeg 7.1 aborts at the end of sources of some
-# lengths ("Assertion best_input >= 0 failed"). Frames of 100 ms in between prevent it, and change
-# no sample.
+# Where a resampler directly follows loudnorm, ffmpeg 7.1.5 aborts at the end of some sources, by an
+# assertion. Frames of 100 ms in between prevent it, and change no sample.
 _FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
 # If a stage has more than twice the sample rate of the source, the audio is split into frames of
-# 100 ms. One frame of flac may have 65,535 samples, which last more than a minute at 1000 Hz. To
-# resample such a frame takes gigabytes. Without that memory, libswresample drops the frame and
-# reports no error. The split changes no sample of the output.
+# 100 ms. Otherwise ffmpeg 5.1.9 takes gigabytes to resample a frame that lasts long. Without that
+# memory, libswresample drops the frame and reports no error. The split changes no sample of the
+# output.
 _MOST_FOLD = 2
 _FRAMES_PER_SECOND = 10
 

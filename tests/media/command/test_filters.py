@@ -33,6 +33,7 @@ TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
 TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
 DITHER = "aresample=osf=s16:dither_method=triangular_hp"
 LOUDNESS = "linear=false:dual_mono=false"
+# What keeps ffmpeg 7.1.5 from an abort: loudnorm is never followed by a resampler directly.
 FRAMES = "asetnsamples=n=19200:p=0"
 # The frames in which a source of 44.1 kHz is resampled to more than twice its rate.
 PIECES = "asetnsamples=n=4410:p=0"
