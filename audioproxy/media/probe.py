@@ -84,6 +84,7 @@ class Probe:
     :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
+    :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
@@ -106,6 +107,7 @@ class Probe:
     decoded_bits: int = _FALLBACK_DEPTH
     layout: str | None = None
     may_be_padded: bool = False
+    demuxer: str | None = None
     decoder: str | None = None
     measured: bool = False
     length: SourceLength | None = None
@@ -136,6 +138,15 @@ class Probe:
     def carried_tags(self) -> dict[str, str]:
         """The tags that outputs carry (D61)."""
         return carried_tags(self.description.tags)
+
+    def open_with(self, source: Input) -> Input:
+        """Return the input with what ffmpeg does not find out about the source by itself."""
+        return replace(
+            source,
+            demuxer=self.demuxer,
+            decoder=self.decoder,
+            ignore_length=self.ignore_length,
+        )
 
     def with_decoded_samples(self, samples: int) -> Probe:
         """Return a copy with the number of samples that a full decode has counted.

@@ -39,6 +39,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.signatures import identify, may_be_misdetected
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Claim, Slots
@@ -181,11 +182,24 @@ class Prober:
         )
         return await child.wait()
 
+    async def _detect(
+        self, opened: Input, source: OpenSource, deadline: Deadline
+    ) -> tuple[Input, Exit]:
+        """Return what ffprobe finds, with the demuxer that the signature of the source proves."""
+        ended = await self._run(opened, source, deadline)
+        failed = not ended.ok and classify(ended.stderr) is UndecodableSource
+        if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
+            demuxer = await deadline.limit(identify(source.read, source.size))
+            if demuxer is not None:
+                opened = replace(opened, demuxer=demuxer)
+                ended = await self._run(opened, source, deadline)
+        return opened, ended
+
     async def _probe(self, source: OpenSource) -> Probe:
         deadline = self._deadline()
 
         async def look(opened: Input) -> tuple[Input, Exit, bytes]:
-            first = await self._run(opened, source, deadline)
+            opened, first = await self._detect(opened, source, deadline)
             if not first.overflowed:
                 return opened, first, b""
             # The tags of outputs may be behind the cut (D61).
@@ -207,13 +221,14 @@ class Prober:
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:
-                return parse_probe(
+                probe = parse_probe(
                     ended.stdout,
                     ended.stderr,
                     cut_off=ended.overflowed,
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
+                return replace(probe, demuxer=opened.demuxer)
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None

@@ -344,6 +344,39 @@ class ResultTests(ProberCase):
         error = self.failureResultOf(probing, UndecodableSource).value
         self.assertEqual(error.message, 'The container "rm" is not supported.')
 
+    def test_signature(self) -> None:
+        """A file whose first bytes prove its container is opened with that demuxer.
+
+        ffprobe may take a loud tone in a wav file for MPEG-TS, or find nothing in it.
+        """
+        streams = ({**AUDIO, "codec_name": "mp2"}, VIDEO)
+        for code, output, stderr in (
+            (0, probe_output(*streams, container="mpegts"), b""),
+            (1, b"{}", b"file:/dev/fd/3: Invalid data found when processing input\n"),
+        ):
+            source = FakeSource(data=b"RIFF\0\0\0\0WAVE" + bytes(60), size=72)
+            probing = self.fetch(source=source)
+            self.assertNotIn("-f", self.spawner.last.arguments)
+            self.spawner.last.exit_and_end(code, stdout=output, stderr=stderr)
+            words = " ".join(self.spawner.last.arguments)
+            self.assertIn(" -f wav -i file:/dev/fd/3", words)
+            self.assertIn("-format_whitelist", words)
+            found = self.answer(probing, probe_output(AUDIO, container="wav"))
+            self.assertEqual((found.container, found.demuxer), ("wav", "wav"))
+            self.assertEqual(found.open_with(local_input()).demuxer, "wav")
+
+    def test_no_signature(self) -> None:
+        """Without a signature, what ffprobe finds counts; where it is not needed, none is read."""
+        mpegts = probe_output(AUDIO, container="mpegts")
+        whole = remote_input("https://a", "b", ranges=False)
+        for output, source, reads in (
+            (mpegts, FakeSource(data=b"G" + bytes(60), size=61), 1),
+            (probe_output(AUDIO), FakeSource(data=b"RIFF", size=4), 0),
+            (mpegts, FakeSource(data=b"RIFF", size=4, opened=whole), 0),
+        ):
+            found = self.answer(self.fetch(source=source), output)
+            self.assertEqual((found.demuxer, source.reads), (None, reads))
+
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")

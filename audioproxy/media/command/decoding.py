@@ -48,7 +48,8 @@ _IRREGULAR = re.compile(
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
-    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS, re.MULTILINE
+    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS,
+    re.MULTILINE,
 )
 
 
