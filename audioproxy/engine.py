@@ -246,7 +246,7 @@ class Engine:
         """
         opened = await self.sources.open(source)
         try:
-            probe = await self.prober.probe(opened)
+            probe = await self.prober.describe(opened)
             return probe, await opened.inspect(self.deadline(), _same)
         finally:
             opened.close()

@@ -28,6 +28,8 @@ from audioproxy.media.diagnostics import (
     was_cut_short,
 )
 from audioproxy.media.encryption import is_encrypted
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.probe import (
     ALL_TAGS,
@@ -116,6 +118,21 @@ class Prober:
         with _failures_of_probe():
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
+
+    async def describe(self, source: OpenSource) -> Probe:
+        """Return the probe of a source for an info document, which is the same on each ffprobe.
+
+        :raises Refusal: as `probe` does.
+        """
+        probe = await self.probe(source)
+        is_readable = probe.saw_end and source.size is not None
+        if probe.container != "mp3" or probe.start <= 0 or not is_readable:
+            return probe
+        # The start is the encoder's delay, which ffprobe before FFmpeg 8.0 adds to the duration.
+        with _failures_of_probe():
+            size = source.size or 0
+            reading = run_reader(source.read, size, read_duration(size, probe))
+            return await self._deadline().limit(reading) or probe
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""

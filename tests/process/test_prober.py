@@ -32,6 +32,7 @@ from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
+from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
@@ -390,6 +391,42 @@ class ResultTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(probing, ProbeTimeout)
+
+
+class DescribeTests(ProberCase):
+    """`Prober.describe`"""
+
+    def test_padding(self) -> None:
+        """The info document of an mp3 file has one duration, whatever ffprobe's version.
+
+        Nothing is read of sources that ffprobe has not seen the end of, and of other kinds.
+        """
+        file = tagged(MPEG_1, 100)
+        stream = {**AUDIO, "start_time": "0.025057"}
+        whole = remote_input("https://a", "b", ranges=False)
+        for container, start, opened, duration, reads in (
+            ("mp3", "0.025057", local_input(), "2.576508", 1),
+            ("mp3", "0.000000", local_input(), "2.612245", 0),
+            ("mp3", "0.025057", whole, "2.612245", 0),
+            ("avi", "0.025057", local_input(), "2.612245", 0),
+        ):
+            source = FakeSource(data=file, size=len(file), opened=opened)
+            describing = Deferred.fromCoroutine(self.prober.describe(source))
+            streams = {**stream, "start_time": start}
+            output = probe_output(streams, container=container, duration="2.612245")
+            found = self.answer(describing, output)
+            self.assertEqual(found.description.duration, Decimal(duration), container)
+            self.assertEqual(source.reads, reads)
+
+    def test_failure(self) -> None:
+        """A source that cannot be read is refused as one whose probe failed."""
+        source = FakeSource(size=9000)
+        describing = Deferred.fromCoroutine(self.prober.describe(source))
+        source.refusal = RenderFailed("No.")
+        self.spawner.last.exit_and_end(
+            stdout=probe_output({**AUDIO, "start_time": "0.025057"}, duration="2.612245")
+        )
+        self.assert_refused(describing, ProbeFailed)
 
 
 class PaddedTests(ProberCase):
