@@ -20,6 +20,7 @@ from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
     filled_disk,
+    lacked_memory,
     lacks_end,
     lost_reader,
     redact,
@@ -353,7 +354,7 @@ class ClassifyTests(SynchronousTestCase):
                 self.assertIs(classify(stderr + b"\n" + more), refusal, (stderr, more))
 
     def test_lost_output(self) -> None:
-        """Lost last bytes are detected, and a file size limit or a full disk as the cause (D52)."""
+        """Lost last bytes are detected, and a file size limit, a full disk or no memory (D52)."""
         too_large = (
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
@@ -367,6 +368,7 @@ class ClassifyTests(SynchronousTestCase):
             (lacks_end, END_LOST, (b"", *COMPLETE_SOURCES, quoted)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
+            (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),
         ):
             for stderr in (*detected, *others):
                 self.assertIs(detects(stderr), stderr in detected, stderr)
