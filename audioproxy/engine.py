@@ -247,7 +247,7 @@ class Engine:
         opened = await self.sources.open(source)
         try:
             probe = await self.prober.describe(opened)
-            return probe, await opened.inspect(self.deadline(), _same)
+            return probe, probe.open_with(await opened.inspect(self.deadline(), _same))
         finally:
             opened.close()
 
