@@ -42,8 +42,8 @@ def not_opened(reason: bytes, what: bytes = _FILE) -> bytes:
     return _IN + reason + what + reason
 
 
-#: One failure in the words of FFmpeg 5.1, and in those of 7.1 and 9.0; and the refusal. Most are from
-#: runs; the errors of decoders and lost connections are composed from the versions' phrases.
+#: One failure in the words of FFmpeg 5.1, and in those of 7.1 and 9.0; and the refusal. Most are
+#: from runs; errors of decoders and lost connections are composed from the versions' phrases.
 WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
     *(
         (b"file:/dev/fd/3: " + reason, not_opened(reason), UndecodableSource)
