@@ -246,8 +246,8 @@ class Engine:
         """
         opened = await self.sources.open(source)
         try:
-            probe = await self.prober.probe(opened)
-            return probe, await opened.inspect(self.deadline(), _same)
+            probe = await self.prober.describe(opened)
+            return probe, probe.open_with(await opened.inspect(self.deadline(), _same))
         finally:
             opened.close()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import Input
-from audioproxy.media.diagnostics import CUT_SHORT, ENCRYPTED
 from audioproxy.media.info_document import (
     SourceInfo,
     parse_count,
@@ -18,11 +17,9 @@ from audioproxy.media.info_document import (
     parse_source_info,
 )
 from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.messages import Meaning, messages
 from audioproxy.media.tags import CARRIED_TAGS, carried_tags
 
-# ffprobe prints this where a container states no duration. The duration that ffprobe reports is
-# then the size divided by the bit rate of the first frames.
-_ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 # Containers of bare frames or samples, and codecs whose bit rate does not change in them, so that
 # the quotient is right. ffprobe knows no right bit rate of ADPCM. The bit rate of MPEG audio that
 # does change is an average, and no multiple of 1000.
@@ -32,7 +29,7 @@ _CONSTANT_RATE = re.compile(r"(?:(?:wav|w64|caf|au|aiff) pcm_|(?:e?ac3|dts) |mp3
 _ENCRYPTION_TAG = "enc_key_id"
 
 #: ffprobe's messages that count even if many others follow.
-NOTICES = re.compile(b"|".join((CUT_SHORT.pattern, _ESTIMATE_NOTICE, ENCRYPTED.pattern)), re.M)
+NOTICES = messages(Meaning.CUT_SHORT, Meaning.ESTIMATED_DURATION, Meaning.ENCRYPTED)
 
 # Packets at the start of a source, among which one of audio is looked for: those of cover art come
 # first.
@@ -89,6 +86,7 @@ class Probe:
     :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
+    :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
@@ -111,6 +109,7 @@ class Probe:
     decoded_bits: int = _FALLBACK_DEPTH
     layout: str | None = None
     may_be_padded: bool = False
+    demuxer: str | None = None
     decoder: str | None = None
     measured: bool = False
     length: SourceLength | None = None
@@ -142,6 +141,15 @@ class Probe:
     def carried_tags(self) -> dict[str, str]:
         """The tags that outputs carry (D61)."""
         return carried_tags(self.description.tags)
+
+    def open_with(self, source: Input) -> Input:
+        """Return the input with what ffmpeg does not find out about the source by itself."""
+        return replace(
+            source,
+            demuxer=self.demuxer,
+            decoder=self.decoder,
+            ignore_length=self.ignore_length,
+        )
 
     def with_decoded_samples(self, samples: int) -> Probe:
         """Return a copy with the number of samples that a full decode has counted.
@@ -251,12 +259,12 @@ def parse_probe(
         raise VideoSource
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
-    if ENCRYPTED.search(stderr) or _ENCRYPTION_TAG in tags:
+    if messages(Meaning.ENCRYPTED).search(stderr) or _ENCRYPTION_TAG in tags:
         raise EncryptedSource
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
     description = parse_source_info({**container, "tags": container_tags}, {**audio, "tags": tags})
-    exact = _ESTIMATE_NOTICE not in stderr
+    exact = messages(Meaning.ESTIMATED_DURATION).search(stderr) is None
     name, codec = str(container.get("format_name", "")).split(",")[0], str(audio["codec_name"])
     duration = description.duration if exact or seekable else None
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or

@@ -28,6 +28,8 @@ from audioproxy.media.diagnostics import (
     was_cut_short,
 )
 from audioproxy.media.encryption import is_encrypted
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.probe import (
     ALL_TAGS,
@@ -39,6 +41,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.signatures import identify, may_be_misdetected
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Claim, Slots
@@ -116,6 +119,21 @@ class Prober:
             await source.input(self._deadline())
             return await resolve_padding(source.read, source.size or 0, probe)
 
+    async def describe(self, source: OpenSource) -> Probe:
+        """Return the probe of a source for an info document, which is the same on each ffprobe.
+
+        :raises Refusal: as `probe` does.
+        """
+        probe = await self.probe(source)
+        is_readable = probe.saw_end and source.size is not None
+        if probe.container != "mp3" or probe.start <= 0 or not is_readable:
+            return probe
+        # The start is the encoder's delay, which ffprobe before FFmpeg 8.0 adds to the duration.
+        with _failures_of_probe():
+            size = source.size or 0
+            reading = run_reader(source.read, size, read_duration(size, probe))
+            return await self._deadline().limit(reading) or probe
+
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
@@ -181,11 +199,24 @@ class Prober:
         )
         return await child.wait()
 
+    async def _detect(
+        self, opened: Input, source: OpenSource, deadline: Deadline
+    ) -> tuple[Input, Exit]:
+        """Return what ffprobe finds, with the demuxer that the signature of the source proves."""
+        ended = await self._run(opened, source, deadline)
+        failed = not ended.ok and classify(ended.stderr) is UndecodableSource
+        if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
+            demuxer = await deadline.limit(identify(source.read, source.size))
+            if demuxer is not None:
+                opened = replace(opened, demuxer=demuxer)
+                ended = await self._run(opened, source, deadline)
+        return opened, ended
+
     async def _probe(self, source: OpenSource) -> Probe:
         deadline = self._deadline()
 
         async def look(opened: Input) -> tuple[Input, Exit, bytes]:
-            first = await self._run(opened, source, deadline)
+            opened, first = await self._detect(opened, source, deadline)
             if not first.overflowed:
                 return opened, first, b""
             # The tags of outputs may be behind the cut (D61).
@@ -207,13 +238,14 @@ class Prober:
         cut_short = opened.seekable and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:
-                return parse_probe(
+                probe = parse_probe(
                     ended.stdout,
                     ended.stderr,
                     cut_off=ended.overflowed,
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
+                return replace(probe, demuxer=opened.demuxer)
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None

@@ -317,4 +317,4 @@ class Preparer:
 async def _input(source: ProbedSource, deadline: Deadline) -> Input:
     """Return the input with which ffmpeg opens a source."""
     opened, probe = await source.opened.input(deadline), source.probe
-    return replace(opened, decoder=probe.decoder, ignore_length=probe.ignore_length)
+    return probe.open_with(opened)

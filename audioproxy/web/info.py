@@ -51,7 +51,7 @@ class InfoHandler:
                 headers[b"content-type"] = b"application/json"
                 exchange.respond(ResponsePlan(200, tuple(headers.items())))
                 return
-            probe = await self.prober.probe(opened)
+            probe = await self.prober.describe(opened)
             if not await opened.unchanged():
                 self.prober.forget(opened.identity)
                 raise ProbeFailed("The source changed while it was probed.")

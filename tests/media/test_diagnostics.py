@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,15 +20,128 @@ from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
     filled_disk,
+    lacked_memory,
     lacks_end,
     lost_reader,
     redact,
     unsupported_container,
     was_cut_short,
 )
+from audioproxy.media.messages import MESSAGES
 
+# How FFmpeg 7 and 9 report a file, and a remote source, that they could not open.
+_IN = b"[in#0 @ 0x1] Error opening input: "
+_FILE = b"\nError opening input file file:/dev/fd/3.\nError opening input files: "
+_REMOTE = b"\nError opening input file https://a.test/b.mp3.\nError opening input files: "
+_SUBMITTED = b"[aost#0:0 @ 0x1] Error submitting a packet to the muxer: "
+_TRAILER = b"[out#0/wav @ 0x1] Error writing trailer: "
+
+
+def not_opened(reason: bytes, what: bytes = _FILE) -> bytes:
+    """Return how FFmpeg 7 and 9 report that an input could not be opened."""
+    return _IN + reason + what + reason
+
+
+#: One failure in the words of FFmpeg 5.1, and in those of 7.1 and 9.0; and the refusal. Most are
+#: from runs; errors of decoders and lost connections are composed from the versions' phrases.
+WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
+    *(
+        (b"file:/dev/fd/3: " + reason, not_opened(reason), UndecodableSource)
+        for reason in (
+            b"Invalid argument",
+            b"Input/output error",
+            b"Operation not permitted",
+            b"End of file",
+            b"Invalid data found when processing input",
+        )
+    ),
+    (
+        b"file:/dev/fd/77: No such file or directory",
+        not_opened(b"No such file or directory"),
+        None,
+    ),
+    (
+        b"Decoder (codec none) not found for input stream #0:0",
+        b"[aist#0:0/none @ 0x1] Decoding requested, but no decoder found for: none\n"
+        b"Error opening output file pipe:1.\nError opening output files: Invalid argument",
+        UndecodableSource,
+    ),
+    (
+        b"[mp3 @ 0x1] Failed to read frame size: Could not seek to 1026.",
+        b"[mp3 @ 0x1] Failed to find two consecutive MPEG audio frames.",
+        UndecodableSource,
+    ),
+    (
+        b"Error while decoding stream #0:0: Operation not permitted",
+        b"[dec:x @ 0x1] Error submitting packet to decoder: Operation not permitted\n"
+        b"[dec:x @ 0x1] Decoding error: Operation not permitted",
+        UndecodableSource,
+    ),
+    (
+        b"Error while decoding stream #0:0: Input/output error",
+        b"[aist#0:0/flac @ 0x1] [dec:flac @ 0x1] Decoding error: Input/output error",
+        UndecodableSource,
+    ),
+    (
+        b"Cannot determine format of input stream 0:0 after EOF",
+        b"[fc#0 @ 0x1] Cannot determine format of input stream 0:0 after EOF",
+        UndecodableSource,
+    ),
+    (
+        b"Empty output",
+        b"[out#0/wav @ 0x1] Output file is empty, nothing was encoded(check -ss / -t)",
+        NothingDecoded,
+    ),
+    (
+        b"https://a.test/b.mp3: Input/output error",
+        not_opened(b"Input/output error", _REMOTE),
+        UndecodableSource,
+    ),
+    *(
+        (b"https://a.test/b.mp3: " + reason, not_opened(reason, _REMOTE), UpstreamUnavailable)
+        for reason in (
+            b"Connection refused",
+            b"Connection reset by peer",
+            b"Server returned 5XX Server Error reply",
+        )
+    ),
+    (
+        b"https://a.test/b.mp3: Connection timed out",
+        b"[in#0/flac @ 0x1] Error during demuxing: Connection timed out",
+        UpstreamUnavailable,
+    ),
+    (
+        b"https://a.test/b.mp3: No route to host",
+        b"[in#0/flac @ 0x1] Error during demuxing: No route to host",
+        UpstreamUnavailable,
+    ),
+    (
+        b"https://a.test/b.mp3: Server returned 404 Not Found",
+        not_opened(b"Server returned 404 Not Found", _REMOTE),
+        NotFound,
+    ),
+    (b"Unknown encoder 'libx'", b"[aost#0:0 @ 0x1] Unknown encoder 'libx'", None),
+    (
+        b"av_interleaved_write_frame(): No space left on device\n"
+        b"Error writing trailer of pipe:1: No space left on device",
+        _SUBMITTED + b"No space left on device\n" + _TRAILER + b"No space left on device",
+        None,
+    ),
+    (
+        b"av_interleaved_write_frame(): Broken pipe\nError closing file pipe:1: Broken pipe",
+        _SUBMITTED + b"Broken pipe\n[out#0/wav @ 0x1] Error closing file: Broken pipe",
+        None,
+    ),
+    (
+        b"Could not write header for output file #0 (incorrect codec parameters ?): Broken pipe",
+        b"[out#0/ogg @ 0x1] Could not write header (incorrect codec parameters ?): Broken pipe",
+        None,
+    ),
+)
+
+INVALID = b"file:/dev/fd/3: Invalid data found when processing input"
 SOURCE_FAILURES = (
-    b"file:/dev/fd/3: Invalid data found when processing input",
+    INVALID,
     b"[hls @ 0x1] Format not on whitelist 'mp3,flac'\nfile:/dev/fd/3: Invalid argument",
     b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\nfile:/dev/fd/3: Invalid data found",
     b"[mp3 @ 0x1] Failed to read frame size: Could not seek to 1026.",
@@ -162,6 +276,23 @@ class ClassifyTests(SynchronousTestCase):
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
+    def test_wordings(self) -> None:
+        """A failure means the same in the words of each version of ffmpeg."""
+        detectors = (lacks_end, lost_reader, was_cut_short, filled_disk, exceeded_file_size)
+        for old, new, refusal in WORDINGS:
+            self.assertIs(classify(old + b"\n"), refusal, old)
+            self.assertIs(classify(new + b"\n"), refusal, new)
+            for detects in detectors[:2] if refusal is None else ():
+                self.assertIs(detects(old), detects(new), (detects, new))
+
+    def test_versions(self) -> None:
+        """The versions of each message whose words have changed are those that print it."""
+        for row in MESSAGES:
+            texts = [text for old, new, _ in WORDINGS for text in (old, new)]
+            found = {n % 2 for n, text in enumerate(texts) if re.search(row.pattern, text, re.M)}
+            if row.versions != "5 7 9":
+                self.assertEqual(found - {row.versions != "5"}, set(), row)
+
     def test_encrypted(self) -> None:
         """Encrypted Windows Media is named, whatever fails because of it (D64)."""
         notice = b"[asf @ 0x1] DRM protected stream detected, decoding will likely fail!\n"
@@ -170,11 +301,19 @@ class ClassifyTests(SynchronousTestCase):
 
     def test_unsupported_container(self) -> None:
         """A container that is left out is named as ffmpeg names it (D43)."""
-        for names, name in ((b"hls", "hls"), (b"3dostr", "3dostr"), (b"mov,mp4", "mov")):
-            line = b"[%b @ 0x1] Format not on whitelist 'mp3,flac'\n" % names
+        forbidden = b" Format not on whitelist 'mp3,flac'\n"
+        for line, name in (
+            (b"[hls @ 0x1]" + forbidden, "hls"),
+            (b"[3dostr @ 0x1]" + forbidden, "3dostr"),
+            (b"[mov,mp4 @ 0x1]" + forbidden, "mov"),
+            # From FFmpeg 7 on, for a playlist that is read from a descriptor.
+            (b"Not detecting m3u8/hls with non standard extension and non standard mime\n", "hls"),
+        ):
             for stderr in (line, b"[other @ 0x1] x\n" + line):
-                self.assertEqual(unsupported_container(stderr), name)
-        for stderr in (*SERVICE_FAILURES, b"[mp3 @ 0x1] Format mp3 detected", b""):
+                self.assertEqual(unsupported_container(stderr + INVALID), name)
+        # ffmpeg 9 prints the number of the input in place of the container.
+        numbered = b"[in#0 @ 0x1]" + forbidden
+        for stderr in (*SERVICE_FAILURES, b"[mp3 @ 0x1] Format mp3 detected", numbered, b""):
             self.assertIsNone(unsupported_container(stderr))
 
     def test_cover(self) -> None:
@@ -215,7 +354,7 @@ class ClassifyTests(SynchronousTestCase):
                 self.assertIs(classify(stderr + b"\n" + more), refusal, (stderr, more))
 
     def test_lost_output(self) -> None:
-        """Lost last bytes are detected, and a file size limit or a full disk as the cause (D52)."""
+        """Lost last bytes are detected, and a file size limit, a full disk or no memory (D52)."""
         too_large = (
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
@@ -229,6 +368,7 @@ class ClassifyTests(SynchronousTestCase):
             (lacks_end, END_LOST, (b"", *COMPLETE_SOURCES, quoted)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
+            (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),
         ):
             for stderr in (*detected, *others):
                 self.assertIs(detects(stderr), stderr in detected, stderr)

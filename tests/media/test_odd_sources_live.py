@@ -24,7 +24,7 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import Input, local_input
-from audioproxy.media.diagnostics import classify
+from audioproxy.media.diagnostics import classify, unsupported_container
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.tags import CARRIED_TAGS
@@ -34,6 +34,7 @@ from tests.support.audio import (
     convert,
     convert_all,
     describe,
+    join,
     noise,
     options_of,
     probe,
@@ -50,6 +51,7 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
+from tests.support.programs import FFMPEG
 
 FORMS = tuple(form for form in ENCODERS if form != "peaks")
 PICTURE = "-f lavfi -i color=s=16x16:d=0.04 -map 0:a -map 1:v"
@@ -296,6 +298,46 @@ class CombinationTests(SynchronousTestCase):
             self.assertGreater(len(heard), 20_000, text)
 
 
+class PeriodicTests(SynchronousTestCase):
+    """Loud periodic samples, which FFmpeg 9 takes for MPEG-TS."""
+
+    def test_loud(self) -> None:
+        """A tone renders whole in each container of samples, at any depth (D13)."""
+        phase = np.arange(48000) / 94 % 1
+        shapes = {
+            "sine": np.sin(2 * np.pi / 17 * np.arange(48000)),
+            "saw": 2 * phase - 1,
+            "triangle": (4 * np.abs(phase - 0.5) - 1) / 0.7,
+        }
+        for (name, shape), depth in product(shapes.items(), ("8", "16", "24", "32f")):
+            wave = Sound(48000, (0.7 * shape[None]).astype(np.float32))
+            mono, stereo = write_wav(wave, depth), write_wav(join(wave, wave), depth)
+            for heard in render_and_decode_each([(mono, ["f:flac"]), (stereo, ["f:flac"])]):
+                self.assertEqual(len(heard["f:flac"]), 48000, (name, depth))
+
+    def test_packets(self) -> None:
+        """Samples that are packets of MPEG-TS are samples, and render from any position (D13).
+
+        The header of a container proves which one it is.
+        """
+        packets = b"".join(b"G\1\0" + bytes((16 | n & 15,)) + bytes(184) for n in range(2000))
+        raw = ["-f", "s16le", "-ar", "48000", "-ac", "2"]
+        little = dict.fromkeys("caf mov matroska aiff".split(), "-c:a pcm_s16le")
+        words = {"wav": "", "w64": "", **little, "au": "-c:a pcm_s16be"}
+        for kind, codec in words.items():
+            swapped = np.frombuffer(packets, "<i2").byteswap().tobytes()
+            data = swapped if kind == "au" else packets
+            file = Path(self.mktemp())
+            made = [FFMPEG, "-v", "error", *raw, "-i", "file:/dev/fd/3", *codec.split()]
+            self.assertEqual(run([*made, "-f", kind, str(file)], data).returncode, 0, kind)
+            source = file.read_bytes()
+            found = probe(source)
+            self.assertEqual(found.container, kind)
+            self.assertEqual(found.codec, "pcm_s16be" if kind == "au" else "pcm_s16le")
+            for options, frames in (("f:flac", 94_000), ("f:flac/t:1.5:0.25", 12_000)):
+                self.assertEqual(len(render_and_decode(source, options)), frames, (kind, options))
+
+
 class BrokenTests(SynchronousTestCase):
     """Sources that are not audio, or are damaged."""
 
@@ -343,6 +385,43 @@ class BrokenTests(SynchronousTestCase):
             error = self.assertRaises(Refusal, *attempt)
             self.assertIsInstance(error, UndecodableSource, what)
             self.assertEqual(error.status, 415, what)
+
+    def test_named(self) -> None:
+        """The message names the container of a playlist or script, on each ffmpeg (D43)."""
+        named = {
+            "hls": b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\na.wav\n#EXT-X-ENDLIST\n",
+            "dash": b'<?xml?><MPD profiles="urn:mpeg:dash:profile:isoff-main:2011"/>',
+            "concat": b"ffconcat version 1.0\nfile a.wav\n",
+            "sdp": b"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n",
+            "webvtt": b"WEBVTT\n\n00:01.000 --> 00:02.000\nx\n",
+            "gif": convert(sample(), PICTURE.replace("-map 0:a", ""), name="a.gif"),
+        }
+        # The master playlist of HLS has other tags.
+        playlists = [*named.items(), ("hls", b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\na.m3u8\n")]
+        # An ffmpeg without a demuxer cannot name its container.
+        listed = run([FFMPEG, "-hide_banner", "-demuxers"]).stdout
+        for name, source in playlists:
+            if f" {name} ".encode() not in listed:
+                continue
+            ended = run(probe_arguments("ffprobe", local_input()), source)
+            self.assertIs(classify(ended.stderr), UndecodableSource, name)
+            self.assertEqual(unsupported_container(ended.stderr), name)
+
+    def test_not_opened(self) -> None:
+        """ffmpeg and ffprobe refuse a broken file for one reason, on each version (Errors, 415)."""
+        found = probe(sample())
+        for what, source in {
+            "ape without frames": b"MAC \x96\x0f" + bytes(3000),
+            "8SVX without chunks": b"FORM\0\0\1\x008SVX" + bytes(3000),
+            "cut matroska": sample("matroska")[:100],
+            "cut asf": sample("asf")[:300],
+            "unknown codec": sample("alac").replace(b"alac", b"xyzq"),
+            "unknown tag": sample()[:20] + b"\x77\x77" + sample()[22:],
+        }.items():
+            error = self.assertRaises(UndecodableSource, probe, source)
+            self.assertEqual(error.status, 415, what)
+            command = encoder_arguments("ffmpeg", local_input(), options_of("f:wav"), found)
+            self.assertIs(classify(run(command, source).stderr), UndecodableSource, what)
 
     def test_picture(self) -> None:
         """A picture returns 415, as video_source or undecodable_source depending on ffprobe."""

@@ -32,6 +32,7 @@ from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
+from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
@@ -344,6 +345,39 @@ class ResultTests(ProberCase):
         error = self.failureResultOf(probing, UndecodableSource).value
         self.assertEqual(error.message, 'The container "rm" is not supported.')
 
+    def test_signature(self) -> None:
+        """A file whose first bytes prove its container is opened with that demuxer.
+
+        ffprobe may take a loud tone in a wav file for MPEG-TS, or find nothing in it.
+        """
+        streams = ({**AUDIO, "codec_name": "mp2"}, VIDEO)
+        for code, output, stderr in (
+            (0, probe_output(*streams, container="mpegts"), b""),
+            (1, b"{}", b"file:/dev/fd/3: Invalid data found when processing input\n"),
+        ):
+            source = FakeSource(data=b"RIFF\0\0\0\0WAVE" + bytes(60), size=72)
+            probing = self.fetch(source=source)
+            self.assertNotIn("-f", self.spawner.last.arguments)
+            self.spawner.last.exit_and_end(code, stdout=output, stderr=stderr)
+            words = " ".join(self.spawner.last.arguments)
+            self.assertIn(" -f wav -i file:/dev/fd/3", words)
+            self.assertIn("-format_whitelist", words)
+            found = self.answer(probing, probe_output(AUDIO, container="wav"))
+            self.assertEqual((found.container, found.demuxer), ("wav", "wav"))
+            self.assertEqual(found.open_with(local_input()).demuxer, "wav")
+
+    def test_no_signature(self) -> None:
+        """Without a signature, what ffprobe finds counts; where it is not needed, none is read."""
+        mpegts = probe_output(AUDIO, container="mpegts")
+        whole = remote_input("https://a", "b", ranges=False)
+        for output, source, reads in (
+            (mpegts, FakeSource(data=b"G" + bytes(60), size=61), 1),
+            (probe_output(AUDIO), FakeSource(data=b"RIFF", size=4), 0),
+            (mpegts, FakeSource(data=b"RIFF", size=4, opened=whole), 0),
+        ):
+            found = self.answer(self.fetch(source=source), output)
+            self.assertEqual((found.demuxer, source.reads), (None, reads))
+
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
@@ -357,6 +391,42 @@ class ResultTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(probing, ProbeTimeout)
+
+
+class DescribeTests(ProberCase):
+    """`Prober.describe`"""
+
+    def test_padding(self) -> None:
+        """The info document of an mp3 file has one duration, whatever ffprobe's version.
+
+        Nothing is read of sources that ffprobe has not seen the end of, and of other kinds.
+        """
+        file = tagged(MPEG_1, 100)
+        stream = {**AUDIO, "start_time": "0.025057"}
+        whole = remote_input("https://a", "b", ranges=False)
+        for container, start, opened, duration, reads in (
+            ("mp3", "0.025057", local_input(), "2.576508", 1),
+            ("mp3", "0.000000", local_input(), "2.612245", 0),
+            ("mp3", "0.025057", whole, "2.612245", 0),
+            ("avi", "0.025057", local_input(), "2.612245", 0),
+        ):
+            source = FakeSource(data=file, size=len(file), opened=opened)
+            describing = Deferred.fromCoroutine(self.prober.describe(source))
+            streams = {**stream, "start_time": start}
+            output = probe_output(streams, container=container, duration="2.612245")
+            found = self.answer(describing, output)
+            self.assertEqual(found.description.duration, Decimal(duration), container)
+            self.assertEqual(source.reads, reads)
+
+    def test_failure(self) -> None:
+        """A source that cannot be read is refused as one whose probe failed."""
+        source = FakeSource(size=9000)
+        describing = Deferred.fromCoroutine(self.prober.describe(source))
+        source.refusal = RenderFailed("No.")
+        self.spawner.last.exit_and_end(
+            stdout=probe_output({**AUDIO, "start_time": "0.025057"}, duration="2.612245")
+        )
+        self.assert_refused(describing, ProbeFailed)
 
 
 class PaddedTests(ProberCase):

@@ -64,6 +64,7 @@ from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.signatures import identify, may_be_misdetected
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
@@ -145,10 +146,14 @@ def options_of(text: str) -> VariantOptions:
 @cache
 def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
-    ended = run(probe_arguments("ffprobe", local_input()), source)
+    size, opened = len(source), local_input()
+    ended = run(probe_arguments("ffprobe", opened), source)
+    if may_be_misdetected(ended.stdout, failed=bool(ended.returncode)):
+        opened = replace(opened, demuxer=run_in_memory(lambda read: identify(read, size), source))
+        ended = run(probe_arguments("ffprobe", opened), source)
     if ended.returncode:
         raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
-    found, size = parse_probe(ended.stdout, ended.stderr), len(source)
+    found = replace(parse_probe(ended.stdout, ended.stderr), demuxer=opened.demuxer)
     if found.may_be_encrypted:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource
@@ -160,7 +165,7 @@ def probe(source: bytes) -> Probe:
 
 def input_of(found: Probe) -> Input:
     """Return the input of a probed source, as the service opens it."""
-    return replace(local_input(), decoder=found.decoder, ignore_length=found.ignore_length)
+    return found.open_with(local_input())
 
 
 @cache

@@ -58,11 +58,11 @@ KINDS = (
     Kind("a.caf", "-c:a pcm_s16be", "caf", 16, 0.001, 16 * 44100),
     Kind("16.flac", "", "flac", 16),
     Kind("96.flac", "-ar 96000 -sample_fmt s32", "flac", 24, rate=96000),
-    # The duration of an MP3 counts whole frames and the encoder's delay. The bit rate is that of
+    # Without an encoder's header, an MP3 counts whole frames and the delay. The bit rate is that of
     # the whole file, including the headers.
-    Kind("cbr.mp3", "-b:a 128k", "mp3", None, 0.06),
+    Kind("cbr.mp3", "-b:a 128k", "mp3"),
     Kind("cbr-bare.mp3", "-b:a 128k -write_xing 0 -id3v2_version 0", "mp3", None, 0.06, 128_000),
-    Kind("vbr.mp3", "-q:a 4", "mp3", None, 0.06),
+    Kind("vbr.mp3", "-q:a 4", "mp3"),
     # Without a Xing header, the duration of a VBR file would be a guess.
     Kind("vbr-bare.mp3", "-q:a 4 -write_xing 0 -id3v2_version 0", "mp3", stated=False),
     Kind("vorbis.ogg", "-c:a libvorbis", "ogg"),
@@ -95,7 +95,7 @@ KINDS = (
     Kind("a.flv", "-c:a mp3", "flv", None, 0.05),
     Kind("a.mxf", "-c:a pcm_s16le -ar 48000 -f mxf_opatom", "mxf", 16, 0.05, rate=48000),
     # Cover art is not video, and adds no fields.
-    Kind("cover.mp3", PICTURE, "mp3", None, 0.06),
+    Kind("cover.mp3", PICTURE, "mp3"),
     Kind("cover.flac", PICTURE, "flac", 16),
     Kind("cover.m4a", PICTURE, "m4a"),
     # The document describes the first stream; the other one is shorter and has half the sample

@@ -26,7 +26,7 @@ from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.exact_length import EXCESS
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.command.trim import LATE
-from audioproxy.media.diagnostics import CUT_SHORT
+from audioproxy.media.messages import Meaning, messages
 from audioproxy.media.probe import Probe
 
 # The amplitude from which a sample is no audio: 96 dB over full scale. Conversions of larger ones
@@ -44,16 +44,14 @@ _SAMPLE_CHECK = (
 )
 _START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
 _IRREGULAR = re.compile(
-    rb"Changing audio frame properties on the fly|Invalid value NaN for volume"
-    # The messages of FFmpeg's AAC encoder, and of LAME 3.100, which aborts.
-    rb"|Input contains \(near\) NaN|calc_energy: Assertion"
-    rb"|^lavfi\.silence_end=|" + EXCESS + rb"|" + LATE,
+    b"|".join((messages(Meaning.IRREGULAR).pattern, rb"^lavfi\.silence_end=", EXCESS, LATE)),
     re.MULTILINE,
 )
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
-    CUT_SHORT.pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS, re.MULTILINE
+    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS,
+    re.MULTILINE,
 )
 
 

@@ -36,6 +36,8 @@ class Input:
         connection that ends early be recognized.
     :ivar decoded: the format of the samples that another process decodes, such as ``f64le``; None
         for a source that is not decoded.
+    :ivar demuxer: the demuxer that the source's signature proves; None for the one that ffmpeg
+        detects.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
@@ -46,6 +48,7 @@ class Input:
     options: tuple[str, ...] = ()
     seekable: bool = True
     decoded: str | None = None
+    demuxer: str | None = None
     decoder: str | None = None
     ignore_length: bool = False
 
@@ -72,6 +75,7 @@ class Input:
         return [
             *("-protocol_whitelist", ",".join(self.protocols)),
             *("-format_whitelist", self.decoded or DEMUXERS),
+            *([] if self.demuxer is None else ["-f", self.demuxer]),
             *self.options,
         ]
 

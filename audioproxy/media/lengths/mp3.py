@@ -5,6 +5,8 @@ The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraun
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
 from typing import NamedTuple
 
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
@@ -24,6 +26,9 @@ _HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
 _DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
 # The decoder's own delay (LAME, "encoder delays").
 _DECODER_DELAY = 529
+
+# ffprobe prints durations with six decimals.
+_MICROSECOND = Decimal("0.000001")
 
 # Bytes of a header frame up to the delays.
 _LONGEST_TAG = 192
@@ -74,6 +79,29 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
     longest = frame.length_at(frame.bitrates[-1]) + 1
     frames = yield from count_frames(start, end, frame_length, longest)
     return SourceLength(frames * frame.samples, exact=False)
+
+
+def read_duration(size: int, probe: Probe) -> Reader[Probe]:
+    """Read the duration without the encoder's delay and padding, if ffprobe has counted these.
+
+    ffprobe counts them up to FFmpeg 7.1. Delete this when FFmpeg 8.0 is the oldest supported one.
+
+    :raises Malformed: where the duration that ffprobe reports is another one.
+    """
+    start = yield from skip_id3()
+    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
+    frame = FrameHeader.parse(data)
+    header = None if frame is None else _parse_header(data, frame)
+    if frame is None or header is None or header.samples <= 0 or probe.duration is None:
+        raise Malformed
+    if abs(probe.duration - Decimal(header.frames * frame.samples) / frame.rate) > _MICROSECOND:
+        raise Malformed
+    description = replace(
+        probe.description,
+        duration=round(Decimal(header.samples) / frame.rate, 6),
+        bitrate=8 * size * frame.rate // header.samples,
+    )
+    return replace(probe, description=description)
 
 
 def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:

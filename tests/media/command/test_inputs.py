@@ -38,6 +38,15 @@ class InputTests(SynchronousTestCase):
         referring = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
         self.assertEqual(set(CONTAINERS.split(",")) & referring, set())
 
+    def test_demuxer(self) -> None:
+        """A demuxer that is proved is opened by both, and only if it is listed (D43)."""
+        for source in (local_input(), remote_input(URL, "a")):
+            proved = replace(source, demuxer="wav")
+            for words in (proved.probe_arguments(), proved.encoder_arguments("1")):
+                self.assertIn("-format_whitelist", words)
+                self.assertEqual(words[words.index("-f") + 1], "wav")
+                self.assertLess(words.index("-f"), words.index("-i"))
+
     def test_input_options(self) -> None:
         """Decoder, ignored length and seek come after the other options of ffmpeg's input."""
         for source in (local_input(), remote_input(URL, "a")):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
-from tests.support.audio import find_length_of
+from tests.support.audio import find_length_of, run_in_memory
 
 MPEG_1 = FrameHeader(128, 44100, 2)
 MPEG_2 = FrameHeader(64, 22050, 1)
@@ -55,6 +59,43 @@ def found(file: bytes, rate: int = 44100) -> SourceLength | None:
 def stated(samples: int, block: int = 1152) -> SourceLength:
     """Return a length that a header states; only such a file can be sought in."""
     return SourceLength(samples, is_stated_only=True, block=block, seekable=True)
+
+
+class DurationTests(SynchronousTestCase):
+    """`read_duration`"""
+
+    def read(self, file: bytes, duration: str | None) -> SourceInfo | None:
+        """Return the description of a file for which ffprobe reports a duration."""
+        seconds = None if duration is None else Decimal(duration)
+        info = SourceInfo(duration=seconds, bitrate=128_000)
+        probe = Probe("mp3", "mp3", seconds, True, sample_rate=44100, description=info)
+        size = len(file)
+        reader = read_duration(size, probe)
+        described = run_in_memory(lambda read: run_reader(read, size, reader), file)
+        return None if described is None else described.description
+
+    def test_padding(self) -> None:
+        """The duration is that of the audio, without delay and padding, as FFmpeg 8 has it."""
+        file = tagged(MPEG_1, 100)
+        info = self.read(file, "2.612245")
+        expected = SourceInfo(duration=Decimal("2.576508"), bitrate=8 * len(file) * 44100 // 113624)
+        self.assertEqual(info, expected)
+        behind_tag = self.read(b"ID3\4\0\0\0\0\0\5hello" + file, "2.612245")
+        assert behind_tag is not None
+        self.assertEqual(behind_tag.duration, Decimal("2.576508"))
+
+    def test_other(self) -> None:
+        """A duration that is not that of the header's frames remains."""
+        for file, duration in (
+            (tagged(MPEG_1, 100), "2.576508"),
+            (tagged(MPEG_1, 100), "2.7"),
+            (tagged(MPEG_1, 100), None),
+            (tagged(MPEG_1, 0), "0"),
+            (frames(MPEG_1, 100), "2.612245"),
+            (b"no audio" * 40, "2.612245"),
+            (b"", "2.612245"),
+        ):
+            self.assertIsNone(self.read(file, duration), duration)
 
 
 class Mp3Tests(SynchronousTestCase):
