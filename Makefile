@@ -89,8 +89,8 @@ test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph'
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode
-	$(BIN)/python -m tests.matrix
+matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode, at PLACES=20 places
+	$(BIN)/python -m tests.matrix $(PLACES:%=--places %)
 
 soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 
 import numpy as np
 
@@ -15,6 +16,12 @@ PLACES = ("2", "4.3", "7.25", "10.5")
 SECONDS = 12
 
 _DURATION = "0.25"
+
+
+def spread(count: int) -> list[str]:
+    """Return places that are spread over a source, each at another part of a second."""
+    step = Decimal(SECONDS - 1) / count
+    return [f"{number * step + Decimal('0.1'):.3f}" for number in range(count)]
 
 
 def find_differences(
