@@ -239,7 +239,7 @@ names:
 
 radosgw:
 	@for package in radosgw ceph-mon ceph-osd ceph-common; do \
-	    command -v $${package/common/authtool} >/dev/null || tools/system-package $$package || exit; \
+	    command -v $${package/common/authtool} >/dev/null || tools/system-package --stopped $$package || exit; \
 	done
 
 # For tests only: programs whose packages would start a server, so they are only unpacked.
