@@ -85,8 +85,8 @@ caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnis
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
 
-test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph's S3 server
-	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
+test-ceph: system-ffmpeg compiler dev haproxy nginx names radosgw ## run the bucket tests against Ceph's S3 server
+	AUDIOPROXY_S3=ceph AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
 matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode, at PLACES=20 places
@@ -239,7 +239,7 @@ names:
 
 radosgw:
 	@for package in radosgw ceph-mon ceph-osd ceph-common; do \
-	    command -v $${package/common/authtool} >/dev/null || tools/system-package $$package || exit; \
+	    command -v $${package/common/authtool} >/dev/null || tools/system-package --stopped $$package || exit; \
 	done
 
 # For tests only: programs whose packages would start a server, so they are only unpacked.

@@ -10,13 +10,13 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from tqdm import tqdm
 from twisted.internet.defer import Deferred
 
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.measure_report import REPORTS, Report, Row
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
@@ -146,13 +146,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     form = "json" if arguments.json else arguments.format
     # It prints its heading, which belongs ahead of the bar.
     report = REPORTS[form](sys.stdout, plan.target is not None, plan.sign is not None)
-    bar = tqdm(
-        total=len(sources),
-        unit=" sources",
-        file=sys.stderr,
-        disable=arguments.quiet or not sys.stderr.isatty(),
-        leave=False,
-    )
+    bar = progress_bar("sources", arguments.quiet, len(sources))
 
     async def work(reactor: Any) -> int:
         try:

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cachetools import FIFOCache
-from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.cli.arguments import integer_to
@@ -28,6 +27,7 @@ from audioproxy.cli.fetcher import (
     redact_url,
 )
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.cli.warm_report import ReportingFetcher
@@ -163,13 +163,8 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     words, concurrency = arguments.urls, arguments.concurrency
     reports = arguments.json or arguments.enclosure
-    bar = tqdm(
-        total=None if "-" in words else len(words),
-        unit=" URLs",
-        file=sys.stderr,
-        disable=arguments.quiet or reports or not sys.stderr.isatty(),
-        leave=False,
-    )
+    total = None if "-" in words else len(words)
+    bar = progress_bar("URLs", arguments.quiet or reports, total)
     progress = WarmProgress(bar, time.monotonic)
 
     async def work(reactor: Any) -> None:

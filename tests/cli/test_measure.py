@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
-from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli import measure as measure_module
 from audioproxy.cli.measure import MeasurePlan, MeasureProgress, measure_all, write_report
 from audioproxy.cli.measure_report import REPORTS
+from audioproxy.cli.progress import progress_bar
 from audioproxy.loudness import Measurement
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
@@ -87,7 +87,7 @@ class MeasureTests(SynchronousTestCase):
     def test_progress(self) -> None:
         """The bar shows the audio of all sources so far."""
         texts: list[str] = []
-        bar = tqdm(disable=True)
+        bar = progress_bar("sources", quiet=True)
         bar.set_postfix_str = texts.append
         progress = MeasureProgress(bar, lambda work, *words: work(*words))
         one, other = progress.track(), progress.track()
@@ -115,7 +115,7 @@ class ReportTests(SynchronousTestCase):
                 yield item
 
         report = REPORTS[form](output, plan.target is not None, plan.sign is not None)
-        writing = write_report(plan, measured(), report, tqdm(disable=True))
+        writing = write_report(plan, measured(), report, progress_bar("sources", quiet=True))
         failures = self.successResultOf(Deferred.fromCoroutine(writing))
         return output.getvalue(), failures
 

@@ -7,9 +7,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
 from audioproxy.cli.main import build_parser
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.prune import PruneOutcome, prune
 from audioproxy.cli.store.purge import purge
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
@@ -121,7 +120,7 @@ class BucketTests(RemoteCase):
         self.addCleanup(engine.close)
         assert isinstance(engine.store, S3VariantStore)
         catalog = BucketCatalog(engine.store.object_store, self.variants, 4)
-        return StoreSession(config, engine, catalog, 4, tqdm(disable=True))
+        return StoreSession(config, engine, catalog, 4, progress_bar("variants", quiet=True))
 
     async def test_commands(self) -> None:
         """Each command does what it says, and touches nothing that is beside the variants."""

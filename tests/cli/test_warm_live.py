@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tqdm import tqdm
-
 from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import Fetcher
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import ClientsByBundle
 from tests.support.authority import Authority
@@ -37,7 +36,7 @@ class ServiceTests(ServiceCase):
         client = ClientsByBundle(reactor, None).client()
         self.printed: list[str] = []
         self.patch(warm_module, "print_errors", self.printed.append)
-        progress = WarmProgress(tqdm(disable=True), reactor.seconds)
+        progress = WarmProgress(progress_bar("URLs", quiet=True), reactor.seconds)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         fetcher = Fetcher(client, PATIENCE, 3, progress.add_bytes)
 

@@ -43,7 +43,7 @@ class Cache:
         case.addCleanup(self.stop)
 
     async def start(self) -> None:
-        """Start the cache, and return when it forwards requests."""
+        """Start the cache, and return when it forwards requests; it may print no warning."""
         command = (*parent_death_prefix(), self.path, *self.arguments())
         reactor.spawnProcess(self.process, command[0], command, env=self.environment())
 
@@ -57,6 +57,9 @@ class Cache:
                 return False
 
         await until(is_ready, "the cache to start")
+        printed = self.process.stdout + self.process.stderr
+        if "warn" in printed.lower():
+            raise AssertionError(printed)
 
     async def stop(self) -> None:
         """Stop the cache with its own children."""

@@ -87,9 +87,10 @@ class CacheCase(ScriptedEncoderCase):
         self.assertTrue(response.body == whole, "other bytes")
 
     def assert_part(self, response: Response, whole: bytes) -> None:
-        """Require the range of these bytes."""
+        """Require the range of these bytes; Varnish 7.7 does not know the length of a stream."""
         self.assertEqual((206, whole[10:20]), (response.status, response.body))
-        self.assertEqual(b"bytes 10-19/%d" % len(whole), response["content-range"])
+        lengths = (b"%d" % len(whole), b"*")
+        self.assertIn(response["content-range"], [b"bytes 10-19/" + each for each in lengths])
 
     def assert_part_or_whole(self, response: Response, whole: bytes) -> None:
         """Require the range, or all of these bytes, as the cache knows the length or does not."""
@@ -97,8 +98,9 @@ class CacheCase(ScriptedEncoderCase):
 
 
 def has_begun(client: Client) -> bool:
-    """Return whether most of what the encoder has written has arrived."""
-    return client.response is not None and len(client.response.body) > HALF // 2
+    """Return whether a range, or most of what the encoder has written, has arrived."""
+    response = client.response
+    return response is not None and (response.status == 206 or len(response.body) > HALF // 2)
 
 
 class ShortCacheTests:
@@ -133,7 +135,7 @@ class ShortCacheTests:
             await until(lambda clients=clients: all(map(has_begun, clients)), "the first bytes")
             os.kill(await until_stopped(), signal.SIGCONT)
             for client in clients:
-                self.assert_whole(await client.end(), bytes(2 * HALF))
+                self.assert_part_or_whole(await client.end(), bytes(2 * HALF))
             self.assertEqual(1, await self.count(service, "renders_total"))
 
     async def test_broken_stream(self) -> None:

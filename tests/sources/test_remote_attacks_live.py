@@ -28,6 +28,7 @@ from tests.support.attacks import (
     Recorder,
     concat_script,
     decode_playlist,
+    decode_unguarded,
     manifest,
     playlist,
 )
@@ -42,9 +43,9 @@ from tests.support.origins import (
 )
 from tests.support.service import children, fetch, until
 
-#: Protocol whitelist of the service for remote sources. On its own, this option does not prevent
-#: attacks with redirects, certificates or playlists of https URLs.
-PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
+#: Options with which every ffmpeg follows redirects and ignores certificates. Without them,
+#: versions before 9 do so too.
+UNGUARDED = ("-protocol_whitelist", "http,https,tls,tcp", "-tls_verify", "0")
 
 
 class OriginCase(HttpsCase):
@@ -85,9 +86,9 @@ class OriginCase(HttpsCase):
         return await fetch_limited(self.port, [self.path(url, options) for url in urls])
 
     async def assert_followed(self, urls: Iterable[str], origin: Origin) -> None:
-        """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
+        """Assert that an unguarded ffmpeg follows URLs to an origin; clear the origin's record."""
         for url in urls:
-            self.assertTrue(await decode_playlist(url, *PROTOCOLS), url)
+            await decode_unguarded(url, *UNGUARDED)
             self.assertTrue(origin.requests, url)
             origin.connections.clear()
 
@@ -180,26 +181,28 @@ class CertificateTests(OriginCase):
 class PlaylistTests(OriginCase):
     """Origins that serve playlists of other files."""
 
+    def put_playlists(self, origin: Origin, foreign: Origin) -> list[str]:
+        """Let an origin serve playlists of its own files and of a foreign origin's."""
+        mp3 = foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
+        movie = foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
+        origin.put("/next.mp3", secret("mp3"))
+        origin.put("/next.wav", secret("wav"))
+        hls_type = "Content-Type: application/vnd.apple.mpegurl"
+        return [
+            origin.put("/hls.mp3", File(playlist(mp3), headers=(hls_type,))),
+            origin.put("/dash.mp3", manifest(movie)),
+            origin.put("/relative.m3u8", playlist("next.mp3")),
+            origin.put("/script.mp3", concat_script("next.wav")),
+        ]
+
     async def test_playlists(self) -> None:
         """HLS, DASH and concat from an origin give 415, and no further URL is requested (D43)."""
-        foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
-        movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
-        playlists = {
-            "/hls.mp3": playlist(foreign),
-            "/dash.mp3": manifest(movie),
-            "/relative.m3u8": playlist("next.mp3"),
-            "/script.mp3": concat_script("next.wav"),
-        }
-        kind = "Content-Type: application/vnd.apple.mpegurl"
-        urls = [
-            self.origin.put(path, File(content, headers=(kind,) * path.startswith("/hls")))
-            for path, content in playlists.items()
-        ]
-        self.origin.put("/next.mp3", secret("mp3"))
-        self.origin.put("/next.wav", secret("wav"))
-        await self.assert_followed(urls[:2], self.foreign)
-        for url in urls[2:]:
-            self.assertTrue(await decode_playlist(url, *PROTOCOLS), url)
+        # ffmpeg 9 always verifies the certificates of URLs in playlists; http has none.
+        for url in self.put_playlists(self.cleartext, self.cleartext):
+            decoded = await decode_playlist(url, "-protocol_whitelist", "http,tcp")
+            self.assertTrue(decoded, url)
+        self.cleartext.connections.clear()
+        urls = self.put_playlists(self.origin, self.foreign)
         await self.start_service()
         await self.assert_statuses(urls, 415)
         self.assert_no_connections()

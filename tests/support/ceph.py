@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sysconfig
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.support.service import PATIENCE
 # The settings avoid waits. With the default Paxos intervals, a monitor waits a second before each
 # change of its maps, and a dozen changes precede the first bucket. A gateway with a cache waits
 # until all other gateways have seen its changes. If another gateway was killed, it waits half a
-# minute.
+# minute. The default folder of the object store's classes is a relative path in Debian 13.
 _CONFIGURATION = """\
 [global]
 fsid = {cluster}
@@ -41,6 +42,7 @@ paxos propose interval = 0.01
 paxos min wait = 0.01
 mon allow pool size one = true
 mon max pg per osd = 1000
+osd class dir = {classes}
 osd objectstore = memstore
 memstore device bytes = 4294967296
 osd crush chooseleaf type = 0
@@ -88,6 +90,7 @@ class Cluster:
                 cluster=cluster,
                 folder=self.folder,
                 port=port,
+                classes=f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}/rados-classes",
                 domain=Gateway.domain,
                 key=token_hex(8),
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.records import (
     SourceFilter,
     age_text,
@@ -20,7 +21,6 @@ from audioproxy.cli.store.session import (
     Outcome,
     StoreSession,
     add_common_arguments,
-    progress_bar,
     run_command,
 )
 from audioproxy.grammar.formats import FORMATS
@@ -99,7 +99,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
     selects_all = not (arguments.source or arguments.prefix or arguments.format)
-    bar = progress_bar(arguments)
+    bar = progress_bar("variants", arguments.quiet)
     outcome = Listing(arguments.json, bar, time.time())
 
     def is_wanted(record: VariantRecord | None) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.session import (
     Amount,
     Outcome,
     StoreSession,
     add_common_arguments,
-    progress_bar,
     run_command,
 )
 from audioproxy.config import FileStore
@@ -99,7 +99,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     limits = (arguments.max_bytes, arguments.older_than, arguments.unused_for)
     if limits == (None, None, None):
         raise UsageError("one of --max-bytes, --older-than and --unused-for is required")
-    bar = progress_bar(arguments)
+    bar = progress_bar("variants", arguments.quiet)
     outcome = PruneOutcome(arguments.json, bar, arguments.dry_run)
     is_old = age_limit(time.time(), arguments.older_than, arguments.unused_for)
 

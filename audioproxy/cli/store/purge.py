@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from twisted.internet.task import deferLater
 
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
 from audioproxy.cli.store.purge_plan import PurgePlan
 from audioproxy.cli.store.session import (
     StoreSession,
     add_common_arguments,
-    progress_bar,
     run_command,
 )
 from audioproxy.cli.store.staleness import SourceStates
@@ -101,7 +101,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     plan = PurgePlan.of(arguments)
-    bar = progress_bar(arguments)
+    bar = progress_bar("variants", arguments.quiet)
     outcome = PurgeOutcome(arguments.json, bar, plan)
 
     async def work(session: StoreSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -11,7 +10,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
 from twisted.logger import LogLevel
 
 from audioproxy.cli.arguments import integer_to
@@ -150,16 +148,6 @@ class StoreSession:
             for found in await self.catalog.read_records(page.entries, on_failure):
                 yield found
             self.bar.update(len(page.entries))
-
-
-def progress_bar(arguments: Namespace) -> Any:
-    """Return the progress bar of a command."""
-    return tqdm(
-        unit=" variants",
-        file=sys.stderr,
-        disable=arguments.quiet or not sys.stderr.isatty(),
-        leave=False,
-    )
 
 
 def run_command(

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.records import format_of
 from audioproxy.cli.store.session import (
     Amount,
     Outcome,
     StoreSession,
     add_common_arguments,
-    progress_bar,
     run_command,
 )
 from audioproxy.variants.catalog import Entry
@@ -93,7 +93,7 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
-    bar = progress_bar(arguments)
+    bar = progress_bar("variants", arguments.quiet)
     outcome = StoreStatistics(arguments.json, bar, time.time())
 
     async def work(session: StoreSession) -> None:

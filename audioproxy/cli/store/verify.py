@@ -10,11 +10,11 @@ from typing import Any
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.session import (
     Outcome,
     StoreSession,
     add_common_arguments,
-    progress_bar,
     run_command,
 )
 from audioproxy.concurrency.workers import for_each
@@ -101,7 +101,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     if arguments.pace == 0:
         raise UsageError("--pace: at least one byte in a second is required")
-    bar = progress_bar(arguments)
+    bar = progress_bar("variants", arguments.quiet)
     outcome = VerifyOutcome(arguments.json, bar)
 
     async def work(session: StoreSession) -> None:
