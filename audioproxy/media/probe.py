@@ -158,17 +158,19 @@ class Probe:
         """
         if not samples:
             raise NothingDecoded
-        stated, is_one_stream = self.length, True
+        stated, length, seekable = self.length, SourceLength(samples), self.seekable
         if stated is not None and stated.exact:
-            is_one_stream = abs(samples - stated.samples) <= stated.block
-            samples = stated.samples if is_one_stream else samples
+            if abs(samples - stated.samples) <= stated.block:
+                length = replace(stated, is_stated_only=False)
+            else:
+                seekable = False
         return replace(
             self,
-            duration=Decimal(samples) / self.sample_rate,
+            duration=Decimal(length.samples) / self.sample_rate,
             exact=True,
             measured=True,
-            length=SourceLength(samples),
-            seekable=self.seekable and is_one_stream,
+            length=length,
+            seekable=seekable,
         )
 
     def with_length(self, length: SourceLength | None) -> Probe:

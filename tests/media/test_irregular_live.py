@@ -234,7 +234,7 @@ class SampleTests(IrregularCase):
         source = with_samples(0, at=50_000)
         found, options = probe(source), options_of("f:wav/bd:24")
         encoder = encoder_arguments("ffmpeg", local_input(), options, found)
-        decoder = decoder_arguments("ffmpeg", local_input(), found, 0)
+        decoder = decoder_arguments("ffmpeg", local_input(), found)
         for value in ("nan", "inf", "-inf"):
             made = f"aeval=if(eq(n\\,50000)\\,{value}\\,val(ch)):c=same"
             stderr = run(before_filters(encoder, made), source).stderr

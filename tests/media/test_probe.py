@@ -230,6 +230,13 @@ class AcceptedSourcesTests(SynchronousTestCase):
         counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
         self.assertEqual(replace(counted, measured=True), found)
         self.assertEqual(counted, stated.with_length(SourceLength(204000)))
+        # A decoder may output the padding of the last packet, which is none of the source.
+        length = SourceLength(200_000, ends_in_padding=True, block=1024, seekable=True)
+        padded = stated.with_length(length)
+        for samples in (199_900, 200_000, 201_024):
+            self.assertEqual(padded.with_decoded_samples(samples), replace(padded, measured=True))
+        longer = padded.with_decoded_samples(201_025)
+        self.assertEqual((longer.length, longer.seekable), (SourceLength(201_025), False))
         # A least length says nothing about the end.
         at_least = SourceLength(9, exact=False)
         self.assertEqual(replace(stated, length=at_least), stated.with_length(at_least))

@@ -10,7 +10,6 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.media.lengths.reading import SourceLength
 from tests.support.audio import (
     Samples,
     Sound,
@@ -223,7 +222,8 @@ class EnhanceTests(SynchronousTestCase):
         jobs = []
         for channels, mask in rows:
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
-            self.assertEqual(measure(source).length, SourceLength(8820), channels)
+            length = measure(source).length
+            self.assertEqual(length and length.samples, 8820, channels)
             jobs.append((source, [f"f:wav/ch:{2 - channels % 2}/enhance:voice"]))
         sounds = render_and_decode_each(jobs)
         for (channels, _), (heard,) in zip(rows, map(dict.values, sounds), strict=True):

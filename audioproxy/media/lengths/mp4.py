@@ -73,9 +73,10 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
             starts_late, edit = yield from _read_edit(track)
-            samples, even = yield from _read_samples(media, probe)
+            samples, packet, even = yield from _read_samples(media, probe)
             length = _apply_edit(samples, edit, movie_rate, probe, starts_late=starts_late)
-            return replace(length, seekable=even)
+            # The padding of the last packet, which FFmpeg 5.1 and 7.1 decode, and 9.0 does not.
+            return replace(length, block=packet, seekable=even)
     raise Malformed
 
 
@@ -130,10 +131,11 @@ def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
     return bool(empty), (duration, begin)
 
 
-def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, bool]]:
+def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, int, bool]]:
     """Return the number of samples of all packets, from the time-to-sample table.
 
-    The second value tells whether all packets but the last have the same number.
+    The second value is the number of the first packet; the third one tells whether all packets but
+    the last have that number.
     """
     if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
         raise Malformed
@@ -147,7 +149,8 @@ def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, bool]]:
     # The last packet may be shorter.
     others = entries if entries and entries[-1][0] > 1 else entries[:-1]
     even = len({duration for _, duration in others}) <= 1
-    return sum(count * duration for count, duration in entries), even
+    packet = entries[0][1] if entries else 0
+    return sum(count * duration for count, duration in entries), packet, even
 
 
 def _apply_edit(
