@@ -89,7 +89,7 @@ test-ceph: system-ffmpeg compiler dev haproxy nginx names radosgw ## run the buc
 	AUDIOPROXY_S3=ceph AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode, at PLACES=20 places
+matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode; PLACES is the number of places
 	$(BIN)/python -m tests.matrix $(PLACES:%=--places %)
 
 soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1

@@ -309,14 +309,6 @@ class LinkTests(SynchronousTestCase):
                     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
                     self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
 
-    def test_releases(self) -> None:
-        """The README and CONTRIBUTING name the releases on which all tests pass."""
-        systems, suites, *_ = zip(*rows("reliability", "System"), strict=True)
-        (named,) = re.findall(r"On Debian (\d+) or (\d+)", README)
-        self.assertEqual({f"Debian {number}" for number in named}, {*systems[:2]})
-        contributing = (ROOT / "CONTRIBUTING.md").read_text()
-        self.assertLessEqual({*suites}, {*re.findall(r"SUITE=(\w+)", contributing)})
-
     def test_headings(self) -> None:
         """Headings are the tasks and things that people search, and not questions."""
         for name, text in PAGES.items():

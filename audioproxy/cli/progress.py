@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-# tqdm's default lock works across processes too, and starts one of its own on Python 3.14.
+# tqdm's default lock is shared between processes. On Python 3.14, it starts a process.
 tqdm.set_lock(RLock())
 
 

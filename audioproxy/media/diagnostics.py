@@ -15,9 +15,9 @@ from audioproxy.errors import (
 )
 from audioproxy.media.messages import Meaning, messages
 
-# The refusals that messages imply, in the order of the search. Failures of the service come before
-# those of sources: an encoder that ran out of disk space may have reported an error of the source
-# earlier.
+# The refusals that messages imply, in the order of the search. After sources that cannot be opened,
+# failures of the service come before those of sources: an encoder that ran out of disk space may
+# have reported an error of the source earlier.
 _REFUSALS: tuple[tuple[Meaning, type[Refusal] | None], ...] = (
     (Meaning.NOT_OPENED, UndecodableSource),
     (Meaning.SERVICE_FAILURE, None),

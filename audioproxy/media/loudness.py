@@ -56,14 +56,13 @@ def loudness_filters(rate: int, layout: str | None, resampler: str) -> list[str]
     :param resampler: as `audioproxy.media.command.conversion.resample` takes it.
     """
     is_measurable = rate >= _LOWEST_RATE and rate % _BLOCKS_PER_SECOND == 0
-    stages = [] if is_measurable else resample(rate, _DEFINED_RATE, resampler)
-    rate = rate if is_measurable else _DEFINED_RATE
+    measured = rate if is_measurable else _DEFINED_RATE
     return [
-        *stages,
-        convert_samples(rate, layout),
+        *resample(rate, measured, resampler),
+        convert_samples(measured, layout),
         "asetpts=N",
         f"volume=volume={_AMPLIFICATION}dB:precision=double:eval=once",
-        f"apad=pad_len={rate // _BLOCKS_PER_SECOND}",
+        f"apad=pad_len={measured // _BLOCKS_PER_SECOND}",
         "ebur128=peak=true:metadata=1",
         "ametadata=mode=print:file=pipe\\\\:1",
     ]

@@ -1,11 +1,12 @@
 """The messages of ffmpeg and ffprobe that the service reads: one table for all versions.
 
-Each row has the versions that print the message: 5 is FFmpeg 5.1, 7 is 7.1, and 9 is 9.0. Most were
-seen in runs of each version; the others are the words of the system, or are in its libraries.
+Each row has the versions that print the message: 5 is FFmpeg 5.1, 7 is 7.1, and 9 is 9.0. Most rows
+were seen in runs of each version; the others are messages of the operating system, or strings in
+ffmpeg's libraries.
 
 ffprobe has the same words in all versions. From 7 on, ffmpeg itself prefixes a message with the
 part of it that failed, such as ``[in#0 @ 0x1]`` for an input, and names the input on a line of its
-own. From 9 on, it does so in place of the name of the demuxer, too.
+own. From 9 on, this prefix replaces the name of the demuxer too.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Probe:
         has counted them.
     :ivar frame_samples: as that of `SourceLength`.
     :ivar seekable: as that of `SourceLength`; False where no search for the length has found it.
-    :ivar irregular: a render has found that the source is not what its header tells
+    :ivar irregular: a render has found that the source needs a decoder of its own
         (`audioproxy.media.command.decoding`).
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.

@@ -125,12 +125,11 @@ class Prober:
         :raises Refusal: as `probe` does.
         """
         probe = await self.probe(source)
-        is_readable = probe.saw_end and source.size is not None
-        if probe.container != "mp3" or probe.start <= 0 or not is_readable:
+        size = source.size
+        if probe.container != "mp3" or probe.start <= 0 or not probe.saw_end or size is None:
             return probe
         # The start is the encoder's delay, which ffprobe before FFmpeg 8.0 adds to the duration.
         with _failures_of_probe():
-            size = source.size or 0
             reading = run_reader(source.read, size, read_duration(size, probe))
             return await self._deadline().limit(reading) or probe
 

@@ -234,7 +234,7 @@ class BalancerTests(SynchronousTestCase):
     def test_configuration(self) -> None:
         """HAProxy accepts the configuration without a warning.
 
-        The nodes' names cannot be resolved here, so the test does not have them resolved.
+        The nodes' names cannot be resolved here, so the test turns resolution off.
         """
         names = "default-server resolvers engine init-addr"
         path = Path(self.mktemp())

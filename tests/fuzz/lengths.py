@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from audioproxy.media.lengths.containers import READERS
+from audioproxy.media.lengths.containers import READERS, run_reader
+from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.probe import Probe
+from audioproxy.media.signatures import identify
 from tests.fuzz.draws import Draws
-from tests.support.audio import find_length_of
+from tests.support.audio import find_length_of, run_in_memory
 
 CONTAINERS = tuple(
     Probe(container, codec.replace("pcm", "pcm_s16le"), Decimal(9), True, sample_rate=rate)
@@ -23,6 +25,9 @@ def check_length(data: bytes) -> None:
     """
     draws = Draws(data)
     probe = draws.one_of(CONTAINERS)
+    run_in_memory(lambda read: identify(read, len(draws.rest)), draws.rest)
+    reading = read_duration(len(draws.rest), probe)
+    run_in_memory(lambda read: run_reader(read, len(draws.rest), reading), draws.rest)
     length = find_length_of(draws.rest, probe)
     if length is not None:
         assert length.samples > 0, length

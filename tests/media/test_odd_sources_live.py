@@ -129,7 +129,7 @@ class IdentityTests(SynchronousTestCase):
 class PaddedSamplesTests(SynchronousTestCase):
     """Samples that fill only a part of their containers, and ambisonics."""
 
-    # All samples are positive. With some others, LAME 3.100 aborts where ffmpeg alone decodes them.
+    # All samples are positive. LAME 3.100 aborts at some others, if ffmpeg alone decodes them.
     NOISE = noise(48000, 48000 * 5 // 2, 2, 0.125).channels
     SOUND = read_wav(write_wav(Sound(48000, NOISE + np.float32(0.25))))
 
@@ -299,7 +299,7 @@ class CombinationTests(SynchronousTestCase):
 
 
 class PeriodicTests(SynchronousTestCase):
-    """Loud periodic samples, which FFmpeg 9 takes for MPEG-TS."""
+    """Loud periodic samples, which FFmpeg 9 takes for MPEG-TS"""
 
     def test_loud(self) -> None:
         """A tone renders whole in each container of samples, at any depth (D13)."""
@@ -318,7 +318,7 @@ class PeriodicTests(SynchronousTestCase):
     def test_packets(self) -> None:
         """Samples that are packets of MPEG-TS are samples, and render from any position (D13).
 
-        The header of a container proves which one it is.
+        The header proves the container.
         """
         packets = b"".join(b"G\1\0" + bytes((16 | n & 15,)) + bytes(184) for n in range(2000))
         raw = ["-f", "s16le", "-ar", "48000", "-ac", "2"]

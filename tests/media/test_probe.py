@@ -230,7 +230,7 @@ class AcceptedSourcesTests(SynchronousTestCase):
         counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
         self.assertEqual(replace(counted, measured=True), found)
         self.assertEqual(counted, stated.with_length(SourceLength(204000)))
-        # A decoder may output the padding of the last packet, which is none of the source.
+        # A decoder may output the padding of the last packet, which is no part of the source.
         length = SourceLength(200_000, ends_in_padding=True, block=1024, seekable=True)
         padded = stated.with_length(length)
         for samples in (199_900, 200_000, 201_024):

@@ -13,7 +13,7 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.support.audio import riff
-from tests.support.programs import HUNGRY_PROGRAM
+from tests.support.programs import STAND_IN
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
 #: The least AP_MAX_CHILD_MEMORY; ffmpeg 9 needs more than 128 MiB for the stacks of its threads.
@@ -21,11 +21,11 @@ MEMORY = 384 << 20
 
 
 class HungrySourceTests(ServiceCase):
-    """Children that take memory or a CPU, and a sample rate that would take both"""
+    """Children that take memory or a CPU, and a source of 1 Hz"""
 
     def stand_in(self, *names: str) -> None:
         """Replace ffmpeg and ffprobe, and add sources of these names and an ordinary one."""
-        path = self.shadow_ffmpeg(HUNGRY_PROGRAM)
+        path = self.shadow_ffmpeg(STAND_IN)
         program = Path(path.partition(":")[0], "ffmpeg")
         os.link(program, program.with_name("ffprobe"))
         self.patch(os, "environ", {**os.environ, "PATH": path})
@@ -41,7 +41,7 @@ class HungrySourceTests(ServiceCase):
             self.assertEqual((200, True), (response.status, response.complete))
 
     async def test_memory(self) -> None:
-        """What needs more memory is a 415; other clients notice nothing."""
+        """A source that needs more memory is a 415; other clients are served."""
         names = ("memory-ffmpeg", "memory-ffprobe")
         self.stand_in(*names)
         port = self.start(max_child_memory=MEMORY, variant_store=None).port
@@ -56,7 +56,7 @@ class HungrySourceTests(ServiceCase):
             self.assertEqual(status, info.status, name)
 
     async def test_cpu(self) -> None:
-        """A probe that takes a CPU for too long is a 504; other clients notice nothing."""
+        """A probe that takes a CPU for too long is a 504; other clients are served."""
         self.stand_in("cpu-ffprobe")
         port = self.start(variant_store=None, probe_timeout=5).port
         # The ordinary source is probed before the machine is busy.

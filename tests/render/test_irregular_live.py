@@ -7,7 +7,7 @@ import struct
 
 from tests.support.audio import convert, convert_all, decode_all, noise, tone, write_wav
 from tests.support.http import Response
-from tests.support.programs import HUNGRY_PROGRAM
+from tests.support.programs import STAND_IN
 from tests.support.service import ServiceCase, fetch, signed, until_hit
 
 MP3 = "-c:a libmp3lame -b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
@@ -99,7 +99,7 @@ class IrregularTests(ServiceCase):
 
         A program that stands in for ffmpeg aborts as LAME 3.100 does at some samples.
         """
-        self.patch(os, "environ", {**os.environ, "PATH": self.shadow_ffmpeg(HUNGRY_PROGRAM)})
+        self.patch(os, "environ", {**os.environ, "PATH": self.shadow_ffmpeg(STAND_IN)})
         port, bodies = self.start(variant_store=None).port, set()
         for name in ("abort-ffmpeg", "other"):
             self.add(f"{name}.flac", write_wav(noise(44100, 44100), "32f"))

@@ -34,12 +34,11 @@ case "$*" in *pipe:1*) kill -STOP $$;; esac
 exec {FFMPEG} "$@"
 """
 
-#: A program in place of ffmpeg and ffprobe that does what a source can make the real ones do. The
-#: name of the source says what, and in which program: it allocates half a gigabyte
-#: (``memory-ffmpeg.flac``), takes a CPU for a minute (``cpu-ffprobe.flac``), or aborts instead of
-#: encoding mp3, as LAME 3.100 does by an assertion (``abort-ffmpeg.flac``). Then, and with any
-#: other source, it is the real program.
-HUNGRY_PROGRAM = f"""\
+#: A stand-in for ffmpeg and ffprobe. The name of the source selects the effect and the program:
+#: ``memory-ffmpeg.flac`` allocates half a gigabyte, ``cpu-ffprobe.flac`` uses a CPU for a minute,
+#: and ``abort-ffmpeg.flac`` aborts an encoder of mp3, as LAME 3.100 does by an assertion. Otherwise
+#: the real program runs.
+STAND_IN = f"""\
 #!/bin/sh
 program=${{0##*/}}
 source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})

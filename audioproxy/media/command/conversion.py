@@ -10,7 +10,7 @@ from audioproxy.media.probe import Probe
 # random dither of its own.
 _INTERNAL = "internal_sample_fmt=dblp"
 #: Options of the filter aresample; docs/quality.md has the measurements. They are never options of
-#: an output: since FFmpeg 8, `-precision` there is an option of subtitles.
+#: an output: since FFmpeg 8, ``-precision`` there is an option of subtitles.
 SOXR = f"resampler=soxr:precision=28:{_INTERNAL}"
 #: The same for an ffmpeg without libsoxr. The defaults of libswresample leave aliases at -20 dBFS.
 SWRESAMPLE = f"filter_size=160:phase_shift=10:kaiser_beta=12:{_INTERNAL}"

@@ -5,12 +5,12 @@ samples that are no audio: NaN, infinite or huge ones. At such a change ffmpeg b
 anew, and all filters that count begin at zero. A sample that is no audio spoils all that follows it
 in a filter with memory, and encoders do not accept it. A source is irregular, too, if it has more
 audio than its header states, as joined files have: the header of the output would state too little.
+So is a source in which a seek leads past the requested place.
 
 A render in one process fails at each of these. It is then repeated in two processes: a decoder
 outputs one stream at the probed rate and channels, from the start of the source, and the encoder
-reads that (D63). If the output
-depends on the length of the source, that is measured. For the regular part of a source, both ways
-give the same bytes.
+reads that (D63). If the output depends on the length of the source, that is measured. For the
+regular part of a source, both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _SAMPLE_CHECK = (
     "asetpts=N,silencedetect=noise={limit}:duration=0,ametadata=mode=print:file=pipe\\\\:2:direct=1"
 )
 _START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
+_REPORTS = rb"^lavfi\.silence_end=|" + EXCESS + rb"|" + LATE
 _IRREGULAR = re.compile(
-    b"|".join((messages(Meaning.IRREGULAR).pattern, rb"^lavfi\.silence_end=", EXCESS, LATE)),
+    messages(Meaning.IRREGULAR).pattern + rb"|" + _REPORTS,
     re.MULTILINE,
 )
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
-    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_(?:start|end)=|" + EXCESS,
+    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_start=|" + _REPORTS,
     re.MULTILINE,
 )
 

@@ -44,8 +44,8 @@ _GAINS = {
     for speaker in speakers.split()
 }
 
-#: The speakers of the layouts that have a name in FFmpeg 5.1 to 9.0. Until 7.1, `5.1.2` and `5.1.4`
-#: have BL and BR in place of SL and SR, whose gains are the same.
+#: The speakers of the layouts that have a name in FFmpeg 5.1 to 9.0. Versions differ in the
+#: speakers of some names, such as ``5.1.2``, but not in their gains.
 NAMED_LAYOUTS = {
     "stereo": "FL+FR",
     "2.1": "FL+FR+LFE",

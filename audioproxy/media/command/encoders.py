@@ -210,7 +210,7 @@ _AAC_DELAY = 1024
 
 _FRAGMENTED = ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000")
 
-# The quality of LAME by default, and its bit reservoir.
+# LAME's default quality, with the bit reservoir.
 _LAME_SETTINGS = "-compression_level 3 -reservoir 1 -joint_stereo 1 -abr 0".split()
 _OPUS_SETTINGS = (
     "-application audio -vbr on -frame_duration 20 -packet_loss 0 -mapping_family -1"

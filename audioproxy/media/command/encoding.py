@@ -145,10 +145,8 @@ def loudness_arguments(
     """
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     report = loudness_filters(output_rate(options, probe), layout, resampler)
-    filters, seek = (
-        filter_chain(options, probe, resampler) + report,
-        trim_range(options, probe).seek,
-    )
+    filters = filter_chain(options, probe, resampler) + report
+    seek = trim_range(options, probe).seek
     return _loudness_arguments(ffmpeg, source, probe, seek, filters)
 
 

@@ -1,8 +1,7 @@
 """The samples of a source that an output covers, and whether the source must be measured first.
 
-A seek need not lead to the requested place: FFmpeg 9 leaves out the packet before it in AAC in MP4,
-without an error. The time stamps of the samples are right. So after a seek, samples are selected by
-their time stamps, and a source is decoded from its start where a seek leads too far.
+A seek need not lead to the requested place (docs/architecture.md). So after a seek, samples are
+selected by their time stamps, which are right.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _PREROLL = 1
 # Seconds between a fade-out and a stated end that may be wrong.
 _FADE_MARGIN = 1
 
-#: Matches what ffmpeg prints where decoding has started after the first sample of a range: FFmpeg 9
-#: adds the name of the class.
+#: Matches what ffmpeg prints where decoding has started after the first sample of a range. FFmpeg 9
+#: puts ``[Eval @ 0x1]`` before the number.
 LATE = rb"^(?:\[Eval @ [^\]\n]*\] )?\d+\.\d+$"
-_ERROR = 16
+_AV_LOG_ERROR = 16
 
 #: Inputs of fewer samples are padded for resamplers, once their exact length is known.
 #: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
@@ -129,7 +128,10 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
     if sample_range.seek:
         is_late = f"eq(N\\,0)*gt(PTS\\,{start})"
         unit = "pts"
-        counted = [f"asettb=1/{rate}", f"asetpts=if({is_late}\\,print(PTS\\,{_ERROR})\\,PTS)"]
+        counted = [
+            f"asettb=1/{rate}",
+            f"asetpts=if({is_late}\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)",
+        ]
     stop = "" if end is None else f":end_{unit}={end}"
     return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
 

@@ -177,4 +177,5 @@ class CheckTests(SynchronousTestCase):
         """The report of a sample is kept, however many messages follow it."""
         self.assertTrue(KEPT_LINES.search(b"a\nlavfi.silence_end=7999\n"))
         self.assertTrue(KEPT_LINES.search(b"lavfi.silence_start=1\nHeader missing\n"))
+        self.assertTrue(KEPT_LINES.search(b"[Eval @ 0x7f12] 45056.000000\nHeader missing\n"))
         self.assertFalse(KEPT_LINES.search(b"frame:0 pts:0\nHeader missing\n"))

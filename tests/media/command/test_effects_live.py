@@ -7,6 +7,7 @@ part, and take the option without an error and without an effect, as FFmpeg 8 do
 
 from __future__ import annotations
 
+import re
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -80,7 +81,10 @@ def source() -> bytes:
     high = 0.15 * np.sin(2 * np.pi * (3000 + 400 * time) * time)
     swell = 0.5 + 0.5 * np.sin(2 * np.pi * 3 * time)
     # Opposite sides, so that codecs of stereo have to choose.
-    sides = (low + clicks + high, 0.8 * low + clicks - high) + 0.035 * noise * [swell, swell**0]
+    sides = (low + clicks + high, 0.8 * low + clicks - high) + 0.035 * noise * [
+        swell,
+        np.ones_like(swell),
+    ]
     sound = Sound(RATE, sides.astype(np.float32))
     chapter = ";FFMETADATA1\ntitle=a\ncomment=c\n[CHAPTER]\nTIMEBASE=1/1\nSTART=0\nEND=1\n"
     with tempfile.NamedTemporaryFile("w") as file:
@@ -105,12 +109,9 @@ def outcomes(source: bytes, opened: list[str], lines: list[list[str]]) -> list[b
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """Parse a table of changes into the words that are replaced, and those that replace them."""
-    rows = [row.split() for line in text.splitlines() for row in line.split(";") if row.strip()]
-    return [
-        (f"{option} {before}", f"{option} {after}") if option[0] == "-" else (option, before)
-        for option, before, after in (row if len(row) == 3 else (*row, "") for row in rows)
-    ]
+    """Return the old and the new words of each change."""
+    rows = [row.split() for row in re.split("[;\n]", text) if row.strip()]
+    return [(" ".join((*name, old)), " ".join((*name, new))) for *name, old, new in rows]
 
 
 class EffectTests(SynchronousTestCase):

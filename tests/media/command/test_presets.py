@@ -7,7 +7,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.command.presets import PRESETS
 
 VOICE = (
-    "{to_48000}aformat=sample_fmts=dblp:sample_rates=48000:channel_layouts=5.1,highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto,"
+    "{to_48000}aformat=sample_fmts=dblp:sample_rates=48000:channel_layouts=5.1,"
+    "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto,"
     "apad=pad_len=1200,afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min,"
     "atrim=start_sample=1200,asetpts=PTS-STARTPTS,deesser=i=0.4:m=0.5:f=0.5:s=o,"
     "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"

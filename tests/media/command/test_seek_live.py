@@ -160,8 +160,7 @@ os.execvp("ffmpeg", ["ffmpeg", *words])
     def test_inexact(self) -> None:
         """The audio is that of the requested place, wherever decoding starts.
 
-        FFmpeg 9.0.2 leaves out a packet at the place of a seek in AAC in MP4. If decoding starts
-        after the requested place, the source is decoded from its start.
+        If decoding starts after the requested place, the source is decoded from its start.
         """
         text = region(PLACE)
         for shift in (-0.5, 1, 1.15, 1.5):
