@@ -208,9 +208,10 @@ languages:
 	@# Go compiles its own library for the first program.
 	@[ -d build/go ] || (cd examples/signing && GOCACHE="$(CURDIR)/build/go" go build -o /dev/null sign.go)
 
-# For tests only: an HTTP client, a collector of logs, and the list of connections.
+# For tests only: an HTTP client, a collector of logs, and the lists of connections and processes.
 utilities:
 	@command -v ss >/dev/null || tools/system-package iproute2
+	@command -v ps >/dev/null || tools/system-package procps
 	@command -v curl >/dev/null || tools/system-package curl
 	@PATH=$$PATH:/usr/sbin command -v rsyslogd >/dev/null || tools/system-package --stopped rsyslog
 
