@@ -152,6 +152,8 @@ MESSAGES = (
     Message((_M.UNDECODABLE,), _ALL, rb"matches no streams"),
     Message((_M.UNDECODABLE,), _OLD, rb"Decoder \(codec "),
     Message((_M.UNDECODABLE,), _NEW, rb"Decoding requested, but no decoder found"),
+    # An ffmpeg without libspeex.
+    Message((_M.UNDECODABLE,), _ALL, rb"Unknown decoder "),
     Message((_M.UNDECODABLE,), _ALL, rb"End of file"),
     Message((_M.UNDECODABLE,), _ALL, rb"does not contain any stream"),
     Message((_M.UNDECODABLE,), _ALL, rb"Could not open codec for input stream"),

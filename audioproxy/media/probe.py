@@ -59,6 +59,10 @@ _FLOAT_CODECS = ("wavpack", "mp4als")
 _MAY_PAD = ("wav", "w64", "caf")
 _PADDED = ("pcm_u8", "pcm_s8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be")
 
+# FFmpeg 7.0 and 7.1 decode Speex of more than this rate, in Hz, to twice its samples. libspeex is
+# right (findings/ffmpeg7-wideband-speex.sh).
+_HIGHEST_SPEEX_RATE = 8000
+
 # Limits of channels and of the sample rate. ffmpeg mixes no more channels than this. It does not
 # resample rates far above the limit, which is the rate of DSD1024. Only a broken header states
 # more.
@@ -295,6 +299,7 @@ def parse_probe(
         bit_depth=_bit_depth(codec, audio.get("sample_fmt"), description.bit_depth),
         decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
         layout=str(audio.get("channel_layout") or "") or None,
+        decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == "mov",
         saw_end=seekable,

@@ -338,6 +338,21 @@ class PeriodicTests(SynchronousTestCase):
                 self.assertEqual(len(render_and_decode(source, options)), frames, (kind, options))
 
 
+class SpeexTests(SynchronousTestCase):
+    """Speech at several rates"""
+
+    def test_rates(self) -> None:
+        """Speex has its length and its pitch at each rate, and in each version of ffmpeg."""
+        for rate in (8000, 16000, 32000):
+            sound = write_wav(tone(rate, 2 * rate, 440))
+            source = convert(sound, *f"-c:a libspeex -ar {rate} -f ogg".split())
+            heard = render_and_decode(source, "f:wav")
+            self.assertApproximates(2 * rate, len(heard), rate // 10)
+            spectrum = np.abs(np.fft.rfft(heard.channels[0]))
+            pitch = int(spectrum.argmax()) * rate / len(heard)
+            self.assertApproximates(440, pitch, 5, rate)
+
+
 class BrokenTests(SynchronousTestCase):
     """Sources that are not audio, or are damaged."""
 

@@ -223,6 +223,15 @@ class AcceptedSourcesTests(SynchronousTestCase):
         for stdout in (b"", b"{", b"\xff", *malformed):
             self.assertRaises(ValueError, parse_probe, stdout, b"")
 
+    def test_speex(self) -> None:
+        """Speex of more than 8 kHz is decoded by libspeex: FFmpeg 7 doubles its samples."""
+        for codec, rate, decoder in (
+            ("speex", "8000", None),
+            *(("speex", rate, "libspeex") for rate in ("16000", "32000")),
+            ("opus", "48000", None),
+        ):
+            self.assertEqual(parse_audio(codec_name=codec, sample_rate=rate).decoder, decoder)
+
     def test_length(self) -> None:
         """A certain length replaces the stated one (D12, D57); none is refused (Errors, 415)."""
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
