@@ -23,6 +23,7 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength
     ("flac", "flac"): read_flac,
     ("mov", "alac"): read_mp4,
     ("mov", "aac"): read_mp4,
+    ("mov", "mp3"): read_mp4,
     ("ogg", "opus"): read_opus,
     ("ogg", "vorbis"): read_vorbis,
     ("mp3", "mp3"): read_mp3,

@@ -1,4 +1,4 @@
-"""Lengths of AAC and ALAC in MP4, from the sample tables and the edit list (ISO/IEC 14496-12).
+"""Lengths of AAC, ALAC and MP3 in MP4, from the sample tables and the edit list (ISO/IEC 14496-12).
 
 Without an edit list, the tag ``iTunSMPB`` may state the encoder's delay and padding.
 """

@@ -44,7 +44,7 @@ class FindTests(SynchronousTestCase):
 
     def test_unknown_containers(self) -> None:
         """Only containers with a reader are read."""
-        for container, codec in (("wv", "wavpack"), ("ogg", "flac"), ("mov", "mp3"), ("", "aac")):
+        for container, codec in (("wv", "wavpack"), ("ogg", "flac"), ("mov", "ac3"), ("", "aac")):
             self.assertEqual(self.reads(bytes(999), Probe(container, codec, None, False)), [])
 
     def test_no_samples(self) -> None:
