@@ -1,7 +1,7 @@
 """The samples of a source that an output covers, and whether the source must be measured first.
 
 A seek need not lead to the requested place (docs/architecture.md). So after a seek, samples are
-selected by their time stamps, which are right.
+counted from the time stamp of the first one, which is right.
 """
 
 from __future__ import annotations
@@ -126,12 +126,10 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
         return []
     unit, counted = "sample", []
     if sample_range.seek:
-        is_late = f"eq(N\\,0)*gt(PTS\\,{start})"
+        # Samples are counted from the first time stamp: damaged packets leave gaps (D70).
+        first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
         unit = "pts"
-        counted = [
-            f"asettb=1/{rate}",
-            f"asetpts=if({is_late}\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)",
-        ]
+        counted = [f"asettb=1/{rate}", f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,ld(0)+N)"]
     stop = "" if end is None else f":end_{unit}={end}"
     return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
 

@@ -175,6 +175,23 @@ os.execvp("ffmpeg", ["ffmpeg", *words])
                 self.assertEqual(output, render(source, text), (name, shift))
 
 
+class DamagedTests(SynchronousTestCase):
+    """Sources that are damaged inside a region"""
+
+    def test_damaged(self) -> None:
+        """A region behind a seek keeps its length: samples count, and damage is closed."""
+        for name in ("a.tta", "a.flac", "a.wv"):
+            source = sources()[name]
+            at = len(source) * 22 // (10 * SECONDS)
+            damaged = source[:at] + bytes(4000) + source[at + 4000 :]
+            self.assertTrue(seeks(damaged) or name == "a.flac", name)
+            whole = decode(damaged)
+            for seconds in ("0.25", "1"):
+                heard = render_and_decode(damaged, f"f:wav/bd:32f/t:2:{seconds}")
+                end = 2 * RATE + round(float(seconds) * RATE)
+                self.assertEqual(heard, whole.part(2 * RATE, end), (name, seconds))
+
+
 class PastEndTests(SynchronousTestCase):
     """``t`` past an end that nothing confirms (D11)"""
 

@@ -67,7 +67,7 @@ class SampleRangeTests(SynchronousTestCase):
             self.assertEqual(trim_range(options_of(text), probe), sample_range, text)
 
     def test_filters(self) -> None:
-        """After a seek, samples are selected by their time stamps, and a late start is reported."""
+        """After a seek, the first time stamp tells the place, and a late start is reported."""
         end = "asetpts=PTS-STARTPTS"
         for sample_range, filters in (
             (SampleRange(0, 0, None, 9), []),
@@ -77,7 +77,7 @@ class SampleRangeTests(SynchronousTestCase):
                 SampleRange(8000, 9000, 9800, 800),
                 [
                     "asettb=1/8000",
-                    "asetpts=if(eq(N\\,0)*gt(PTS\\,9000)\\,print(PTS\\,16)\\,PTS)",
+                    "asetpts=if(eq(N\\,0)\\,st(0\\,if(gt(PTS\\,9000)\\,print(PTS\\,16)\\,PTS))\\,ld(0)+N)",
                     "atrim=start_pts=9000:end_pts=9800",
                     end,
                 ],
