@@ -52,10 +52,8 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
     An encoder's header is believed if the size that it states agrees with the file. Without such a
     header, the file is at least as long as one at the highest bit rate.
     """
-    start = yield from skip_id3()
-    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
-    frame = FrameHeader.parse(data)
-    if frame is None or frame.rate != probe.sample_rate:
+    start, data, frame = yield from _read_first_frame(size)
+    if frame.rate != probe.sample_rate:
         raise Malformed
     end = yield from end_before_tags(size)
     header = _parse_header(data, frame)
@@ -88,11 +86,9 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
 
     :raises Malformed: where the duration that ffprobe reports is another one.
     """
-    start = yield from skip_id3()
-    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
-    frame = FrameHeader.parse(data)
-    header = None if frame is None else _parse_header(data, frame)
-    if frame is None or header is None or header.samples <= 0 or probe.duration is None:
+    _, data, frame = yield from _read_first_frame(size)
+    header = _parse_header(data, frame)
+    if header is None or header.samples <= 0 or probe.duration is None:
         raise Malformed
     if abs(probe.duration - Decimal(header.frames * frame.samples) / frame.rate) > _MICROSECOND:
         raise Malformed
@@ -102,6 +98,16 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
         bitrate=8 * size * frame.rate // header.samples,
     )
     return replace(probe, description=description)
+
+
+def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:
+    """Return the offset of the first frame, its first bytes, and its header."""
+    start = yield from skip_id3()
+    data = yield from read_range(start, min(_LONGEST_TAG, size - start))
+    frame = FrameHeader.parse(data)
+    if frame is None:
+        raise Malformed
+    return start, data, frame
 
 
 def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
