@@ -126,7 +126,7 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
         return []
     unit, counted = "sample", []
     if sample_range.seek:
-        # Samples are counted from the first time stamp: damaged packets leave gaps (D70).
+        # Samples are counted from the first time stamp: damaged packets leave gaps.
         first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
         unit = "pts"
         counted = [f"asettb=1/{rate}", f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,ld(0)+N)"]
