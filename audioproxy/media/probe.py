@@ -93,6 +93,8 @@ class Probe:
     :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
+    :ivar may_count_padding: the duration of the description may include the encoder's delay and
+        padding, which ffprobe before FFmpeg 8.0 counts.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar start: seconds from the zero of the container's time to the first sample.
@@ -119,6 +121,7 @@ class Probe:
     length: SourceLength | None = None
     frame_samples: int = 0
     may_be_encrypted: bool = False
+    may_count_padding: bool = False
     saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
@@ -302,6 +305,8 @@ def parse_probe(
         decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == "mov",
+        # The start of mp3 is the delay that an encoder states.
+        may_count_padding=name == "mp3" and start > 0 and seekable,
         saw_end=seekable,
         ignore_length=no_packets,
         start=start,

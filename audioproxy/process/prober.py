@@ -125,13 +125,12 @@ class Prober:
         :raises Refusal: as `probe` does.
         """
         probe = await self.probe(source)
-        size = source.size
-        if probe.container != "mp3" or probe.start <= 0 or not probe.saw_end or size is None:
+        if not probe.may_count_padding or source.size is None:
             return probe
-        # The start is the encoder's delay, which ffprobe before FFmpeg 8.0 adds to the duration.
         with _failures_of_probe():
-            reading = run_reader(source.read, size, read_duration(size, probe))
-            return await self._deadline().limit(reading) or probe
+            reading = run_reader(source.read, source.size, read_duration(source.size, probe))
+            described = await self._deadline().limit(reading) or probe
+        return self._refine(source, probe, replace(described, may_count_padding=False))
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
@@ -158,10 +157,13 @@ class Prober:
             encrypted = await deadline.limit(is_encrypted(source.read, source.size))
         if encrypted:
             raise EncryptedSource
-        clear = replace(probe, may_be_encrypted=False)
+        return self._refine(source, probe, replace(probe, may_be_encrypted=False))
+
+    def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:
+        """Return a probe that reading the source has refined; it replaces the cached one."""
         if source.has_certain_identity() and self._cache.get(source.identity) is probe:
-            self._cache[source.identity] = clear
-        return clear
+            self._cache[source.identity] = refined
+        return refined
 
     def forget(self, identity: bytes) -> None:
         """Forget the probe of a source that has changed while it was read."""

@@ -418,6 +418,19 @@ class DescribeTests(ProberCase):
             self.assertEqual(found.description.duration, Decimal(duration), container)
             self.assertEqual(source.reads, reads)
 
+    def test_read_once(self) -> None:
+        """The duration is read once while the file is unchanged, even if it was right."""
+        file, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
+        for state, reported in ((b"1", "2.612245"), (b"2", "2.576508")):
+            source = FakeSource(state, data=file, size=len(file))
+            first = Deferred.fromCoroutine(self.prober.describe(source))
+            described = [self.answer(first, probe_output(stream, duration=reported))]
+            again = Deferred.fromCoroutine(self.prober.describe(source))
+            described.append(self.successResultOf(again))
+            for found in described:
+                self.assertEqual(found.description.duration, Decimal("2.576508"))
+            self.assertEqual(source.reads, 1)
+
     def test_failure(self) -> None:
         """A source that cannot be read is refused as one whose probe failed."""
         source = FakeSource(size=9000)
