@@ -316,5 +316,4 @@ class Preparer:
 
 async def _input(source: ProbedSource, deadline: Deadline) -> Input:
     """Return the input with which ffmpeg opens a source."""
-    opened, probe = await source.opened.input(deadline), source.probe
-    return probe.open_with(opened)
+    return source.probe.open_with(await source.opened.input(deadline))

@@ -182,7 +182,7 @@ class PlaylistTests(OriginCase):
     """Origins that serve playlists of other files."""
 
     def put_playlists(self, origin: Origin, foreign: Origin) -> list[str]:
-        """Let an origin serve playlists of its own files and of a foreign origin's."""
+        """Put playlists of an origin's own files and of foreign ones there; return the URLs."""
         mp3 = foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
         movie = foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
         origin.put("/next.mp3", secret("mp3"))
