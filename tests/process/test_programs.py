@@ -336,7 +336,7 @@ class RequirementsTests(SynchronousTestCase):
     def test_filters(self) -> None:
         """Boot checks every filter that a render can use (D34)."""
         chains = [",".join(chain(44100, "stereo", SOXR)) for chain in PRESETS.values()]
-        stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
+        stages = "t:1:0.3/fade:0.1:0.1/gain:3/norm:ebu/enhance:voice"
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
             options = options_of(f"f:wav/ch:{ch}/{stages}")
             probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)

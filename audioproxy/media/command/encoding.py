@@ -19,7 +19,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input
-from audioproxy.media.command.trim import fades_out, trim_range
+from audioproxy.media.command.trim import needs_length, trim_range
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
@@ -72,10 +72,12 @@ class StatedLength:
 def uses_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the output depends on the length of the source, where that is known.
 
-    Its header states it, a fade ends there, or the decoder outputs padding after it.
+    Its header states it, a stage needs it, or the decoder outputs padding after it.
     """
     is_padded = (probe.container, probe.codec) in _DECODED_PADDING
-    return ENCODERS[options.f].length_header is not None or fades_out(options) or is_padded
+    return (
+        ENCODERS[options.f].length_header is not None or needs_length(options, probe) or is_padded
+    )
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:

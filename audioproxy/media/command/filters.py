@@ -31,6 +31,7 @@ from audioproxy.media.command.exact_length import (
     length_tolerance,
     resampled_count,
 )
+from audioproxy.media.command.normalization import LOUDNORM_RATE, norm_filters
 from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_filters, trim_range
 from audioproxy.media.probe import Probe
@@ -39,15 +40,11 @@ from audioproxy.media.probe import Probe
 FILTERS = (
     "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
-    " ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
+    " aloop ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
 ).split()
 
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
-_LOUDNORM_RATE = 192_000
-# Where a resampler directly follows loudnorm, ffmpeg 7.1.5 aborts at the end of some sources, by an
-# assertion. Frames of 100 ms in between prevent it, and change no sample.
-_FRAMES_OF_LOUDNORM = f"asetnsamples=n={_LOUDNORM_RATE // 10}:p=0"
 # If a stage has more than twice the sample rate of the source, the audio is split into frames of
 # 100 ms. Otherwise ffmpeg 5.1.9 takes gigabytes to resample a frame that lasts long. Without that
 # memory, libswresample drops the frame and reports no error. The split changes no sample of the
@@ -120,7 +117,7 @@ def _rates(options: VariantOptions, probe: Probe) -> set[int]:
     if options.enhance is not None:
         rates.add(PRESET_RATE)
     if options.norm is not None:
-        rates.add(_LOUDNORM_RATE)
+        rates.add(LOUDNORM_RATE)
     return rates
 
 
@@ -164,10 +161,10 @@ def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -
     rate, layout = probe.sample_rate, OUTPUT_LAYOUTS[output_channels(options, probe)]
     mix = _mix(options, probe)
     computed = _computes(options) or (mix is not None and mix.computed)
-    short = is_too_short(options, probe)
-    stages = trim_filters(sample_range, rate)
-    if short:
-        stages.append(f"apad=whole_len={2 * _least_samples(options, probe)}")
+    padding = []
+    if is_too_short(options, probe):
+        padding = [f"apad=whole_len={2 * _least_samples(options, probe)}"]
+    stages = [*trim_filters(sample_range, rate), *padding]
     if stages:
         rate_filter = f"aformat=sample_rates={rate}"
         stages = [rate_filter, *stages, rate_filter]
@@ -175,13 +172,13 @@ def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -
         stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
         stages.append(convert_samples(rate, layout if mix is None else None))
-    stages += _changes(options, probe, sample_range, mix, layout, resampler, cut=not short)
+    stages += _changes(options, probe, sample_range, mix, layout, resampler, padding)
     if computed:
         stages.append(convert_samples(rate, layout))
     samples, output = output_samples(options, probe), output_rate(options, probe)
     dither = dither_filter(options, probe, computed=computed or output != rate)
     ends = [] if dither is None else [dither]
-    if short:
+    if padding:
         ends.append(f"atrim=end_sample={samples}")
     if samples is not None:
         ends.append(exact_length_filters(samples, output, length_tolerance(probe, output)))
@@ -202,12 +199,12 @@ def _changes(
     mix: Mix | None,
     layout: str,
     resampler: str,
-    *,
-    cut: bool,
+    padding: list[str],
 ) -> Iterator[str]:
     """Yield the stages from ``enhance`` to ``fade``.
 
-    :param cut: restore the number of samples after the stages that have a rate of their own.
+    :param padding: the filters that pad a sound of too few samples. Otherwise the number of samples
+        is restored after the stages that have a rate of their own.
     """
     rate = probe.sample_rate
     for key, value in (("enhance", options.enhance), ("norm", options.norm)):
@@ -223,17 +220,12 @@ def _changes(
     if mix is not None and unmixed is not None:
         yield mix.filter
     if options.norm is not None:
-        norm = options.norm
-        yield convert_samples(rate, layout)
-        yield from resample(rate, _LOUDNORM_RATE, resampler)
-        yield (
-            f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
-            f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
-        )
-        yield _FRAMES_OF_LOUDNORM
-        yield from resample(_LOUDNORM_RATE, rate, resampler)
-        yield convert_samples(rate, layout)
-    if cut and (options.enhance or options.norm):
+        if padding:
+            # The silence that follows the sound would lower its loudness.
+            yield f"atrim=end_sample={sample_range.length}"
+        yield from norm_filters(options, probe, layout, resampler, sample_range.length)
+        yield from padding
+    if not padding and (options.enhance or options.norm):
         # Resampling there and back has added one sample. The output is cut to the end of `t` or to
         # a measured length, but not to a length that the source only states: if the source has more
         # samples than it states, all of them are rendered.

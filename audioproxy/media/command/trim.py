@@ -23,11 +23,19 @@ _SEEKABLE |= {("wv", "wavpack"), ("tta", "tta")}
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 _CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
 
+#: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
+BLOCK = Decimal("0.4")
+
 # Seconds after which a codec that carries state from frame to frame has settled.
 _PREROLL = 1
 
-# Seconds between a fade-out and a stated end that may be wrong.
-_FADE_MARGIN = 1
+# Seconds between the end of an output and a stated end that may be wrong.
+_END_MARGIN = 1
+
+# Seconds by which a duration may exceed that of the audio; and bytes of a source without any, if it
+# is brief.
+_DURATION_MARGIN = Decimal("0.5")
+_BRIEF_SIZE = 1024 * 1024
 
 #: Matches what ffmpeg prints where decoding has started after the first sample of a range. FFmpeg 9
 #: puts ``[Eval @ 0x1]`` before the number.
@@ -60,9 +68,10 @@ class SampleRange:
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
-    A fade-out or a refusal may depend on the source's end. Many containers state the end only
-    roughly, or not at all, and nothing confirms it. ``norm`` and ``enhance`` need the length where
-    they may have only a few samples to work on. No length of an irregular source is certain.
+    A fade-out, the loudness of a brief sound, or a refusal may depend on the source's end. Many
+    containers state the end only roughly, or not at all, and nothing confirms it. ``norm`` and
+    ``enhance`` need the length where they may have only a few samples to work on. No length of an
+    irregular source is certain.
     """
     if probe.measured:
         return False
@@ -79,7 +88,15 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     is_proven = length is not None and length.exact and not length.is_stated_only
     if starts_past_end(options, probe) and not is_proven:
         return True
-    return fades_out(options) and not (_is_certain(end, probe) and _fade_end_is_certain(end, probe))
+    return needs_length(options, probe) and not (
+        _is_certain(end, probe) and _stated_end_is_certain(end, probe)
+    )
+
+
+def needs_length(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether a stage needs the length of the output: a fade-out, or ``norm`` if brief."""
+    fades_out = options.fade is not None and options.fade.fade_out > 0
+    return fades_out or (options.norm is not None and may_be_shorter(options, probe, BLOCK))
 
 
 def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
@@ -166,12 +183,12 @@ def _seeks_exactly(probe: Probe) -> bool:
     return kind in _SEEKABLE
 
 
-def _fade_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
-    """Return whether a fade-out can end at ``end``, although a stated length may be wrong."""
+def _stated_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
+    """Return whether the output ends at ``end``, although a stated length may be wrong."""
     length = probe.length
     if length is None or not length.is_stated_only:
         return True
-    return end is not None and _samples(end + _FADE_MARGIN, probe.sample_rate) <= length.samples
+    return end is not None and _samples(end + _END_MARGIN, probe.sample_rate) <= length.samples
 
 
 def _is_certain(end: Decimal | None, probe: Probe) -> bool:
@@ -189,9 +206,14 @@ def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
     return start, None if duration is None else start + duration
 
 
-def fades_out(options: VariantOptions) -> bool:
-    """Return whether the output ends with a fade."""
-    return options.fade is not None and options.fade.fade_out > 0
+def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
+    """Return whether the output may be shorter than this."""
+    start, end = _bounds(options)
+    if end is not None and end - start < seconds:
+        return True
+    if probe.duration is None:
+        return 0 < (probe.description.size or 0) < _BRIEF_SIZE
+    return probe.duration - start < seconds + _DURATION_MARGIN
 
 
 def _samples(seconds: Decimal, rate: int) -> int:

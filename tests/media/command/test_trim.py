@@ -17,6 +17,7 @@ from audioproxy.media.command.trim import (
     trim_filters,
     trim_range,
 )
+from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
@@ -191,6 +192,13 @@ class PastEndTests(SynchronousTestCase):
         ):
             self.assertIs(starts_past_end(options_of(text), probe), past, text)
 
+    def test_small_sources(self) -> None:
+        """A small source without a duration is measured for ``norm``, since it may be brief."""
+        unknown = source(None, "matroska/opus")
+        for size, needs in ((None, False), (50_000, True), (5_000_000, False)):
+            probe = replace(unknown, description=SourceInfo(size=size))
+            self.assertIs(needs_measuring(options_of("norm:ebu"), probe), needs, size)
+
     def test_sources_and_options(self) -> None:
         """A source is measured only if its exact end matters and is unknown (D12)."""
         confirmed = source("10", length=SourceLength(441000))
@@ -216,11 +224,17 @@ class PastEndTests(SynchronousTestCase):
             ("t:10", [bounded, claimed, stated, estimated]),
             ("t:50:1", [bounded, claimed, stated, estimated]),
             # norm and enhance need the number of samples if there are few.
-            ("norm:ebu/t:9.9", []),
+            ("norm:ebu/t:9", []),
+            ("norm:ebu/t:9.2", [bounded, claimed, stated, estimated]),
+            ("norm:ebu/t:5:0.4", []),
+            ("norm:ebu/t:5:0.399", unconfirmed),
+            ("norm:ebu/t:9.7:0.3", [bounded, claimed, *unconfirmed]),
+            ("enhance:voice/t:9.9", []),
             ("norm:ebu/t:9.908", [confirmed, bounded, claimed, stated, estimated]),
             ("norm:ebu/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
             ("enhance:voice/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
-            ("norm:ebu/t:5:0.093", []),
+            ("norm:ebu/t:5:0.093", unconfirmed),
+            ("enhance:voice/t:5:0.093", []),
         ):
             for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
                 self.assertIs(
