@@ -32,7 +32,7 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.probe import Probe, probe_arguments
+from audioproxy.media.probe import Probe, describe_choice, probe_arguments
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 
@@ -209,6 +209,9 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
             "seconds": None if probe.duration is None else float(probe.duration),
         },
     )
+    if (text := describe_choice(probe)) is not None:
+        marked = {"audio_streams": probe.audio_streams, "marked": probe.marked_stream}
+        yield Fact("stream", text, {"rendered": 1, **marked})
     path = "FILE"
     if source.example_url is None:
         root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import Input
+from audioproxy.media.ffprobe_output import FORM_ERRORS, parse_output, read_streams
 from audioproxy.media.info_document import (
     SourceInfo,
     parse_count,
-    parse_seconds,
     parse_source_info,
 )
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.messages import Meaning, messages
+from audioproxy.media.streams import (
+    DURATION_TAG,
+    Section,
+    audio_duration,
+    audio_streams,
+    is_divided_iamf,
+    is_film,
+    marked_audio,
+    parse_time_stamp,
+)
 from audioproxy.media.tags import CARRIED_TAGS, carried_tags
 
 # Containers of bare frames or samples, and codecs whose bit rate does not change in them, so that
@@ -34,9 +44,6 @@ NOTICES = messages(Meaning.CUT_SHORT, Meaning.ESTIMATED_DURATION, Meaning.ENCRYP
 # Packets at the start of a source, among which one of audio is looked for: those of cover art come
 # first.
 _PACKETS = 8
-
-# The start of the last object in ffprobe's output. Strings in the output have no line ends.
-_FORMAT_START = b'\n    "format": {'
 
 # Used where ffprobe reports no rate, depth or channels (Format and encoding options, 1).
 _FALLBACK_RATE = 48000
@@ -75,7 +82,8 @@ class Probe:
     """What is known about a source's first audio stream.
 
     :ivar container: ffprobe's first name for the container, such as ``mov``.
-    :ivar duration: seconds, or None where unknown.
+    :ivar duration: seconds, or None where unknown. The description has that of the container, which
+        may be that of another stream.
     :ivar exact: the duration is stated by the container, not estimated from its size.
     :ivar measured: the duration was measured by a full decode.
     :ivar length: the number of samples, where the end of the source confirms it or a full decode
@@ -93,6 +101,9 @@ class Probe:
     :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
+    :ivar audio_streams: their number.
+    :ivar marked_stream: the number, from 1 on, of the audio stream that is marked as default in
+        place of the first one; None where there is none.
     :ivar may_count_padding: the duration of the description may include the encoder's delay and
         padding, which ffprobe before FFmpeg 8.0 counts.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
@@ -121,6 +132,8 @@ class Probe:
     length: SourceLength | None = None
     frame_samples: int = 0
     may_be_encrypted: bool = False
+    audio_streams: int = 1
+    marked_stream: int | None = None
     may_count_padding: bool = False
     saw_end: bool = True
     ignore_length: bool = False
@@ -195,36 +208,45 @@ class Probe:
         return replace(self, frame_samples=length.frame_samples, seekable=length.seekable)
 
 
+def describe_choice(probe: Probe) -> str | None:
+    """Return which of several audio streams is rendered (D71); None where there is one."""
+    if probe.audio_streams == 1:
+        return None
+    marked = probe.marked_stream
+    default = "" if marked is None else f"; the source marks number {marked} as the default"
+    return f"the first of {probe.audio_streams} audio streams{default}"
+
+
 #: The tags that ffprobe is asked for: all of them; those with a use of their own; these without
 #: those of streams. Tags may be of any size. Those of streams precede what is known about the
 #: container, and its own tags are the end of the output.
 ALL_TAGS = "format_tags:stream_tags"
-_NAMES = ",".join((*CARRIED_TAGS, _ENCRYPTION_TAG, _GAPLESS_TAG))
+_NAMES = ",".join((*CARRIED_TAGS, _ENCRYPTION_TAG, _GAPLESS_TAG, DURATION_TAG))
 NAMED_TAGS = f"format_tags={_NAMES}:stream_tags={_NAMES}"
 CONTAINER_TAGS = f"format_tags={_NAMES}"
 
 
-def probe_arguments(ffprobe: str, source: Input, *, tags: str = ALL_TAGS) -> list[str]:
+def probe_arguments(
+    ffprobe: str, source: Input, *, tags: str = ALL_TAGS, seconds: int | None = None
+) -> list[str]:
     """Return ffprobe's command line.
 
     All streams are requested, so that a video stream is found at any position. The first packets
     tell whether there is any audio.
+
+    :param seconds: of the source, whose packets are read; None for the first few packets.
     """
     return [
         *(ffprobe, "-hide_banner", "-v", "warning", "-of", "json"),
-        *("-read_intervals", f"%+#{_PACKETS}"),
+        *("-read_intervals", f"%+#{_PACKETS}" if seconds is None else f"%+{seconds}"),
         "-show_entries",
-        "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
-        ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,bits_per_sample"
-        ",bits_per_raw_sample,start_time,duration,bit_rate"
-        f":stream_disposition=attached_pic:{tags}",
+        "packet=codec_type,stream_index,pts,pts_time"
+        ":format=format_name,start_time,duration,bit_rate,size"
+        ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,channels"
+        ",channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate,nb_frames"
+        f":stream_disposition=default,dependent,attached_pic,timed_thumbnails:{tags}",
         *source.probe_arguments(),
     ]
-
-
-def has_container(stdout: bytes) -> bool:
-    """Return whether output that was cut off has the fields of the container."""
-    return _FORMAT_START in stdout
 
 
 def parse_probe(
@@ -247,35 +269,35 @@ def parse_probe(
     :raises ValueError: for output that does not have the form of ffprobe's.
     """
     try:
-        output = _parse(stdout, cut_off=cut_off)
+        output = parse_output(stdout, cut_off=cut_off)
         container = dict(output.get("format", {}))
-        streams = [dict(stream) for stream in output.get("streams", [])]
-        video = any(
-            not stream.get("disposition", {}).get("attached_pic", 0)
-            and stream.get("codec_type") == "video"
-            for stream in streams
-        )
+        streams = read_streams(output)
         audio = _first_audio(streams)
-        more = _parse(tagged, cut_off=True) if tagged else {}
+        more = parse_output(tagged, cut_off=True) if tagged else {}
         tags = _tags(_first_audio(more.get("streams", []))) | _tags(audio)
         packets = [dict(packet) for packet in output.get("packets", [])]
         container_tags = _tags(more.get("format")) | _tags(container)
-    except (AttributeError, RecursionError, TypeError) as error:
+    except FORM_ERRORS as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
     if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
-    if video:
+    if any(is_film(stream, packets) for stream in streams):
         raise VideoSource
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
     if messages(Meaning.ENCRYPTED).search(stderr) or _ENCRYPTION_TAG in tags:
         raise EncryptedSource
+    name = str(container.get("format_name", "")).split(",")[0]
+    if is_divided_iamf(name, streams):
+        raise UndecodableSource("The source is IAMF, whose parts cannot be mixed.")
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
     description = parse_source_info({**container, "tags": container_tags}, {**audio, "tags": tags})
     exact = messages(Meaning.ESTIMATED_DURATION).search(stderr) is None
-    name, codec = str(container.get("format_name", "")).split(",")[0], str(audio["codec_name"])
-    duration = description.duration if exact or seekable else None
+    codec = str(audio["codec_name"])
+    duration = None
+    if exact or seekable:
+        duration = audio_duration(name, streams, tags, description.duration)
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
     # an encrypted one.
     stamps = [packet.get("pts") for packet in packets if packet.get("codec_type") == "audio"]
@@ -291,7 +313,7 @@ def parse_probe(
         raise UndecodableSource(
             f"The source states {channels} channels at {rate} Hz, which is not supported."
         )
-    start = _read_start(audio.get("start_time"))
+    start = parse_time_stamp(audio.get("start_time"))
     return Probe(
         container=name,
         codec=codec,
@@ -305,12 +327,14 @@ def parse_probe(
         decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == "mov",
+        audio_streams=len(audio_streams(streams)),
+        marked_stream=marked_audio(streams),
         # The start of mp3 is the delay that an encoder states.
         may_count_padding=name == "mp3" and start > 0 and seekable,
         saw_end=seekable,
         ignore_length=no_packets,
         start=start,
-        seek_offset=start - _read_start(container.get("start_time")),
+        seek_offset=start - parse_time_stamp(container.get("start_time")),
         first_time_stamp=stamps[0] if stamps and isinstance(stamps[0], int) else 0,
         stream_bitrate=parse_count(audio.get("bit_rate")),
         gapless=str(container_tags.get(_GAPLESS_TAG, "")),
@@ -318,7 +342,7 @@ def parse_probe(
     )
 
 
-def _may_be_padded(codec: str, audio: dict[str, Any]) -> bool:
+def _may_be_padded(codec: str, audio: Section) -> bool:
     """Return whether a header states more bits a second than samples of its codec have.
 
     ffmpeg takes 24 bits in containers of 32 bits for a codec of floats that few files have.
@@ -340,18 +364,13 @@ def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:
     return stated or _FALLBACK_DEPTH
 
 
-def _parse(stdout: bytes, *, cut_off: bool) -> Any:
-    text = stdout.decode("utf-8", "replace")
-    return json.loads(_close_brackets(text) if cut_off else text)
-
-
-def _tags(section: dict[str, Any] | None) -> dict[str, Any]:
+def _tags(section: Section | None) -> dict[str, Any]:
     """Return the tags of a stream or of the container, where there are any."""
     return dict((section or {}).get("tags") or {})
 
 
-def _first_audio(streams: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((s for s in streams if s.get("codec_type") == "audio"), None)
+def _first_audio(streams: Sequence[Section]) -> Section | None:
+    return next(iter(audio_streams(streams)), None)
 
 
 def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
@@ -361,13 +380,6 @@ def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
     )
 
 
-def _read_start(text: object) -> Decimal:
-    """Parse a time stamp in seconds, which may be negative; ffprobe's ``N/A`` is 0."""
-    spelled = str(text)
-    seconds = parse_seconds(spelled.removeprefix("-")) or Decimal(0)
-    return -seconds if spelled.startswith("-") else seconds
-
-
 def _decoded_bits(sample_format: object, stated: int | None) -> int:
     """Return the bits of the samples that a decoder outputs.
 
@@ -375,18 +387,3 @@ def _decoded_bits(sample_format: object, stated: int | None) -> int:
     """
     bits = _DECODED_BITS.get(str(sample_format).removesuffix("p"), _FLOAT_BITS)
     return stated if bits == 32 and stated in (20, 24) else bits
-
-
-def _close_brackets(text: str) -> str:
-    """Return the whole lines of output that was cut off, with all brackets and braces closed.
-
-    ffprobe writes each field, bracket and brace on a line of its own.
-    """
-    *lines, _ = text.split("\n")
-    unclosed: list[str] = []
-    for line in map(str.strip, lines):
-        if line.endswith(("{", "[")):
-            unclosed.append("}" if line.endswith("{") else "]")
-        elif line.startswith(("}", "]")) and unclosed:
-            unclosed.pop()
-    return "".join(["\n".join(lines).rstrip().removesuffix(","), *reversed(unclosed)])

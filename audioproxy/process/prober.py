@@ -28,6 +28,7 @@ from audioproxy.media.diagnostics import (
     was_cut_short,
 )
 from audioproxy.media.encryption import is_encrypted
+from audioproxy.media.ffprobe_output import has_container, lacks_pictures
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.lengths.padded import resolve_padding
@@ -37,11 +38,11 @@ from audioproxy.media.probe import (
     NAMED_TAGS,
     NOTICES,
     Probe,
-    has_container,
     parse_probe,
     probe_arguments,
 )
 from audioproxy.media.signatures import identify, may_be_misdetected
+from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.slots import Claim, Slots
@@ -189,10 +190,15 @@ class Prober:
         return Deadline(self._launcher.clock, self._timeout, ProbeTimeout)
 
     async def _run(
-        self, opened: Input, source: OpenSource, deadline: Deadline, tags: str = ALL_TAGS
+        self,
+        opened: Input,
+        source: OpenSource,
+        deadline: Deadline,
+        tags: str = ALL_TAGS,
+        seconds: int | None = None,
     ) -> Exit:
         child = self._launcher.launch(
-            probe_arguments(self._ffprobe, opened, tags=tags),
+            probe_arguments(self._ffprobe, opened, tags=tags, seconds=seconds),
             source.descriptors,
             deadline.left(),
             stdout_limit=_OUTPUT_LIMIT,
@@ -218,6 +224,9 @@ class Prober:
 
         async def look(opened: Input) -> tuple[Input, Exit, bytes]:
             opened, first = await self._detect(opened, source, deadline)
+            if lacks_pictures(first.stdout):
+                more = await self._run(opened, source, deadline, seconds=COUNTED_SECONDS)
+                first = first if more.overflowed else more
             if not first.overflowed:
                 return opened, first, b""
             # The tags of outputs may be behind the cut (D61).

@@ -51,7 +51,7 @@ from audioproxy.media.command.filters import (
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.probe import Probe
+from audioproxy.media.probe import Probe, describe_choice
 from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
@@ -182,6 +182,8 @@ class Preparer:
         options = request.options
         try:
             probe = await self.prober.probe(opened, claim)
+            if (choice := describe_choice(probe)) is not None:
+                _log.debug("{key} renders {choice}", key=request.key, choice=choice)
             if opened.descriptors and opened.size and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 probe = probe.with_length(await read_length(opened.read, opened.size, probe))

@@ -60,6 +60,19 @@ class SourceTests(SynchronousTestCase):
             parts = self.explain(0, SIGNER.url("local://a.mka", Variant(f=form)))
             self.assertEqual(tags, parts.get("tags"))
 
+    def test_several_streams(self) -> None:
+        """Which of several audio streams is rendered is shown, and which one is marked (D71)."""
+        root = Path(self.settings["AP_LOCAL_ROOT"])
+        words = "-map 0 -map 0 -c copy -disposition:0 0 -disposition:1 default"
+        generate_audio(root / "a.mka", "-i", str(root / "a b.flac"), *words.split())
+        url = SIGNER.url("local://a.mka")
+        expected = {"rendered": 1, "audio_streams": 2, "marked": 2}
+        self.assertEqual(self.explain(0, url)["stream"], expected)
+        ended = run_command("explain", url, environment=self.settings)
+        text = "the first of 2 audio streams; the source marks number 2 as the default"
+        self.assertRegex(ended.out, f"(?m)^stream +{text}$")
+        self.assertNotIn("stream", self.explain(0, SIGNER.url("local://a b.flac")))
+
     def test_unusable_settings(self) -> None:
         """Settings that are valid but cannot be used are reported like invalid ones."""
         self.settings |= {

@@ -47,7 +47,8 @@ def _examine(kind: Kind, places: Sequence[str]) -> bool | None:
     finally:
         for cached in (probe, probe_length, measure):
             cached.cache_clear()
-    print(f"| {kind.muxer} | {kind.encoder} | {name} | {result} |", flush=True)
+    encoder = f"{kind.encoder} and {kind.beside}" if kind.beside else kind.encoder
+    print(f"| {kind.muxer} | {encoder} | {name} | {result} |", flush=True)
     return not differences
 
 

@@ -35,12 +35,25 @@ _MONO += ["adpcm_ima_amv", "libspeex"]
 # The decoder of AAC replaces some noise with its own, which depends on where decoding starts.
 _ARGUMENTS = {"aac": "-aac_pns 0", "libcodec2": "-mode 3200", "libopus": "-b:a 128k"}
 
+#: Streams that a source may have beside its audio, as options of ffmpeg: a longer track, and
+#: pictures.
+STREAMS = {
+    "track": f"-f lavfi -i sine=duration={2 * SECONDS} -map 0 -map 1",
+    "pictures": f"-f lavfi -i testsrc=s=32x32:r=1/3:d={SECONDS} -map 0 -map 1 -c:v mjpeg",
+}
+_WITH_STREAMS = "mov mp4 matroska webm ogg avi asf mpegts mpeg".split()
+_ENCODERS_WITH_STREAMS = "flac aac alac libopus libvorbis pcm_s16le mp2".split()
+
 
 class Kind(NamedTuple):
-    """A container and a codec, as ffmpeg's muxer and encoder."""
+    """A container and a codec, as ffmpeg's muxer and encoder.
+
+    :ivar beside: what else the source has, a key of `STREAMS`; empty for audio alone.
+    """
 
     muxer: str
     encoder: str
+    beside: str = ""
 
 
 def list_kinds() -> Iterator[Kind]:
@@ -51,13 +64,16 @@ def list_kinds() -> Iterator[Kind]:
         for encoder in encoders:
             if encoder not in _OTHERS and (not codecs or encoder in codecs):
                 yield Kind(muxer, encoder)
+                if muxer in _WITH_STREAMS and encoder in _ENCODERS_WITH_STREAMS:
+                    yield from (Kind(muxer, encoder, beside) for beside in STREAMS)
 
 
 def make_source(kind: Kind) -> bytes | None:
     """Return noise as a file of a kind; None if the container does not hold the codec."""
     rate = _RATES.get(kind.encoder, 48000 if kind.muxer == "webm" else 44100)
     sound = noise(rate, SECONDS * rate, 1 if kind.encoder in _MONO else 2)
-    words = f"-c:a {kind.encoder} {_ARGUMENTS.get(kind.encoder, '')} -strict -2 -f {kind.muxer}"
+    words = f"{STREAMS.get(kind.beside, '')} -ac {len(sound.channels)} -ar {rate}"
+    words += f" -c:a {kind.encoder} {_ARGUMENTS.get(kind.encoder, '')} -strict -2 -f {kind.muxer}"
     try:
         source = convert(write_wav(sound), *words.split())
         # Some muxers write what no demuxer reads.

@@ -12,13 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import local_input
+from audioproxy.media.ffprobe_output import has_container
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import (
     CONTAINER_TAGS,
     NAMED_TAGS,
     NOTICES,
     Probe,
-    has_container,
+    describe_choice,
     parse_probe,
     probe_arguments,
 )
@@ -53,10 +54,12 @@ class ProbeArgumentsTests(SynchronousTestCase):
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 *("-read_intervals", "%+#8", "-show_entries"),
-                "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
-                ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,"
-                "bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate"
-                ":stream_disposition=attached_pic:format_tags:stream_tags",
+                "packet=codec_type,stream_index,pts,pts_time"
+                ":format=format_name,start_time,duration,bit_rate,size"
+                ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,"
+                "channels,channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,"
+                "bit_rate,nb_frames:stream_disposition=default,dependent,attached_pic,"
+                "timed_thumbnails:format_tags:stream_tags",
                 *source.probe_arguments(),
             ],
         )
@@ -214,6 +217,50 @@ class AcceptedSourcesTests(SynchronousTestCase):
             self.assertIn(message, error.message)
         self.assertEqual(parse_audio(channels=64, sample_rate="6144000").channels, 64)
         self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
+
+    def test_pictures(self) -> None:
+        """Slow pictures are no video, a film of images is (D72)."""
+        stream = {**VIDEO, "codec_name": "mjpeg", "index": 1}
+        stills = stream | {"nb_frames": "4", "duration": "20"}
+        self.assertEqual(parse_streams(stills, AUDIO).codec, "flac")
+        for seconds, is_film in ((0.04, True), (5, False)):
+            packets = [{"stream_index": 1, "pts_time": str(time)} for time in (0, seconds)]
+            output = json.dumps({"packets": packets, "streams": [stream, AUDIO]}).encode()
+            if is_film:
+                self.assertRaises(VideoSource, parse_probe, output, b"")
+            else:
+                self.assertEqual(parse_probe(output, b"").codec, "flac")
+
+    def test_iamf(self) -> None:
+        """IAMF whose parts would have to be mixed is refused by its name (D71)."""
+        part = {**AUDIO, "disposition": {"dependent": 1}}
+        unread = {"codec_type": "audio", "codec_tag_string": "iamf"}
+        for streams in ([AUDIO, part, part], [unread]):
+            error = self.assertRaises(
+                UndecodableSource, parse_streams, *streams, format_name="mov,mp4,m4a,3gp,3g2,mj2"
+            )
+            self.assertIn("IAMF", error.message)
+
+    def test_several(self) -> None:
+        """Several audio streams are counted, and the duration is that of the first one (D71).
+
+        The info document has that of the container.
+        """
+        marked = {**AUDIO, "disposition": {"default": 1}}
+        first, tags = AUDIO | {"duration": "4.2"}, {"DURATION": "00:00:04.200000000"}
+        for name, streams in (
+            ("mov,mp4", [first, marked]),
+            ("matroska,webm", [AUDIO | {"tags": tags}, marked]),
+        ):
+            found = parse_streams(*streams, format_name=name, duration="20.0")
+            self.assertEqual(found.duration, Decimal("4.2"))
+            self.assertEqual(found.description.duration, 20)
+            self.assertEqual((found.audio_streams, found.marked_stream), (2, 2))
+            expected = "the first of 2 audio streams; the source marks number 2 as the default"
+            self.assertEqual(describe_choice(found), expected)
+        plain = parse_streams(AUDIO, AUDIO, AUDIO)
+        self.assertEqual(describe_choice(plain), "the first of 3 audio streams")
+        self.assertIsNone(describe_choice(parse_streams(AUDIO, COVER)))
 
     def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""

@@ -378,6 +378,35 @@ class ResultTests(ProberCase):
             found = self.answer(self.fetch(source=source), output)
             self.assertEqual((found.demuxer, source.reads), (None, reads))
 
+    def test_pictures(self) -> None:
+        """If only packets tell pictures from a film, those of the first seconds are read (D72).
+
+        If they exceed the limit of the output, the first few decide.
+        """
+        stream = {"codec_type": "video", "codec_name": "mjpeg", "index": 1}
+        times = {"one": [0], "slow": [0, 5], "film": [0, 0.04], "endless": [0, 5] * 20_000}
+        texts = {}
+        for name, seconds in times.items():
+            packets = [{"stream_index": 1, "pts_time": str(time)} for time in seconds]
+            document = json.loads(probe_output(AUDIO, stream)) | {"packets": packets}
+            texts[name] = json.dumps(document, indent=4).encode()
+        for first, more, is_film in (
+            ("one", "slow", False),
+            ("one", "film", True),
+            ("one", "endless", False),
+            ("film", "endless", True),
+        ):
+            probing = self.fetch()
+            self.spawner.last.exit_and_end(stdout=texts[first])
+            words = " ".join(self.spawner.last.arguments)
+            self.assertIn(" -read_intervals %+10 ", words)
+            self.spawner.last.write_stdout(texts[more])
+            self.spawner.last.exit_and_end()
+            if is_film:
+                self.assert_refused(probing, VideoSource)
+            else:
+                self.assertEqual(self.successResultOf(probing).codec, "mp3")
+
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")

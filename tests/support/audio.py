@@ -59,12 +59,14 @@ from audioproxy.media.command.trim import (
 )
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
+from audioproxy.media.ffprobe_output import lacks_pictures
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.signatures import identify, may_be_misdetected
+from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
@@ -153,6 +155,8 @@ def probe(source: bytes) -> Probe:
         ended = run(probe_arguments("ffprobe", opened), source)
     if ended.returncode:
         raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+    if lacks_pictures(ended.stdout):
+        ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
     found = replace(parse_probe(ended.stdout, ended.stderr), demuxer=opened.demuxer)
     if found.may_be_encrypted:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
