@@ -165,6 +165,7 @@ class Engine:
             probe_slots,
             config.probe_timeout,
             lambda: self._measure(metrics.probes),
+            program,
         )
         ffmpeg = Ffmpeg(reporting)
         self.decoder = Decoder(ffmpeg, threads)

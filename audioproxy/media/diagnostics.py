@@ -46,6 +46,20 @@ def classify(stderr: bytes) -> type[Refusal] | None:
     return None
 
 
+def decoder_complained(stderr: bytes, codec: str, index: object) -> bool:
+    """Return whether ffprobe has found a fault of an audio stream's decoder, or has no decoder.
+
+    :param index: of the stream.
+    """
+    faults = messages(Meaning.DECODER_FAULT).findall(stderr)
+    # The decoder of amr_nb is amrnb, and that of adpcm_g722 is g722.
+    plain, number = codec.replace("_", "").encode(), str(index).encode()
+    return any(
+        (name and plain.endswith(name.replace(b"_", b""))) or stream == number
+        for name, stream in faults
+    )
+
+
 def unsupported_container(stderr: bytes) -> str | None:
     """Return ffprobe's first name of a container that is not supported; None for other failures."""
     found = messages(Meaning.UNSUPPORTED_CONTAINER).search(stderr)

@@ -53,6 +53,9 @@ class Meaning(Enum):
     #: The container states no duration; ffprobe divides the size by the bit rate of the first
     #: frames.
     ESTIMATED_DURATION = auto()
+    #: A decoder of audio reports a fault, or there is none. The first group of the pattern is the
+    #: codec, the second one the number of the stream.
+    DECODER_FAULT = auto()
     #: The source changes inside, or holds samples that are no audio.
     IRREGULAR = auto()
 
@@ -179,6 +182,12 @@ MESSAGES = (
     ),
     Message((_M.READER_LOST,), _NEW, rb"^\[(?:aost|out)#[^\]\n]*\] [^\n]*: Broken pipe$"),
     Message((_M.ESTIMATED_DURATION,), _ALL, rb"Estimating duration from bitrate"),
+    Message(
+        (_M.DECODER_FAULT,),
+        _ALL,
+        rb"^\[(?:lib)?([a-z0-9_]+?)(?:float|_fixed)? @ [^\]\n]*\] (?!Estimating )"
+        rb"|^Unsupported codec with id \d+ for input stream (\d+)$",
+    ),
     Message((_M.IRREGULAR,), _ALL, rb"Changing audio frame properties on the fly"),
     Message((_M.IRREGULAR,), _ALL, rb"Invalid value NaN for volume"),
     # The messages of FFmpeg's AAC encoder, and of LAME 3.100, which aborts.

@@ -10,6 +10,7 @@ from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.command.inputs import Input
+from audioproxy.media.diagnostics import decoder_complained
 from audioproxy.media.ffprobe_output import FORM_ERRORS, parse_output, read_streams
 from audioproxy.media.info_document import (
     SourceInfo,
@@ -101,6 +102,7 @@ class Probe:
     :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
+    :ivar may_be_undecodable: ffprobe describes the audio, but the decoder may refuse all of it.
     :ivar audio_streams: their number.
     :ivar marked_stream: the number, from 1 on, of the audio stream that is marked as default in
         place of the first one; None where there is none.
@@ -132,6 +134,7 @@ class Probe:
     length: SourceLength | None = None
     frame_samples: int = 0
     may_be_encrypted: bool = False
+    may_be_undecodable: bool = False
     audio_streams: int = 1
     marked_stream: int | None = None
     may_count_padding: bool = False
@@ -327,6 +330,7 @@ def parse_probe(
         decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
         may_be_padded=name in _MAY_PAD and _may_be_padded(codec, audio),
         may_be_encrypted=name == "mov",
+        may_be_undecodable=lacks_audio or decoder_complained(stderr, codec, audio.get("index")),
         audio_streams=len(audio_streams(streams)),
         marked_stream=marked_audio(streams),
         # The start of mp3 is the delay that an encoder states.

@@ -14,12 +14,15 @@ from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
     NotFound,
+    NothingDecoded,
     ProbeFailed,
     ProbeTimeout,
     RenderFailed,
+    RenderTimeout,
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.media.command.decoding import measure_arguments
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.diagnostics import (
     classify,
@@ -45,6 +48,7 @@ from audioproxy.media.signatures import identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
+from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import OpenSource
@@ -79,6 +83,7 @@ class Prober:
         slots: Slots,
         timeout: float,
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        ffmpeg: str = "ffmpeg",
     ) -> None:
         """Create a prober.
 
@@ -86,6 +91,8 @@ class Prober:
         """
         self._launcher = launcher
         self._ffprobe = ffprobe
+        self._program = ffmpeg
+        self._ffmpeg = Ffmpeg(launcher)
         self._slots = slots
         self._timeout = timeout
         self._timed = timed
@@ -126,6 +133,8 @@ class Prober:
         :raises Refusal: as `probe` does.
         """
         probe = await self.probe(source)
+        if probe.may_be_undecodable:
+            probe = await self._refuse_undecodable(source, probe)
         if not probe.may_count_padding or source.size is None:
             return probe
         with _failures_of_probe():
@@ -159,6 +168,20 @@ class Prober:
         if encrypted:
             raise EncryptedSource
         return self._refine(source, probe, replace(probe, may_be_encrypted=False))
+
+    async def _refuse_undecodable(self, source: OpenSource, probe: Probe) -> Probe:
+        """Refuse a source of which nothing can be decoded, as each of its renders does.
+
+        Decoding ends with the first frame. So only sources that are refused are read any further.
+        """
+        deadline = self._deadline()
+        with _failures_of_probe():
+            async with self._slots.hold():
+                opened = probe.open_with(await source.input(deadline))
+                command = measure_arguments(self._program, opened, probe, frames=1)
+                if not await self._ffmpeg.measure(command, source.descriptors, deadline):
+                    raise NothingDecoded
+        return self._refine(source, probe, replace(probe, may_be_undecodable=False))
 
     def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:
         """Return a probe that reading the source has refined; it replaces the cached one."""
@@ -290,6 +313,8 @@ def _failures_of_probe() -> Iterator[None]:
         yield
     except RenderFailed as error:
         raise ProbeFailed(error.message) from error
+    except RenderTimeout as error:
+        raise ProbeTimeout from error
 
 
 async def _is_seekable(opened: Input) -> bool:

@@ -262,6 +262,31 @@ class AcceptedSourcesTests(SynchronousTestCase):
         self.assertEqual(describe_choice(plain), "the first of 3 audio streams")
         self.assertIsNone(describe_choice(parse_streams(AUDIO, COVER)))
 
+    def test_may_be_undecodable(self) -> None:
+        """A decoder that complains, a missing one, and missing packets raise a doubt."""
+        stream = AUDIO | {"index": 1}
+        unsupported = b"Unsupported codec with id 86107 for input stream %d\n"
+        for codec, stderr, expected in (
+            ("flac", b"", False),
+            ("mp3", ESTIMATE, False),
+            ("mp3", ESTIMATE + b"[mp3float @ 0x1] Header missing\n", True),
+            ("flac", b"[flac @ 0x1] decode_frame() failed\n", True),
+            ("ac3", b"[ac3_fixed @ 0x1] frame sync error\n", True),
+            ("speex", b"[libspeex @ 0x1] x\n", True),
+            ("amr_nb", b"[amrnb @ 0x1] x\n", True),
+            ("adpcm_g722", b"[g722 @ 0x1] x\n", True),
+            ("flac", b"[mjpeg @ 0x1] unable to decode APP fields\n", False),
+            ("flac", b"[matroska,webm @ 0x1] Unknown entry 0x1\n", False),
+            ("mpegh_3d_audio", unsupported % 1, True),
+            ("flac", unsupported % 0, False),
+            ("flac", unsupported % 11, False),
+        ):
+            found = parse_streams(stream | {"codec_name": codec}, stderr=stderr)
+            self.assertIs(found.may_be_undecodable, expected, stderr)
+        for packets, expected in (([], True), ([{"codec_type": "audio"}], False)):
+            output = json.dumps({"packets": packets, "streams": [stream]}).encode()
+            self.assertIs(parse_probe(output, b"").may_be_undecodable, expected)
+
     def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
         stream = b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %b}]}'

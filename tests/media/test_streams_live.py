@@ -1,15 +1,17 @@
-"""Sources with several streams, in the whole service."""
+"""Sources with several streams, and audio that the decoder refuses, in the whole service."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import struct
 from typing import Any
 
 import numpy as np
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest
 
+from tests.media.lengths.test_flac import crc
 from tests.support.audio import (
     Sound,
     convert,
@@ -81,6 +83,18 @@ def with_pictures(
     """Return a file of noise and of pictures at a rate."""
     pictures = f"-f lavfi -i testsrc=size=32x32:rate={rate}:duration={seconds}"
     return make(f"{pictures} -map 0 -map 1 -c:v {codec} {more}", name, length)
+
+
+def verbatim_flac(samples: list[int], bits: int) -> bytes:
+    """Return a mono flac file of one frame whose samples are stored as they are (RFC 9639)."""
+    count = len(samples)
+    codes = {16: 4, 24: 6, 32: 7}
+    info = struct.pack(">HH", count, count) + bytes(6)
+    info += (RATE << 44 | (bits - 1) << 36 | count).to_bytes(8, "big") + bytes(16)
+    header = bytes((0xFF, 0xF8, 0x79, codes[bits] << 1, 0)) + struct.pack(">H", count - 1)
+    frame = header + crc(header, 7, 8) + b"\x02"
+    frame += b"".join(value.to_bytes(bits // 8, "big", signed=True) for value in samples)
+    return b"fLaC\x80\0\0\x22" + info + frame + crc(frame, 0x8005, 16)
 
 
 def rename_codec(m4a: bytes, name: bytes) -> bytes:
@@ -273,3 +287,56 @@ class PictureTests(StreamCase):
     async def _render_plain(self, port: int) -> Sound:
         self.add("plain.flac", make("-c:a flac", "a.flac", LONG))
         return await self.get_sound(port, "f:wav/bd:32f", "plain.flac")
+
+
+class UndecodableTests(StreamCase):
+    """Audio that ffprobe describes, and that the installed ffmpeg may not decode"""
+
+    async def test_same_answer(self) -> None:
+        """`/info` is a 415 where each render is one, and a 200 where the source renders.
+
+        Whether a codec is decoded depends on the version of ffmpeg: 5.1 has no 32-bit flac.
+        """
+        values = [(n * 7919 % 65536 - 32768) << 12 for n in range(4096)]
+        samples = {bits: [value >> (28 - bits) for value in values] for bits in (16, 24)}
+        samples[32] = values
+        port, always = self.start().port, {"32.wv": True, "16.flac": True, "24.flac": True}
+        sources = {f"{bits}.flac": verbatim_flac(samples[bits], bits) for bits in samples}
+        m4a = make("-c:a aac", "a.m4a")
+        sources |= {
+            "mpegh.m4a": rename_codec(m4a, b"mhm1"),
+            "ac4.m4a": rename_codec(m4a, b"ac-4"),
+            "32.wv": make("-c:a wavpack -sample_fmt s32p", "a.wv"),
+        }
+        for form in ("mka", "mp4", "ogg"):
+            words = [FFMPEG, "-v", "error", "-i", "file:/dev/fd/3", "-c", "copy"]
+            path = f"32.{form}"
+            ended = run([*words, "-strict", "-2", "-y", path], sources["32.flac"])
+            # FFmpeg 5.1 finds no frame of 32 bits.
+            if not ended.returncode:
+                with open(path, "rb") as file:
+                    sources[path] = file.read()
+        always |= {"mpegh.m4a": False, "ac4.m4a": False}
+        for name, source in sources.items():
+            self.add(name, source)
+            statuses = {
+                options: (await self.get(port, options, name)).status
+                for options in ("info", "f:wav", "f:peaks", "f:mp3/t:0:0.05")
+            }
+            self.assertIn(set(statuses.values()), ({200}, {415}), (name, statuses))
+            if name in always:
+                self.assertEqual(statuses["info"], 200 if always[name] else 415, name)
+
+    async def test_damaged_start(self) -> None:
+        """If only its first frames are damaged, a source has an info document, and renders."""
+        port = self.start().port
+        for name, words, first in (
+            ("a.flac", "-c:a flac", b"\xff\xf8"),
+            ("a.mka", "-c:a flac", b"\xff\xf8"),
+            ("a.m4a", "-c:a aac", b"mdat"),
+        ):
+            source = make(words, name)
+            at = source.index(first) + 4
+            self.add(name, source[:at] + bytes(4000) + source[at + 4000 :])
+            for options in ("info", "f:wav"):
+                self.assertEqual(200, (await self.get(port, options, name)).status, name)

@@ -17,6 +17,7 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
+    NothingDecoded,
     ProbeFailed,
     ProbeTimeout,
     QueueFull,
@@ -459,6 +460,45 @@ class DescribeTests(ProberCase):
             for found in described:
                 self.assertEqual(found.description.duration, Decimal("2.576508"))
             self.assertEqual(source.reads, 1)
+
+    def test_undecodable(self) -> None:
+        """If the decoder may refuse the audio, one frame is decoded: none is a 415, as in renders.
+
+        A source that has passed is not tried again while it is unchanged.
+        """
+        output = probe_output({**AUDIO, "codec_name": "flac"}, container="flac")
+        complaint = b"[flac @ 0x1] decode_frame() failed\n"
+        for number, (code, stdout, stderr, refusal) in enumerate(
+            (
+                (0, b"total_size=4096\nprogress=end\n", b"", None),
+                (0, b"total_size=0\nprogress=end\n", complaint, NothingDecoded),
+                (1, b"", b"Decoder (codec flac) not found for input stream #0:0\n", None),
+                (1, b"", b"surprise\n", ProbeFailed),
+            )
+        ):
+            source = FakeSource(b"%d" % number)
+            describing = Deferred.fromCoroutine(self.prober.describe(source))
+            self.spawner.last.exit_and_end(stdout=output, stderr=complaint)
+            words = " ".join(self.spawner.last.arguments)
+            self.assertRegex(words, "^ffmpeg .* -map 0:a:0 .* -frames:a 1 ")
+            self.assertEqual(self.slots.held, 1)
+            self.spawner.last.exit_and_end(code, stdout=stdout, stderr=stderr)
+            if refusal is not None or code:
+                self.assert_refused(describing, refusal or UndecodableSource, stderr)
+                continue
+            self.assertFalse(self.successResultOf(describing).may_be_undecodable)
+            again = Deferred.fromCoroutine(self.prober.describe(FakeSource(b"0")))
+            self.assertFalse(self.successResultOf(again).may_be_undecodable)
+            self.assert_released()
+
+    def test_undecodable_timeout(self) -> None:
+        """A source of which nothing is decoded until AP_PROBE_TIMEOUT is a 504."""
+        describing = Deferred.fromCoroutine(self.prober.describe(FakeSource()))
+        output = json.loads(probe_output(AUDIO)) | {"packets": []}
+        self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+        self.clock.advance(10)
+        self.spawner.last.exit_and_end(signal=15)
+        self.assert_refused(describing, ProbeTimeout)
 
     def test_failure(self) -> None:
         """A source that cannot be read is refused as one whose probe failed."""

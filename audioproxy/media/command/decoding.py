@@ -187,17 +187,22 @@ def decoder_arguments(
     ]
 
 
-def measure_arguments(ffmpeg: str, source: Input, probe: Probe) -> list[str]:
+def measure_arguments(
+    ffmpeg: str, source: Input, probe: Probe, *, frames: int | None = None
+) -> list[str]:
     """Return the command line of a decode pass that counts the samples of a source.
 
     ffmpeg writes one byte for each sample of the stream that `decoder_arguments` describes, and
     reports their number. Time stamps have gaps, and filters that count begin anew at a change. One
     channel is counted: libswresample cannot mix Ambisonics, or nine unlabeled channels.
+
+    :param frames: the pass ends after this number of decoded frames; None for the whole source.
     """
     return [
         *open_source(ffmpeg, source, uniform=False),
         *("-progress", "pipe:1", "-stats_period", "3600"),
         *("-af", f"pan=mono|c0=c0,aresample={probe.sample_rate}:{_MIXING_RESAMPLER}"),
         *("-ar", str(probe.sample_rate), "-ac", "1"),
+        *([] if frames is None else ["-frames:a", str(frames)]),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),
     ]
