@@ -197,6 +197,7 @@ readers:
 	@for program in flac mediainfo mpg123 sox; do \
 	    command -v $$program >/dev/null || tools/system-package $$program || exit; \
 	done
+	@command -v mpcenc >/dev/null || tools/system-package musepack-tools
 	@sox --help | grep -q ' mp3 ' || tools/system-package libsox-fmt-mp3
 
 # For tests only: the languages of examples/clients and examples/signing that tests need for nothing else.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp4 import Box, inside, read_box
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
@@ -30,11 +31,15 @@ async def is_encrypted(read: ReadRange, size: int) -> bool:
     A file that does not have the form of such a file counts as clear.
 
     :param size: bytes of the source.
+    :raises UndecodableSource: for a file behind an ID3v2 tag. Its offsets count from its own start,
+        and ffmpeg would read other bytes.
     """
     return bool(await run_reader(read, size, _read_movie(size)))
 
 
 def _read_movie(size: int) -> Reader[bool]:
+    if (yield from read_range(0, 3)) == b"ID3":
+        raise UndecodableSource("A tag precedes the container.")
     movie = yield from _find(0, size, b"moov")
     start, end = inside(movie)
     while True:

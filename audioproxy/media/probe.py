@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -36,6 +36,12 @@ from audioproxy.media.tags import CARRIED_TAGS, carried_tags
 # does change is an average, and no multiple of 1000.
 _CONSTANT_RATE = re.compile(r"(?:(?:wav|w64|caf|au|aiff) pcm_|(?:e?ac3|dts) |mp3 mp[123]$)")
 
+# Containers of one run of samples.
+_SAMPLES_ALONE = ("wav", "w64", "aiff", "caf")
+
+# Bits per second of which no codec needs fewer.
+_LEAST_BITRATE = 100
+
 # The tag of an encrypted stream in matroska.
 _ENCRYPTION_TAG = "enc_key_id"
 
@@ -66,6 +72,9 @@ _FLOAT_CODECS = ("wavpack", "mp4als")
 # Containers that may pad samples, and the codecs that ffmpeg takes padded samples for.
 _MAY_PAD = ("wav", "w64", "caf")
 _PADDED = ("pcm_u8", "pcm_s8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be")
+
+# Containers without a mark at the end of the file.
+_MAY_BE_JOINED = ("wv", "tta", "ape", "tak")
 
 # FFmpeg 7.0 and 7.1 decode Speex of more than this rate, in Hz, to twice its samples. libspeex is
 # right (findings/ffmpeg7-wideband-speex.sh).
@@ -100,14 +109,17 @@ class Probe:
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
     :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
+    :ivar skipped: as that of `Input`.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
     :ivar may_be_undecodable: ffprobe describes the audio, but the decoder may refuse all of it.
     :ivar audio_streams: their number.
     :ivar marked_stream: the number, from 1 on, of the audio stream that is marked as default in
         place of the first one; None where there is none.
+    :ivar may_be_joined: the file may be several, of which ffmpeg plays the first one alone.
     :ivar may_count_padding: the duration of the description may include the encoder's delay and
         padding, which ffprobe before FFmpeg 8.0 counts.
+    :ivar is_described: the source was read for the duration of the description.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar start: seconds from the zero of the container's time to the first sample.
@@ -129,6 +141,7 @@ class Probe:
     layout: str | None = None
     may_be_padded: bool = False
     demuxer: str | None = None
+    skipped: int = 0
     decoder: str | None = None
     measured: bool = False
     length: SourceLength | None = None
@@ -137,7 +150,9 @@ class Probe:
     may_be_undecodable: bool = False
     audio_streams: int = 1
     marked_stream: int | None = None
+    may_be_joined: bool = False
     may_count_padding: bool = False
+    is_described: bool = False
     saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
@@ -170,6 +185,7 @@ class Probe:
         return replace(
             source,
             demuxer=self.demuxer,
+            skipped=self.skipped,
             decoder=self.decoder,
             ignore_length=self.ignore_length,
         )
@@ -244,7 +260,7 @@ def probe_arguments(
         *("-read_intervals", f"%+#{_PACKETS}" if seconds is None else f"%+{seconds}"),
         "-show_entries",
         "packet=codec_type,stream_index,pts,pts_time"
-        ":format=format_name,start_time,duration,bit_rate,size"
+        ":format=format_name,start_time,duration,bit_rate,size,probe_score"
         ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,channels"
         ",channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate,nb_frames"
         f":stream_disposition=default,dependent,attached_pic,timed_thumbnails:{tags}",
@@ -308,6 +324,8 @@ def parse_probe(
     no_packets = seekable and codec.startswith("pcm_") and lacks_audio
     if no_packets and not (name == "wav" and duration):
         raise NothingDecoded
+    if duration is not None and _exceeds_size(name, description, audio):
+        duration, description = None, replace(description, duration=None, bitrate=None)
     if not exact and not (seekable and _has_constant_rate(name, codec, audio.get("bit_rate"))):
         description = replace(description, duration=None, bitrate=None)
     rate = description.sample_rate or _FALLBACK_RATE
@@ -333,6 +351,7 @@ def parse_probe(
         may_be_undecodable=lacks_audio or decoder_complained(stderr, codec, audio.get("index")),
         audio_streams=len(audio_streams(streams)),
         marked_stream=marked_audio(streams),
+        may_be_joined=name in _MAY_BE_JOINED,
         # The start of mp3 is the delay that an encoder states.
         may_count_padding=name == "mp3" and start > 0 and seekable,
         saw_end=seekable,
@@ -354,6 +373,24 @@ def _may_be_padded(codec: str, audio: Section) -> bool:
     fields = ("bit_rate", "sample_rate", "channels", "bits_per_sample")
     stated, rate, channels, bits = (parse_count(audio.get(field)) or 0 for field in fields)
     return codec == "pcm_f24le" or (codec in _PADDED and stated > rate * channels * bits)
+
+
+def _exceeds_size(container: str, description: SourceInfo, audio: Mapping[str, Any]) -> bool:
+    """Return whether a file is too small for the duration that its header states.
+
+    A header that was written to a pipe may state the largest size. Pages of Ogg that were cut out
+    of an endless stream count from its start.
+    """
+    duration, size = description.duration, description.size
+    if duration is None or size is None:
+        return False
+    fields = ("sample_rate", "channels", "bits_per_sample")
+    rate, channels, bits = (parse_count(audio.get(field)) or 0 for field in fields)
+    least = _LEAST_BITRATE if container == "ogg" else 0
+    # Other containers may have gaps.
+    if container in _SAMPLES_ALONE and str(audio["codec_name"]).startswith("pcm_"):
+        least = rate * channels * bits
+    return duration * least > 8 * size
 
 
 def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:

@@ -2,21 +2,30 @@
 
 FFmpeg 9 takes loud periodic samples for packets of MPEG-TS, with a higher score than that of a wav
 header, and with the same score as other headers. It then opens the wrong demuxer, or none at all.
+
+Every version reads at most 1 MiB before it chooses. Where a larger ID3v2 tag comes first, it
+chooses mp3, whatever follows the tag. It does not find the audio behind several tags, nor behind
+zeros after a tag. FFmpeg 9 skips tags only ahead of containers that are known to have them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.reading import Reader, ReadRange, read_range, skip_id3
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range, skip_id3
 
-# The GUIDs of Sony Wave64.
+# The GUIDs of Sony Wave64 and of ASF.
 _W64_RIFF = re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000"))
 _W64_WAVE = re.escape(bytes.fromhex("77617665f3acd3118cd100c04f8edb8a"))
+_ASF = re.escape(bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c"))
+# Frames of 16 and of 14 bits a word, in both byte orders (ETSI TS 102 114, 5.3).
+_DTS = rb"\x7f\xfe\x80\x01|\xfe\x7f\x01\x80|\x1f\xff\xe8\0|\xff\x1f\0\xe8"
 
 #: The first bytes of a source, or those after its ID3v2 tags, by the only demuxer that they fit.
-#: The containers are those that may hold samples as they are, or cover art, ahead of all else.
 SIGNATURES = {
     "wav": rb"(?:RIFF|RF64|BW64)....WAVE",
     "w64": _W64_RIFF + rb".{8}" + _W64_WAVE,
@@ -28,6 +37,16 @@ SIGNATURES = {
     "flac": rb"fLaC",
     "matroska": rb"\x1aE\xdf\xa3",
     "mov": rb"....(?:ftyp|moov|mdat|wide)",
+    "ogg": rb"OggS\0",
+    "wv": rb"wvpk",
+    "tta": rb"TTA1",
+    "ape": rb"MAC ",
+    "tak": rb"tBaK",
+    "mpc": rb"MP\+[\x07\x17]",
+    "mpc8": rb"MPCK",
+    "amr": rb"#!AMR",
+    "asf": _ASF,
+    "dts": _DTS,
 }
 _ANY = re.compile(
     b"|".join(b"(?P<%b>%b)" % (name.encode(), form) for name, form in SIGNATURES.items()), re.DOTALL
@@ -35,13 +54,56 @@ _ANY = re.compile(
 # Bytes of the longest signature.
 _LONGEST = 40
 
+#: A demuxer that reads ID3v2 tags in every version, and opens whatever follows them.
+TAG_DEMUXER = "flac"
 
-async def identify(read: ReadRange, size: int) -> str | None:
-    """Return the demuxer of a source by its first bytes; None where they prove nothing.
+# Offsets in MP4 count from the start of the file, so ffmpeg does not find what follows a tag.
+_COUNTS_FROM_START = "mov"
+
+# Bytes that are searched for frames, and frames that follow each other.
+_SEARCHED = 32 * 1024
+_FRAMES = 3
+# Runs of tags and zeros; zeros after a tag; and the part of them that is read at a time.
+_MOST_RUNS = 4
+_MOST_ZEROS = 1 << 20
+_ZEROS = 64 * 1024
+
+# What ffprobe prints of a container and its score. Up to the score of the extension of a file's
+# name, it is unsure. Of some containers it is sure wrongly: of MPEG-TS, and of bare frames ahead of
+# which FFmpeg 9 does not skip tags.
+_NAME = re.compile(rb'^ *"format_name": "(\w+)', re.MULTILINE)
+_SCORE = re.compile(rb'^ *"probe_score": (\d+)', re.MULTILINE)
+_SURE = 50
+_NEVER_SURE = (b"mpegts", b"loas", b"ac3", b"eac3", b"dts")
+
+# Bit rates of AC-3 in kbps, and the bytes of a frame for each of them at 48 and 32 kHz (ATSC A/52,
+# 5.4.1.4).
+_AC3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
+_AC3_FACTORS = {0: 4, 2: 6}
+_AC3_LAST = 10
+
+
+class Signature(NamedTuple):
+    """What the first bytes of a source prove.
+
+    :ivar start: bytes of tags and zeros ahead of the container.
+    """
+
+    demuxer: str
+    start: int = 0
+
+
+async def identify(read: ReadRange, size: int, probed: bytes = b"") -> Signature | None:
+    """Return the signature of a source; None where it proves nothing that ffprobe has not found.
 
     :param size: bytes of the source.
+    :param probed: the output of ffprobe.
     """
-    return await run_reader(read, size, _identify(size))
+    found = await run_reader(read, size, _identify(size))
+    if found is not None and found.demuxer.encode() == _name_of(probed):
+        # ffmpeg reads tags ahead of mp3, too.
+        return found if found.start and found.demuxer != "mp3" else None
+    return found
 
 
 def may_be_misdetected(probed: bytes, *, failed: bool) -> bool:
@@ -50,10 +112,109 @@ def may_be_misdetected(probed: bytes, *, failed: bool) -> bool:
     :param probed: the output of ffprobe.
     :param failed: ffprobe has found nothing that it can decode.
     """
-    return failed or b'"format_name": "mpegts"' in probed
+    score = _SCORE.search(probed)
+    is_unsure = score is not None and int(score[1]) < _SURE
+    return failed or is_unsure or _name_of(probed) in _NEVER_SURE
 
 
-def _identify(size: int) -> Reader[str | None]:
-    offset = yield from skip_id3()
-    found = _ANY.match((yield from read_range(offset, min(_LONGEST, size - offset))))
-    return found.lastgroup if found else None
+def _name_of(probed: bytes) -> bytes:
+    """Return ffprobe's first name of the container."""
+    found = _NAME.search(probed)
+    return found[1] if found else b""
+
+
+def _identify(size: int) -> Reader[Signature | None]:
+    start = yield from _skip_tags(size)
+    found = _ANY.match((yield from read_range(start, min(_LONGEST, size - start))))
+    if found is not None:
+        name = str(found.lastgroup)
+        return None if start and name == _COUNTS_FROM_START else Signature(name, start)
+    data = yield from read_range(start, min(_SEARCHED, size - start))
+    for name, frame_length in FRAME_LENGTHS.items():
+        if _holds_frames(data, frame_length):
+            return Signature(name, start)
+    return None
+
+
+def _skip_tags(size: int) -> Reader[int]:
+    """Return the offset after the ID3v2 tags at the start, and the zeros after them.
+
+    :raises Malformed: for more of them than files have.
+    """
+    start = 0
+    for _ in range(_MOST_RUNS):
+        behind = yield from skip_id3(start)
+        if behind == start:
+            return start
+        start = yield from _skip_zeros(behind, size)
+    raise Malformed
+
+
+def _skip_zeros(start: int, size: int) -> Reader[int]:
+    last = min(size, start + _MOST_ZEROS)
+    while start < last:
+        data = yield from read_range(start, min(_ZEROS, size - start))
+        audio = data.lstrip(b"\0")
+        start += len(data) - len(audio)
+        if audio:
+            return start
+    raise Malformed
+
+
+def _holds_frames(data: bytes, frame_length: Callable[[bytes], int]) -> bool:
+    """Return whether frames follow each other from the start of some bytes."""
+    at = 0
+    for _ in range(_FRAMES):
+        length = frame_length(data[at : at + 8])
+        if not length:
+            return False
+        at += length
+    return True
+
+
+def _adts_length(data: bytes) -> int:
+    """Return the bytes of a frame of AAC (ISO/IEC 14496-3, 1.A.2)."""
+    if len(data) < 7 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
+        return 0
+    return (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
+
+
+def _loas_length(data: bytes) -> int:
+    """Return the bytes of a frame of AAC (ISO/IEC 14496-3, 1.7.2)."""
+    if len(data) < 3 or data[0] != 0x56 or data[1] & 0xE0 != 0xE0:
+        return 0
+    return ((data[1] & 0x1F) << 8 | data[2]) + 3
+
+
+def _ac3_length(data: bytes) -> int:
+    if len(data) < 6 or data[:2] != b"\x0b\x77" or data[5] >> 3 > _AC3_LAST:
+        return 0
+    rate, code = data[4] >> 6, data[4] & 0x3F
+    if rate == 3 or code >> 1 >= len(_AC3_KBPS):
+        return 0
+    kbps = _AC3_KBPS[code >> 1]
+    if rate in _AC3_FACTORS:
+        return kbps * _AC3_FACTORS[rate]
+    return 2 * (96000 * kbps // 44100 + (code & 1))
+
+
+def _eac3_length(data: bytes) -> int:
+    """Return the bytes of a frame of E-AC-3 (ATSC A/52, E.1.3.1.3)."""
+    if len(data) < 6 or data[:2] != b"\x0b\x77" or data[5] >> 3 <= _AC3_LAST:
+        return 0
+    return 2 * (((data[2] & 7) << 8 | data[3]) + 1)
+
+
+def _mp3_length(data: bytes) -> int:
+    found = FrameHeader.parse(data)
+    return 0 if found is None else found.length
+
+
+#: The bytes of a frame by its first ones, or 0, for the demuxers of bare frames.
+FRAME_LENGTHS: dict[str, Callable[[bytes], int]] = {
+    "aac": _adts_length,
+    "loas": _loas_length,
+    "ac3": _ac3_length,
+    "eac3": _eac3_length,
+    "mp3": _mp3_length,
+}

@@ -24,6 +24,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.command.decoding import measure_arguments
 from audioproxy.media.command.inputs import Input
+from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.diagnostics import (
     classify,
     redact,
@@ -32,8 +33,7 @@ from audioproxy.media.diagnostics import (
 )
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
-from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.mp3 import read_duration
+from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.probe import (
     ALL_TAGS,
@@ -44,7 +44,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
-from audioproxy.media.signatures import identify, may_be_misdetected
+from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
@@ -121,6 +121,8 @@ class Prober:
         probe = await self._probe_once(source, claim, pooled=pooled)
         if probe.may_be_encrypted:
             probe = await self._refuse_encrypted(source, probe)
+        if probe.may_be_joined:
+            probe = await self._refuse_joined(source, probe)
         if not probe.may_be_padded:
             return probe
         with _failures_of_probe():
@@ -135,12 +137,12 @@ class Prober:
         probe = await self.probe(source)
         if probe.may_be_undecodable:
             probe = await self._refuse_undecodable(source, probe)
-        if not probe.may_count_padding or source.size is None:
+        if not is_doubtful(probe) or source.size is None or not probe.saw_end:
             return probe
         with _failures_of_probe():
-            reading = run_reader(source.read, source.size, read_duration(source.size, probe))
-            described = await self._deadline().limit(reading) or probe
-        return self._refine(source, probe, replace(described, may_count_padding=False))
+            reading = describe(source.read, source.size, probe)
+            described = await self._deadline().limit(reading)
+        return self._refine(source, probe, described)
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         """Return what ffprobe reports: cached, shared with a running probe, or new."""
@@ -182,6 +184,19 @@ class Prober:
                 if not await self._ffmpeg.measure(command, source.descriptors, deadline):
                     raise NothingDecoded
         return self._refine(source, probe, replace(probe, may_be_undecodable=False))
+
+    async def _refuse_joined(self, source: OpenSource, probe: Probe) -> Probe:
+        """Refuse joined files of which ffmpeg plays a part; return a probe with the length.
+
+        Its search reads what shows the join, so a render does not search again.
+        """
+        deadline = self._deadline()
+        with _failures_of_probe():
+            is_seekable = await source.inspect(deadline, _is_seekable)
+            if source.size is None or not is_seekable:
+                return probe
+            length = await deadline.limit(read_length(source.read, source.size, probe))
+        return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
 
     def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:
         """Return a probe that reading the source has refined; it replaces the cached one."""
@@ -231,27 +246,34 @@ class Prober:
 
     async def _detect(
         self, opened: Input, source: OpenSource, deadline: Deadline
-    ) -> tuple[Input, Exit]:
-        """Return what ffprobe finds, with the demuxer that the signature of the source proves."""
+    ) -> tuple[Input, Exit, bytes]:
+        """Return what ffprobe finds, with the demuxer that the signature of the source proves.
+
+        The third value is an output with the tags ahead of the container.
+        """
         ended = await self._run(opened, source, deadline)
         failed = not ended.ok and classify(ended.stderr) is UndecodableSource
         if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
-            demuxer = await deadline.limit(identify(source.read, source.size))
-            if demuxer is not None:
-                opened = replace(opened, demuxer=demuxer)
-                ended = await self._run(opened, source, deadline)
-        return opened, ended
+            found = await deadline.limit(identify(source.read, source.size, ended.stdout))
+            if found is not None:
+                tagged = b""
+                if found.start:
+                    tags = replace(opened, demuxer=TAG_DEMUXER)
+                    tagged = (await self._run(tags, source, deadline)).stdout
+                opened = replace(opened, demuxer=found.demuxer, skipped=found.start)
+                return opened, await self._run(opened, source, deadline), tagged
+        return opened, ended, b""
 
     async def _probe(self, source: OpenSource) -> Probe:
         deadline = self._deadline()
 
         async def look(opened: Input) -> tuple[Input, Exit, bytes]:
-            opened, first = await self._detect(opened, source, deadline)
+            opened, first, tagged = await self._detect(opened, source, deadline)
             if lacks_pictures(first.stdout):
                 more = await self._run(opened, source, deadline, seconds=COUNTED_SECONDS)
                 first = first if more.overflowed else more
             if not first.overflowed:
-                return opened, first, b""
+                return opened, first, tagged
             # The tags of outputs may be behind the cut (D61).
             ended = await self._run(opened, source, deadline, NAMED_TAGS)
             if ended.overflowed and not has_container(ended.stdout):
@@ -278,7 +300,7 @@ class Prober:
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
-                return replace(probe, demuxer=opened.demuxer)
+                return replace(probe, demuxer=opened.demuxer, skipped=opened.skipped)
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None

@@ -11,7 +11,16 @@ from tests.fuzz.fixture import SETUP_BYTES
 from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
 from tests.fuzz.stored import BODY, RECORD, WHOLE
-from tests.media.lengths import test_flac, test_mp3, test_mp4, test_ogg, test_pcm
+from tests.media.lengths import (
+    test_flac,
+    test_lossless,
+    test_mp3,
+    test_mp4,
+    test_musepack,
+    test_ogg,
+    test_pcm,
+    test_wavpack,
+)
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
 OPTIONS = (
@@ -208,6 +217,13 @@ _SOURCES = {
     "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
     "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
+    "iff": b"FORM\0\0\0\x008SVX" + test_pcm.chunk(b"BODY", bytes(8), order=">I"),
+    "dsf": test_pcm.dsf(8, 8192),
+    "wv": test_wavpack.wavpack(3) + test_wavpack.TAG,
+    "tta": test_lossless.tta(),
+    "ape": test_lossless.ape(),
+    "tak": test_lossless.tak(),
+    "mpc8": test_musepack.musepack(),
     "matroska": b"\x1a\x45\xdf\xa3\x81\0\x18\x53\x80\x67\x89" + bytes(9),
 }
 #: Sources, each after the byte that chooses its container.
@@ -217,7 +233,7 @@ AUDIO_FILES = tuple(
 CONTAINER_WORDS = (
     *(b"RIFF RF64 BW64 WAVE data ds64 fmt FORM AIFF COMM SSND caff desc fLaC OggS".split()),
     *(b"moov trak mdia hdlr soun edts elst stts moof Xing Info VBRI LAME TAG ID3".split()),
-    *(b"OpusHead APETAGEX".split()),
+    *(b"OpusHead APETAGEX wvpk TTA1 tBaK MPCKSH BODY FRM8".split()),
     *(b"\xff\xfb\x90\x04", b"\xff\xf8", b"\0\0\0\1", b"\xff\xff\xff\xff", b"\1vorbis"),
 )
 JSON_WORDS = (

@@ -6,6 +6,7 @@ import struct
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import UndecodableSource
 from audioproxy.media.encryption import is_encrypted
 from tests.media.lengths.test_mp4 import box, full_box
 from tests.support.audio import run_in_memory
@@ -39,6 +40,12 @@ TYPE = box(b"ftyp", b"M4A ")
 
 class EncryptionTests(SynchronousTestCase):
     """`is_encrypted`"""
+
+    def test_tag(self) -> None:
+        """A file behind an ID3v2 tag is refused: ffmpeg would read other bytes of it."""
+        tag = b"ID3\4\0\0\0\0\0\5hello"
+        error = self.assertRaises(UndecodableSource, detected, tag + TYPE + movie(CLEAR))
+        self.assertIn("tag", error.message)
 
     def test_encrypted(self) -> None:
         """Encrypted audio is detected by its sample entry, or the protection scheme in it.

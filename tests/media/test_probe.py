@@ -55,7 +55,7 @@ class ProbeArgumentsTests(SynchronousTestCase):
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 *("-read_intervals", "%+#8", "-show_entries"),
                 "packet=codec_type,stream_index,pts,pts_time"
-                ":format=format_name,start_time,duration,bit_rate,size"
+                ":format=format_name,start_time,duration,bit_rate,size,probe_score"
                 ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,"
                 "channels,channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,"
                 "bit_rate,nb_frames:stream_disposition=default,dependent,attached_pic,"
@@ -468,6 +468,32 @@ class FieldTests(SynchronousTestCase):
             known = {"duration", "bitrate"} if ESTIMATE not in stderr else set()
             stated = {*found.description.document(None)} & {"duration", "bitrate"}
             self.assertEqual(stated, known)
+
+    def test_impossible(self) -> None:
+        """A duration for which the file is too small is none, nor is its bit rate (D71)."""
+        pcm = {**PCM, "sample_rate": "48000", "channels": 2, "bits_per_sample": 16}
+        for stream, container, duration, size, believed in (
+            (pcm, "aiff", "7398.2", "3878488", False),
+            (pcm, "aiff", "20.2", "3878488", True),
+            (pcm, "aiff", "20.2", "3878400", True),
+            (pcm, "wav", "20.2", "1938000", False),
+            (pcm, "matroska", "20.2", "1938000", True),
+            (AUDIO, "ogg", "562520.2", "1338456", False),
+            (AUDIO, "ogg", "20.2", "1338456", True),
+            (AUDIO, "flac", "9", "N/A", True),
+        ):
+            fields = {"format_name": container, "bit_rate": "1", "size": size}
+            found = parse_streams(stream, duration=duration, **fields)
+            expected = Decimal(duration) if believed else None
+            self.assertEqual(found.duration, expected, (container, duration))
+            self.assertEqual(found.description.duration, expected)
+            self.assertEqual(found.description.bitrate, 1 if believed else None)
+            self.assertIs(found.exact, believed)
+
+    def test_may_be_joined(self) -> None:
+        """Some containers have no mark at their end."""
+        for container, expected in (("wv", True), ("tta", True), ("tak", True), ("flac", False)):
+            self.assertIs(parse_streams(AUDIO, format_name=container).may_be_joined, expected)
 
     def test_description(self) -> None:
         """The first audio stream is described (Info document, 3), without default values."""

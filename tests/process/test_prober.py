@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from signal import SIGXCPU
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -34,8 +34,10 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_mp3 import MPEG_1, tagged
+from tests.media.lengths.test_musepack import musepack
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
+from tests.media.lengths.test_wavpack import TAG, wavpack
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.support.processes import FakeSpawner
@@ -367,6 +369,25 @@ class ResultTests(ProberCase):
             self.assertEqual((found.container, found.demuxer), ("wav", "wav"))
             self.assertEqual(found.open_with(local_input()).demuxer, "wav")
 
+    def test_tags(self) -> None:
+        """A container behind large tags is opened there, and the tags are read by themselves."""
+        data = b"ID3\4\0\0\0\0\0\5hello" + b"RIFF\0\0\0\0WAVE" + bytes(60)
+        tagged = probe_output(VIDEO, container="flac", tags={"title": "x"})
+        for code, tags, output in ((0, {"title": "x"}, tagged), (1, {}, b"")):
+            source = FakeSource(data=data, size=len(data))
+            probing = self.fetch(source=source)
+            first = probe_output(AUDIO, probe_score=48)
+            self.spawner.last.exit_and_end(code, stdout=first, stderr=INVALID * code)
+            words = " ".join(self.spawner.last.arguments)
+            self.assertIn(" -f flac -i file:/dev/fd/3", words)
+            self.spawner.last.exit_and_end(stdout=output)
+            words = " ".join(self.spawner.last.arguments)
+            self.assertIn(" -f wav -skip_initial_bytes 15 -i file:/dev/fd/3", words)
+            found = self.answer(probing, probe_output(AUDIO, container="wav"))
+            self.assertEqual((found.container, found.demuxer, found.skipped), ("wav", "wav", 15))
+            self.assertEqual(found.open_with(local_input()).skipped, 15)
+            self.assertEqual(found.description.tags, tags)
+
     def test_no_signature(self) -> None:
         """Without a signature, what ffprobe finds counts; where it is not needed, none is read."""
         mpegts = probe_output(AUDIO, container="mpegts")
@@ -423,8 +444,57 @@ class ResultTests(ProberCase):
         self.assert_refused(probing, ProbeTimeout)
 
 
+class JoinedTests(ProberCase):
+    """Joined files"""
+
+    STREAM: ClassVar = {**AUDIO, "codec_name": "wavpack"}
+
+    def test_joined(self) -> None:
+        """Joined files of which ffmpeg plays a part are refused at each probe."""
+        joined = wavpack() + TAG + wavpack()
+        source = FakeSource(state=b"1", data=joined, size=len(joined))
+        output = probe_output(self.STREAM, container="wv")
+        probing = self.fetch(source=source)
+        self.spawner.last.exit_and_end(stdout=output)
+        self.assert_refused(probing, UndecodableSource)
+        self.assert_refused(self.fetch(source=source), UndecodableSource)
+
+    def test_whole(self) -> None:
+        """A single file is examined once, and its length is known then."""
+        file = wavpack()
+        source = FakeSource(state=b"1", data=file, size=len(file))
+        found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
+        assert found.length is not None
+        self.assertEqual((found.length.samples, found.may_be_joined), (20_000, False))
+        reads = source.reads
+        self.assertIs(self.successResultOf(self.fetch(source=source)), found)
+        self.assertEqual(source.reads, reads)
+
+    def test_not_examined(self) -> None:
+        """A source without an end that can be read is examined later."""
+        whole = remote_input("https://a", "b", ranges=False)
+        source = FakeSource(data=b"", size=9, opened=whole)
+        found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
+        self.assertTrue(found.may_be_joined)
+        self.assertEqual(source.reads, 0)
+
+
 class DescribeTests(ProberCase):
     """`Prober.describe`"""
+
+    def test_once(self) -> None:
+        """What an info document needs of the source is read once for each version of it."""
+        file = musepack(89_082)
+        source = FakeSource(state=b"1", data=file, size=len(file))
+        stream = {**AUDIO, "codec_name": "musepack8"}
+        describing = Deferred.fromCoroutine(self.prober.describe(source))
+        output = probe_output(stream, container="mpc8", duration="1.671837")
+        found = self.answer(describing, output)
+        self.assertEqual(found.description.duration, Decimal("2.02"))
+        reads = source.reads
+        again = Deferred.fromCoroutine(self.prober.describe(source))
+        self.assertIs(self.successResultOf(again), found)
+        self.assertEqual((source.reads, reads), (1, 1))
 
     def test_padding(self) -> None:
         """The info document of an mp3 file has one duration, whatever ffprobe's version.

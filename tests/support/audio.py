@@ -65,7 +65,7 @@ from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
-from audioproxy.media.signatures import identify, may_be_misdetected
+from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
@@ -150,18 +150,28 @@ def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     size, opened = len(source), local_input()
     ended = run(probe_arguments("ffprobe", opened), source)
+    tagged = b""
     if may_be_misdetected(ended.stdout, failed=bool(ended.returncode)):
-        opened = replace(opened, demuxer=run_in_memory(lambda read: identify(read, size), source))
-        ended = run(probe_arguments("ffprobe", opened), source)
+        first = ended.stdout
+        proven = run_in_memory(lambda read: identify(read, size, first), source)
+        if proven is not None:
+            if proven.start:
+                tags = replace(opened, demuxer=TAG_DEMUXER)
+                tagged = run(probe_arguments("ffprobe", tags), source).stdout
+            opened = replace(opened, demuxer=proven.demuxer, skipped=proven.start)
+            ended = run(probe_arguments("ffprobe", opened), source)
     if ended.returncode:
         raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
     if lacks_pictures(ended.stdout):
         ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
-    found = replace(parse_probe(ended.stdout, ended.stderr), demuxer=opened.demuxer)
+    found = parse_probe(ended.stdout, ended.stderr, tagged=tagged)
+    found = replace(found, demuxer=opened.demuxer, skipped=opened.skipped)
     if found.may_be_encrypted:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource
         found = replace(found, may_be_encrypted=False)
+    if found.may_be_joined:
+        found = replace(found.with_length(find_length_of(source, found)), may_be_joined=False)
     if found.may_be_padded:
         return run_in_memory(lambda read: resolve_padding(read, size, found), source)
     return found

@@ -29,9 +29,10 @@ from audioproxy.media.probe import Probe
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
-# Containers and codecs whose last frame is decoded whole: all of its padding in MP4, and that of
-# Vorbis on a single page.
+# Containers and codecs whose last frame is decoded whole: all of its padding in MP4 and Musepack,
+# and that of Vorbis on a single page.
 _DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
+_DECODED_PADDING |= {("mpc8", "musepack8")}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]

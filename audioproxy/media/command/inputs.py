@@ -38,6 +38,7 @@ class Input:
         for a source that is not decoded.
     :ivar demuxer: the demuxer that the source's signature proves; None for the one that ffmpeg
         detects.
+    :ivar skipped: bytes ahead of the container, which only the signature has shown.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
@@ -49,6 +50,7 @@ class Input:
     seekable: bool = True
     decoded: str | None = None
     demuxer: str | None = None
+    skipped: int = 0
     decoder: str | None = None
     ignore_length: bool = False
 
@@ -76,6 +78,7 @@ class Input:
             *("-protocol_whitelist", ",".join(self.protocols)),
             *("-format_whitelist", self.decoded or DEMUXERS),
             *([] if self.demuxer is None else ["-f", self.demuxer]),
+            *([] if not self.skipped else ["-skip_initial_bytes", str(self.skipped)]),
             *self.options,
         ]
 

@@ -19,9 +19,9 @@ from audioproxy.media.probe import Probe
 # decode. AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise
 # depends on where decoding starts. ``pcm`` stands for all codecs of uncompressed audio.
 _SEEKABLE = {("wav", "pcm"), ("w64", "pcm"), ("aiff", "pcm"), ("caf", "pcm")}
-_SEEKABLE |= {("wv", "wavpack"), ("tta", "tta")}
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 _CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
+_CONFIRMED |= {("wv", "wavpack"), ("tta", "tta")}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
 BLOCK = Decimal("0.4")
@@ -57,12 +57,14 @@ class SampleRange:
     :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
         source has.
     :ivar length: number of samples, or None where nothing confirms it before decoding.
+    :ivar delay: number of samples that are decoded ahead of the first one of the source.
     """
 
     seek: int
     start: int
     end: int | None
     length: int | None
+    delay: int = 0
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
@@ -122,7 +124,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
     if starts_past_end(options, probe):
         raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
-    length, stop = None, last
+    length, stop, delay = None, last, 0
     if _is_certain(end, probe):
         assert probe.length is not None
         confirmed = probe.length.samples if probe.length.exact else last
@@ -130,7 +132,9 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         length = until - first
         if probe.length.ends_in_padding:
             stop = until
-    return SampleRange(seek, first - seek, None if stop is None else stop - seek, length)
+    if probe.length is not None:
+        delay = probe.length.delay
+    return SampleRange(seek, first - seek, None if stop is None else stop - seek, length, delay)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
@@ -138,7 +142,8 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
 
     :param rate: of the source, in Hz.
     """
-    start, end = sample_range.start, sample_range.end
+    start, end = sample_range.start + sample_range.delay, sample_range.end
+    end = None if end is None else end + sample_range.delay
     if not start and end is None:
         return []
     unit, counted = "sample", []
@@ -180,7 +185,7 @@ def _seeks_exactly(probe: Probe) -> bool:
     if (probe.container, "pcm") in _SEEKABLE and width:
         # ffmpeg finds the position by the bytes per second that the header states.
         return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
-    return kind in _SEEKABLE
+    return False
 
 
 def _stated_end_is_certain(end: Decimal | None, probe: Probe) -> bool:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from audioproxy.media.lengths.flac import read_flac
+from audioproxy.media.lengths.lossless import read_ape, read_tak, read_tta
 from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
 from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4
-from audioproxy.media.lengths.ogg import read_opus, read_vorbis
-from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_w64, read_wav
+from audioproxy.media.lengths.musepack import read_musepack
+from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
+from audioproxy.media.lengths.pcm import (
+    read_aiff,
+    read_caf,
+    read_dsf,
+    read_iff,
+    read_w64,
+    read_wav,
+)
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, SourceLength, T
+from audioproxy.media.lengths.wavpack import read_wavpack
 from audioproxy.media.probe import Probe
 
 #: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
@@ -20,16 +30,27 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength
     ("w64", "pcm"): read_w64,
     ("aiff", "pcm"): read_aiff,
     ("caf", "pcm"): read_caf,
+    ("iff", None): read_iff,
+    ("dsf", None): read_dsf,
     ("flac", "flac"): read_flac,
+    ("wv", "wavpack"): read_wavpack,
+    ("tta", "tta"): read_tta,
+    ("ape", None): read_ape,
+    ("tak", None): read_tak,
     ("mov", "alac"): read_mp4,
     ("mov", "aac"): read_mp4,
     ("mov", "mp3"): read_mp4,
+    ("mpc8", None): read_musepack,
     ("ogg", "opus"): read_opus,
     ("ogg", "vorbis"): read_vorbis,
+    ("ogg", "flac"): read_flac_in_ogg,
     ("mp3", "mp3"): read_mp3,
     ("aac", "aac"): read_adts,
     ("matroska", None): read_matroska,
 }
+
+# Readers that know a least length at most.
+_LOWER_BOUNDS = (read_adts, read_matroska)
 
 # Bytes of the first two reads, which are mostly those of the start and of the end: many small
 # structures are next to each other. Each further read is twice as large, up to a limit: it may be a
@@ -46,16 +67,37 @@ async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength 
 
     :param size: bytes of the source.
     """
-    codec = "pcm" if probe.codec.startswith("pcm_") else probe.codec
-    container = probe.container
-    reader = READERS.get((container, codec)) or READERS.get((container, None))
+    reader = _reader_of(probe)
     if reader is None:
         return None
-    length = await run_reader(read, size, reader(size, probe))
+    skipped = probe.skipped
+    inner = size - skipped
+    length = await run_reader(read_behind(read, probe), inner, reader(inner, probe))
     # Of a source that can be sought in, not even a least length may be known.
     if length and (length.samples > 0 or (length.seekable and not length.exact)):
-        return length
+        return length.moved(skipped)
     return None
+
+
+def may_be_exact(probe: Probe) -> bool:
+    """Return whether the search for the length of a source may find its exact length."""
+    reader = _reader_of(probe)
+    return reader is not None and reader not in _LOWER_BOUNDS
+
+
+def _reader_of(probe: Probe) -> Callable[[int, Probe], Reader[SourceLength]] | None:
+    container, codec = probe.container, probe.codec
+    kind = "pcm" if codec.startswith("pcm_") else codec
+    return READERS.get((container, kind)) or READERS.get((container, None))
+
+
+def read_behind(read: ReadRange, probe: Probe) -> ReadRange:
+    """Return a function that reads a source from the start of its container."""
+
+    async def read_inner(offset: int, count: int) -> bytes:
+        return await read(probe.skipped + offset, count)
+
+    return read_inner if probe.skipped else read
 
 
 async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None:

@@ -63,7 +63,7 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     else:
         raise Malformed
     first = yield from read_range(start, min(_FRAME_HEADER, size - start))
-    frame = _parse_frame_header(first, info)
+    frame = parse_frame_header(first, info)
     if frame is None or frame[0] != 0:
         raise Malformed
     end = yield from end_before_tags(size)
@@ -97,7 +97,7 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
     tail = yield from read_range(tail_start, end - tail_start)
     at, candidates = len(tail), 0
     while candidates < _MOST_CANDIDATES and (at := tail.rfind(b"\xff", 0, at)) >= 0:
-        frame = _parse_frame_header(tail[at : at + _FRAME_HEADER], info)
+        frame = parse_frame_header(tail[at : at + _FRAME_HEADER], info)
         if frame is not None:
             candidates += 1
             if _crc(tail[at:], _CRC_16, 16) == 0:
@@ -105,7 +105,7 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
     raise Malformed
 
 
-def _parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
+def parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
     """Return the first sample and the number of samples of a frame; None for other bytes."""
     if len(data) < 6 or data[0] != 0xFF or data[1] & 0xFE != 0xF8:
         return None

@@ -1,12 +1,14 @@
-"""Lengths of Ogg Vorbis and Ogg Opus files, from the granule position of the last page.
+"""Lengths of Ogg Vorbis, Opus and FLAC files, from the granule position of the last page.
 
-RFC 3533 describes pages, RFC 7845 Opus in them, and the Vorbis I specification, A.2, Vorbis.
+RFC 3533 describes pages, RFC 7845 Opus in them, RFC 9639, 10.1, FLAC, and the Vorbis I
+specification, A.2, Vorbis.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from audioproxy.media.lengths.flac import parse_frame_header
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
 
@@ -14,7 +16,10 @@ _PAGE_HEADER = 27
 _LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
 # Pages of headers: those of a tag with a picture.
 _MOST_HEADER_PAGES = 2048
-_FIRST, _LAST = 2, 4
+_CONTINUED, _FIRST, _LAST = 1, 2, 4
+# Bytes of the identification header of FLAC before the stream information, and of both.
+_FLAC_IDENTIFICATION, _FLAC_INFORMATION = 17, 51
+_FLAC_FRAME_HEADER = 16
 _OPUS_RATE = 48000
 # Milliseconds of an Opus frame, by the configuration of a packet (RFC 6716, 3.1).
 _SILK, _HYBRID, _CELT = (10, 20, 40, 60), (10, 20), (2.5, 5, 10, 20)
@@ -22,6 +27,7 @@ _OPUS_FRAMES = _SILK * 3 + _HYBRID * 2 + _CELT * 4
 
 
 class _Page(NamedTuple):
+    offset: int
     flags: int
     granule: int
     serial: bytes
@@ -39,19 +45,54 @@ class _Page(NamedTuple):
 
 
 def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of an Ogg Opus file."""
+    """Read the length of an Ogg Opus file.
+
+    A file that was cut out of a longer stream does not begin at the first sample of the stream.
+    ffmpeg trims the last page down to its granule position if the page is marked as the last one.
+    """
     first = yield from _read_page(0)
     head = yield from read_range(first.start, 12)
     if head[:8] != b"OpusHead" or probe.sample_rate != _OPUS_RATE:
         raise Malformed
     page = yield from _first_audio_page(first, headers=2)
-    packets = yield from read_range(page.start, page.end - page.start)
-    if page.granule > _opus_samples(page.lacing, packets):
-        # The stream does not begin at its first sample: it was cut out of a longer one.
+    samples = yield from _opus_samples(page)
+    start = max(0, page.granule - samples)
+    before, last = yield from _last_pages(first, size)
+    end = last.granule
+    if last != page:
+        if last.flags & _CONTINUED or before.granule < page.granule:
+            raise Malformed
+        all_samples = before.granule + (yield from _opus_samples(last))
+        end = min(max(last.granule, before.granule), all_samples)
+        if not last.flags & _LAST:
+            if last.granule > all_samples:
+                raise Malformed
+            end = all_samples
+    elif start or not last.flags & _LAST:
         raise Malformed
-    samples = yield from _last_granule(first, size)
     delay = int.from_bytes(head[10:], "little")
-    return SourceLength(samples - delay, is_stated_only=True, seekable=True)
+    is_whole = not start and end == last.granule and bool(last.flags & _LAST)
+    return SourceLength(end - start - delay, is_stated_only=True, seekable=is_whole)
+
+
+def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of an Ogg FLAC file, which may be cut out of a longer stream."""
+    first = yield from _read_page(0)
+    head = yield from read_range(first.start, _FLAC_INFORMATION)
+    headers = int.from_bytes(head[7:9], "big")
+    if head[:5] != b"\x7fFLAC" or not headers:
+        raise Malformed
+    page = yield from _first_audio_page(first, headers=headers + 1)
+    data = yield from read_range(page.start, min(_FLAC_FRAME_HEADER, size - page.start))
+    frame = parse_frame_header(data, head[_FLAC_IDENTIFICATION:])
+    before, last = yield from _last_pages(first, size)
+    has_end = bool(last.flags & _LAST) and last.granule >= before.granule
+    # The lowest bit tells blocks of different sizes.
+    if frame is None or data[1] & 1 or not has_end:
+        raise Malformed
+    # The last frame may be shorter.
+    start = max(0, page.granule - page.packets * frame[1])
+    return SourceLength(last.granule - start, is_stated_only=True)
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -67,8 +108,10 @@ def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
     is_cut = probe.first_time_stamp < -longest // 2
     if page.granule > page.packets * longest // 2 or is_cut:
         raise Malformed
-    samples = yield from _last_granule(first, size)
-    return SourceLength(samples, is_stated_only=True, block=longest)
+    before, last = yield from _last_pages(first, size)
+    if not last.flags & _LAST or last.granule < before.granule:
+        raise Malformed
+    return SourceLength(last.granule, is_stated_only=True, block=longest)
 
 
 def _read_page(offset: int) -> Reader[_Page]:
@@ -78,7 +121,7 @@ def _read_page(offset: int) -> Reader[_Page]:
     lacing = yield from read_range(offset + _PAGE_HEADER, header[26])
     granule = int.from_bytes(header[6:14], "little", signed=True)
     start = offset + _PAGE_HEADER + len(lacing)
-    return _Page(header[5], granule, header[14:18], lacing, start)
+    return _Page(offset, header[5], granule, header[14:18], lacing, start)
 
 
 def _first_audio_page(first: _Page, headers: int) -> Reader[_Page]:
@@ -99,29 +142,40 @@ def _first_audio_page(first: _Page, headers: int) -> Reader[_Page]:
     raise Malformed
 
 
-def _last_granule(first: _Page, size: int) -> Reader[int]:
-    """Return the granule position of the last page.
+def _last_pages(first: _Page, size: int) -> Reader[tuple[_Page, _Page]]:
+    """Return the last two pages.
 
-    :raises Malformed: where the file does not end with the last page of the first stream.
+    :raises Malformed: where the file does not end with a whole page of the first stream.
     """
-    start = max(0, size - _LARGEST_PAGE)
-    tail = yield from read_range(start, size - start)
-    page = yield from _read_page(start + max(0, tail.rfind(b"OggS\0")))
-    is_last = page.end == size and page.flags & _LAST
-    if page.serial != first.serial or not is_last or page.granule < 0:
+    pages: list[_Page] = []
+    for length in (_LARGEST_PAGE, 2 * _LARGEST_PAGE):
+        start = max(0, size - length)
+        tail = yield from read_range(start, size - start)
+        pages, at = [], len(tail)
+        while len(pages) < 2 and (at := tail.rfind(b"OggS\0", 0, at)) >= 0:
+            page = yield from _read_page(start + at)
+            if page.end == (pages[-1].offset if pages else size):
+                pages.append(page)
+        if len(pages) != 1:
+            break
+    if len(pages) < 2 or any(page.serial != first.serial for page in pages):
         raise Malformed
-    return page.granule
+    last, before = pages
+    if last.granule < 0:
+        raise Malformed
+    return before, last
 
 
-def _opus_samples(lacing: bytes, data: bytes) -> float:
+def _opus_samples(page: _Page) -> Reader[int]:
     """Return the number of samples of all packets on a page."""
+    data = yield from read_range(page.start, page.end - page.start)
     samples, at, begins = 0.0, 0, True
-    for size in lacing:
+    for size in page.lacing:
         if begins:
             samples += _packet_samples(data[at : at + size])
         begins = size < 255
         at += size
-    return samples
+    return int(samples)
 
 
 def _packet_samples(packet: bytes) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
-from audioproxy.media.lengths.containers import read_length, run_reader
+from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.lengths.pcm import find_chunk
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
 from audioproxy.media.probe import Probe
@@ -36,7 +36,8 @@ async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
 
     :param size: bytes of the source.
     """
-    bits = await run_reader(read, size, _read_bits(probe.container))
+    inner = read_behind(read, probe)
+    bits = await run_reader(inner, size - probe.skipped, _read_bits(probe.container))
     if bits is not None:
         container, valid = bits
         order = "be" if probe.codec.endswith("be") else "le"

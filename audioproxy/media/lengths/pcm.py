@@ -1,4 +1,4 @@
-"""Lengths of uncompressed audio in wav, rf64, w64, aiff and caf.
+"""Lengths of uncompressed audio in wav, rf64, w64, aiff, caf, 8SVX, DSDIFF and DSF.
 
 The length follows from the size of the samples. Where the file ends before them, it ends the audio
 too, as in ffmpeg.
@@ -7,6 +7,7 @@ too, as in ffmpeg.
 from __future__ import annotations
 
 import re
+import struct
 from typing import Literal
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
@@ -18,12 +19,17 @@ _UNKNOWN_SIZE = 0xFFFF_FFFF
 
 # Bytes of a sample. The floats are in the range of 16-bit or of 24-bit integers.
 _WIDTHS = {"pcm_alaw": 1, "pcm_mulaw": 1, "pcm_f16le": 4, "pcm_f24le": 4}
+# ffmpeg decodes eight samples of one bit to one.
+_WIDTHS |= {f"dsd_{order}sbf{planes}": 1 for order in "lm" for planes in ("", "_planar")}
 # ffmpeg's names of the other codecs have their bits.
-_BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?$")
+_BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?(?:_planar)?$")
 
 _W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
 _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
+# DSF: name, bytes of the chunk, of the file, offset of tags; name, bytes, version, format, kind of
+# channels, channels, rate, bits, samples, bytes of a block, reserved; name, bytes.
+_DSF = struct.Struct("<4sQQQ4sQIIIIIIQII4sQ")
 
 # For each container: the offset of the first chunk, the bytes of a chunk's size and their order,
 # the bytes of its name and its size that the size includes, and the alignment of chunks.
@@ -32,6 +38,8 @@ _CHUNKS: dict[str, tuple[int, int, Literal["little", "big"], int, int]] = {
     "w64": (40, 8, "little", 24, 8),
     "aiff": (12, 4, "big", 0, 2),
     "caf": (8, 8, "big", 0, 1),
+    "iff": (12, 4, "big", 0, 2),
+    "dsdiff": (16, 8, "big", 0, 2),
 }
 
 
@@ -95,6 +103,26 @@ def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
     # An unknown size is -1, here a number that is past every end.
     start, length = yield from find_chunk("caf", b"data")
     return _count(start + 4, start + length, size, probe)
+
+
+def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of an 8SVX, a 16SV or a DSDIFF file."""
+    form = yield from read_range(0, 4)
+    kind, name = ("iff", b"BODY") if form == b"FORM" else ("dsdiff", b"DSD ")
+    start, length = yield from find_chunk(kind, name)
+    return _count(start, start + length, size, probe)
+
+
+def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of a DSF file, which states it beside the blocks of its samples."""
+    head = _DSF.unpack((yield from read_range(0, _DSF.size)))
+    name, form, data, samples, block = head[0], head[4], head[15], head[12], head[13]
+    if (name, form, data) != (b"DSD ", b"fmt ", b"data"):
+        raise Malformed
+    blocks = -(-samples // (8 * block or 1))
+    if _DSF.size + blocks * block * probe.channels > size:
+        raise Malformed
+    return SourceLength(samples // 8)
 
 
 def _count(start: int, end: int, size: int, probe: Probe) -> SourceLength:

@@ -7,7 +7,7 @@ I/O, and the bytes may come from a file, from a server or from a test.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 # ID3v2 tags at the start of a source; files have one, or two.
@@ -42,6 +42,7 @@ class SourceLength:
         otherwise 0.
     :ivar seekable: a seek by time leads to the right sample, as far as the ends and the tables of
         the file tell: it is one stream, and its time stamps have no gaps.
+    :ivar delay: number of samples that the decoder outputs ahead of the first one.
     :ivar data_offset: of the first sample in the file, for uncompressed audio; otherwise 0.
     """
 
@@ -52,7 +53,13 @@ class SourceLength:
     frame_samples: int = 0
     block: int = 0
     seekable: bool = False
+    delay: int = 0
     data_offset: int = 0
+
+    def moved(self, count: int) -> SourceLength:
+        """Return a copy for a file with more bytes ahead of it."""
+        offset = self.data_offset + count if self.data_offset else 0
+        return replace(self, data_offset=offset)
 
 
 class Malformed(Exception):

@@ -47,6 +47,15 @@ class InputTests(SynchronousTestCase):
                 self.assertEqual(words[words.index("-f") + 1], "wav")
                 self.assertLess(words.index("-f"), words.index("-i"))
 
+    def test_skipped(self) -> None:
+        """Tags ahead of a container are skipped by both, and not passed where there are none."""
+        for source in (local_input(), remote_input(URL, "a")):
+            skipping = replace(source, demuxer="wav", skipped=1234)
+            for words in (skipping.probe_arguments(), skipping.encoder_arguments("1")):
+                at = words.index("-skip_initial_bytes")
+                self.assertEqual(words[at - 2 : at + 2], ["-f", "wav", words[at], "1234"])
+            self.assertNotIn("-skip_initial_bytes", source.encoder_arguments("1"))
+
     def test_input_options(self) -> None:
         """Decoder, ignored length and seek come after the other options of ffmpeg's input."""
         for source in (local_input(), remote_input(URL, "a")):

@@ -86,6 +86,20 @@ class SampleRangeTests(SynchronousTestCase):
         ):
             self.assertEqual(trim_filters(sample_range, 8000), filters)
 
+    def test_delay(self) -> None:
+        """Samples that a decoder outputs ahead of the audio are cut, and count in no length."""
+        length = SourceLength(441000, ends_in_padding=True, delay=481)
+        probe = source(None).with_length(length)
+        for text, start, end, count in (
+            ("f:wav", 481, 441481, 441000),
+            ("t:1", 44581, 441481, 396900),
+            ("t:1:1", 44581, 88681, 44100),
+        ):
+            sample_range = trim_range(options_of(text), replace(probe, seekable=False, codec=""))
+            self.assertEqual((sample_range.length, sample_range.seek), (count, 0))
+            first = f"atrim=start_sample={start}:end_sample={end}"
+            self.assertEqual(trim_filters(sample_range, 44100)[0], first, text)
+
     def test_irregular(self) -> None:
         """No render seeks in an irregular source (D63)."""
         for probe in (exact(), exact(padded=True), source()):
@@ -157,6 +171,7 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:41.25", "ogg/flac", False),
             ("t:41.25", "wav/pcm_s16le", False),
             *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "ogg/opus", "mp3/mp3")),
+            *(("t:2", "wv/wavpack", True), ("t:2", "tta/tta", True)),
         ):
             found = may_seek(options_of(text), source("100", kind))
             self.assertEqual(found, needed, (text, kind))
@@ -168,7 +183,7 @@ class SampleRangeTests(SynchronousTestCase):
         """
         kinds = "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3 caf/alac"
         kinds += " wav/adpcm_ima_wav w64/adpcm_g722 aiff/adpcm_ima_qt wav/wmav2 caf/flac wav/mp3"
-        unconfirmed = "flac/flac mov/alac mov/aac ogg/opus mp3/mp3"
+        unconfirmed = "flac/flac mov/alac mov/aac ogg/opus mp3/mp3 wv/wavpack tta/tta"
         rates = {None: 40, 44100 * 32: 40, 44100 * 16: 0}
         for kind, fields, seconds in (
             *((kind, {}, 0) for kind in kinds.split()),

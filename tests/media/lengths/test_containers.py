@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe
 from tests.media.lengths.test_flac import flac, frame
+from tests.media.lengths.test_pcm import FORMAT, chunk, wav
 from tests.support.audio import find_length_of
 
 FLAC = Probe("flac", "flac", None, False, sample_rate=44100)
@@ -44,8 +47,27 @@ class FindTests(SynchronousTestCase):
 
     def test_unknown_containers(self) -> None:
         """Only containers with a reader are read."""
-        for container, codec in (("wv", "wavpack"), ("ogg", "flac"), ("mov", "ac3"), ("", "aac")):
+        for container, codec in (
+            ("mpc", "musepack7"),
+            ("ogg", "speex"),
+            ("mov", "ac3"),
+            ("", "aac"),
+        ):
             self.assertEqual(self.reads(bytes(999), Probe(container, codec, None, False)), [])
+
+    def test_behind_tags(self) -> None:
+        """Tags that the service skips are not read, and count in the place of the samples."""
+        samples = wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(4000)))
+        source = b"ID3 and more" + samples
+        probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100, skipped=12)
+        self.assertEqual(self.reads(source, probe), [(12, len(samples))])
+        found = find_length_of(source, probe)
+        assert found is not None
+        self.assertEqual((found.samples, found.data_offset), (1000, source.index(b"data") + 8))
+        behind = replace(FLAC, skipped=7)
+        found = find_length_of(bytes(7) + flac(frame(b"\0")), behind)
+        assert found is not None
+        self.assertEqual(found.data_offset, 0)
 
     def test_no_samples(self) -> None:
         """A length of 0 samples is none: the source is measured or refused."""

@@ -1,4 +1,4 @@
-"""Lengths of Ogg Vorbis and Ogg Opus files."""
+"""Lengths of Ogg Vorbis, Opus and FLAC files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from tests.media.lengths.test_flac import flac as flac_file
+from tests.media.lengths.test_flac import frame
 from tests.support.audio import find_length_of
 
 OPUS_HEAD = b"OpusHead\1\2" + struct.pack("<H", 312) + bytes(7)
 VORBIS_HEAD = b"\1vorbis" + bytes(21) + b"\xb8\1"
+STREAM_INFO = flac_file(b"")
 # One frame of 20 ms.
 PACKET = b"\xfcpacket"
 
@@ -39,11 +42,24 @@ def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
     length = find_length_of(file, Probe("ogg", codec, None, False, sample_rate=rate))
     if length is None:
         return None
-    if codec == "opus":
-        assert length == SourceLength(length.samples, is_stated_only=True, seekable=True)
-    else:
-        assert length == SourceLength(length.samples, is_stated_only=True, block=2048)
+    block = 2048 if codec == "vorbis" else 0
+    seekable = codec == "opus" and length.seekable
+    assert length == SourceLength(
+        length.samples, is_stated_only=True, block=block, seekable=seekable
+    )
     return length.samples
+
+
+def is_seekable(file: bytes) -> bool:
+    """Return whether an Opus file is sought in."""
+    length = find_length_of(file, Probe("ogg", "opus", None, False, sample_rate=48000))
+    return length is not None and length.seekable
+
+
+def flac(*pages: bytes, headers: int = 1) -> bytes:
+    """Return an Ogg FLAC file of blocks of 4096 samples."""
+    info = b"\x7fFLAC\1\0" + struct.pack(">H", headers) + b"fLaC\0\0\0\x22" + STREAM_INFO[8:42]
+    return page(0, info, flags=2) + page(0, b"\4\0\0\0") + b"".join(pages)
 
 
 class OggTests(SynchronousTestCase):
@@ -52,9 +68,68 @@ class OggTests(SynchronousTestCase):
     def test_last_page(self) -> None:
         """The last page tells the length; that of opus includes the decoder's delay."""
         self.assertEqual(found(opus(page(1000, *[PACKET] * 2, flags=4))), 1000 - 312)
-        two = page(1920, *[PACKET] * 2), page(50_000, PACKET, flags=4)
-        self.assertEqual(found(opus(*two)), 50_000 - 312)
-        self.assertEqual(found(vorbis(*two), "vorbis", 44100), 50_000)
+        two = page(1920, *[PACKET] * 2), page(2500, PACKET, flags=4)
+        self.assertEqual(found(opus(*two)), 2500 - 312)
+        self.assertTrue(is_seekable(opus(*two)))
+        self.assertEqual(found(vorbis(*two), "vorbis", 44100), 2500)
+
+    def test_end(self) -> None:
+        """A wrong position of the last page of opus neither adds nor removes whole pages.
+
+        ffmpeg trims the page to its position if the page is marked as the last one, and decodes all
+        of it otherwise. Phones write wrong positions, and no mark.
+        """
+        first = page(1920, *[PACKET] * 2)
+        for granule, flags, end in (
+            (1921, 4, 1921),
+            (1920, 4, 1920),
+            (1000, 4, 1920),
+            (0, 4, 1920),
+            (90_000, 4, 2880),
+            (2500, 0, 2880),
+            (0, 0, 2880),
+        ):
+            file = opus(first, page(granule, PACKET, flags=flags))
+            self.assertEqual(found(file), end - 312, (granule, flags))
+            self.assertEqual(is_seekable(file), flags == 4 and granule == end, (granule, flags))
+        # A gap, or a packet that begins on the page before.
+        self.assertIsNone(found(opus(first, page(3000, PACKET))))
+        self.assertIsNone(found(opus(first, page(2500, PACKET, flags=5))))
+
+    def test_large_pages(self) -> None:
+        """The last two pages are found, whatever their size."""
+        packets = [PACKET + bytes(240)] * 255
+        pages = page(244_800, *packets), page(489_600, *packets, flags=4)
+        self.assertEqual(found(opus(*pages)), 489_600 - 312)
+
+    def test_cut(self) -> None:
+        """A file that was cut out of a longer stream has the length of its own pages.
+
+        It is decoded from its start.
+        """
+        for start in (1, 27_000_000_000):
+            pages = page(start + 1920, *[PACKET] * 2), page(start + 2500, PACKET, flags=4)
+            self.assertEqual(found(opus(*pages)), 2500 - 312)
+            self.assertFalse(is_seekable(opus(*pages)))
+
+    def test_flac(self) -> None:
+        """The length of Ogg FLAC counts from its first page, too (RFC 9639, 10.1)."""
+        block = frame(b"\0")
+        last = page(9000, block, flags=4)
+        self.assertEqual(found(flac(page(8192, block, block), last), "flac", 44100), 9000)
+        later = page(98_192, block, block), page(99_000, block, flags=4)
+        self.assertEqual(found(flac(*later), "flac", 44100), 9000)
+        self.assertEqual(found(flac(page(100, block, flags=4)), "flac", 44100), 100)
+        for file in (
+            opus(page(8192, block), last),
+            flac(page(8192, block, block), last, headers=0),
+            # No frame, blocks of unequal sizes, no end mark, a lower position.
+            flac(page(8192, PACKET), last),
+            flac(page(8192, frame(b"\0", sync=0xF9)), last),
+            flac(page(8192, block), page(9000, block)),
+            flac(page(8192, block), page(8000, block, flags=4)),
+        ):
+            self.assertIsNone(found(file, "flac", 44100), file[:80])
 
     def test_packets(self) -> None:
         """All forms of opus packets have their number of samples (RFC 6716, 3.1)."""
@@ -67,11 +142,13 @@ class OggTests(SynchronousTestCase):
             (b"\xfb", 0),
             (b"", 0),
         ):
-            samples = milliseconds * 48
-            last = page(90_000, PACKET, flags=4)
+            samples = milliseconds * 48 + 960
             packets = (first + bytes(300) if len(first) > 1 else first, PACKET)
-            self.assertEqual(found(opus(page(samples + 960, *packets), last)), 90_000 - 312)
-            self.assertIsNone(found(opus(page(samples + 961, *packets), last)), first)
+            whole = opus(page(samples, *packets), page(samples + 500, PACKET, flags=4))
+            self.assertEqual(found(whole), samples + 500 - 312)
+            self.assertTrue(is_seekable(whole))
+            cut = opus(page(samples + 1, *packets), page(samples + 501, PACKET, flags=4))
+            self.assertFalse(is_seekable(cut))
 
     def test_unknown(self) -> None:
         """Files that are cut, chained or multiplexed have no known length."""
@@ -84,13 +161,21 @@ class OggTests(SynchronousTestCase):
             *(b"", b"OggS", opus(), opus(whole), opus(whole, last)[:-1], opus(whole, last) + b"\0"),
             *(opus(whole, other), opus(begins, whole, last), opus(whole, page(-1, flags=4))),
             *(page(0, OPUS_HEAD) + page(0, b"t") + last, opus(last, head=b"Speex   " + bytes(20))),
-            # The stream was cut out of a longer one.
-            opus(page(50_000, PACKET), last),
+            # One page may be cut at both ends.
+            opus(page(50_000, PACKET, flags=4)),
             opus(page(300, PACKET, flags=4)),
+            opus(page(960, PACKET)),
+            # Pages behind each other in another order.
+            opus(page(9000, *[PACKET] * 12), page(1920, PACKET), last),
             page(0, OPUS_HEAD, flags=2) + b"Ogg?" + bytes(99),
             page(0, OPUS_HEAD, flags=2) + endless * 2050,
         ):
             self.assertIsNone(found(file), file[:80])
         self.assertIsNone(found(opus(whole, last), rate=44100))
-        for file in (vorbis(page(99_999, PACKET), last), opus(whole, last)):
+        # Something else ahead of the last page.
+        self.assertIsNone(found(opus(whole) + bytes(200_000) + last))
+        for file in (
+            *(vorbis(page(99_999, PACKET), last), opus(whole, last)),
+            *(vorbis(whole, page(9000, PACKET)), vorbis(whole, page(900, PACKET, flags=4))),
+        ):
             self.assertIsNone(found(file, "vorbis", 44100))

@@ -36,6 +36,14 @@ def wav(*chunks: bytes, name: bytes = b"RIFF") -> bytes:
     return name + b"\xff\xff\xff\xffWAVE" + b"".join(chunks)
 
 
+def dsf(samples: int, data: int = 2 * 8192, name: bytes = b"DSD ") -> bytes:
+    """Return a DSF file of two channels, with a number of samples and bytes of them."""
+    form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2822400, 1, samples, 4096, 0)
+    head = name + struct.pack("<QQQ", 28, 92 + data, 0)
+    head += b"fmt " + struct.pack("<Q", 52) + form
+    return head + b"data" + struct.pack("<Q", 12 + data) + bytes(data)
+
+
 def w64(*chunks: tuple[bytes, bytes]) -> bytes:
     def guid(name: bytes) -> bytes:
         return bytes.fromhex(W64_GUIDS[name])
@@ -101,7 +109,7 @@ class WavTests(SynchronousTestCase):
 
 
 class OtherContainerTests(SynchronousTestCase):
-    """w64, aiff and caf"""
+    """w64, aiff, caf, iff and dsf"""
 
     def test_w64(self) -> None:
         """The length is that of the samples in the data chunk, or to the end of the file."""
@@ -158,3 +166,34 @@ class OtherContainerTests(SynchronousTestCase):
             caf(*[(b"free", b"", None)] * 64, description, (b"data", data, None)),
         ):
             self.assertIsNone(found(file, "caf"))
+
+    def test_iff(self) -> None:
+        """The length of 8SVX, 16SV and DSDIFF is that of the samples."""
+        header = chunk(b"VHDR", bytes(20), order=">I")
+        for kind, codec, samples in (
+            (b"8SVX", "pcm_s8_planar", 20),
+            (b"16SV", "pcm_s16be_planar", 10),
+        ):
+            head = b"FORM\0\0\0\0" + kind + header
+            body = chunk(b"BODY", bytes(40), order=">I")
+            self.assertEqual(found(head + body, "iff", codec), samples)
+            self.assertEqual(found((head + body)[:-20], "iff", codec), samples // 2)
+            self.assertIsNone(found(head, "iff", codec))
+        head = b"FRM8" + bytes(8) + b"DSD " + chunk(b"FVER", bytes(4), order=">Q")
+        body = chunk(b"DSD ", bytes(40), order=">Q")
+        self.assertEqual(found(head + body, "iff", "dsd_msbf"), 20)
+        self.assertIsNone(found(head, "iff", "dsd_msbf"))
+
+    def test_dsf(self) -> None:
+        """The length of DSF is the number that it states, of which ffmpeg decodes an eighth."""
+
+        def count(file: bytes) -> int | None:
+            probe = Probe("dsf", "dsd_lsbf_planar", None, False, sample_rate=352800)
+            length = find_length_of(file, probe)
+            assert length is None or length == SourceLength(length.samples)
+            return None if length is None else length.samples
+
+        self.assertEqual(count(dsf(8 * 8192)), 8192)
+        self.assertEqual(count(dsf(8 * 5000 + 7)), 5000)
+        for broken in (b"", dsf(8 * 8193), dsf(8 * 8192)[:-1], dsf(8, name=b"DSD1"), dsf(8)[:60]):
+            self.assertIsNone(count(broken))

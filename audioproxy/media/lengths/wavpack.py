@@ -1,0 +1,166 @@
+"""Lengths of WavPack files, and files that were joined (WavPack 4 and 5 File Format).
+
+Each block states the number of its first sample. So the last block confirms the length that the
+first one states, and numbers that fall inside the file show that another file was appended. ffmpeg
+plays on through an appended file, but ends at a tag between the files, and at blocks of another
+rate, depth or number of channels.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import NamedTuple
+
+from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.reading import (
+    Malformed,
+    Reader,
+    SourceLength,
+    end_before_tags,
+    read_range,
+    skip_id3,
+)
+from audioproxy.media.probe import Probe
+
+# The block header: name, size, version, upper bits of both numbers, the number of samples of the
+# file, the number of the first sample, the samples of the block, flags, and a checksum.
+_HEADER = struct.Struct("<4sIHBBIIIII")
+_NAME = b"wvpk"
+# Number of samples that stands for an unknown one; ffmpeg writes the first one to a pipe.
+_UNKNOWN = (0, 0xFFFF_FFFF)
+_MOST_SAMPLES = 0xFFFF_FFFF
+_VERSIONS = range(0x402, 0x411)
+# The largest block that ffmpeg reads, and the parts of the end in which the last one is searched.
+_LARGEST_BLOCK = 1 << 20
+_TAILS = (128 << 10, 2 * _LARGEST_BLOCK)
+# Blocks of a frame hold two of its channels each; this one is the first of them.
+_IS_INITIAL = 1 << 11
+# Bytes of a sample, one channel, the rate, one-bit samples.
+_PARAMETERS = 0b11 | 1 << 2 | 0b1111 << 23 | 1 << 31
+# Places inside the file, in quarters of it, at which the numbers of samples are compared.
+_PLACES = (1, 2, 3)
+
+_NOT_ONE = "The source consists of several WavPack files that cannot be played as one."
+
+
+class _Block(NamedTuple):
+    """A block of samples.
+
+    :ivar end: the offset after it.
+    :ivar total: the number of samples that the file states, or None.
+    :ivar number: that of its first sample.
+    """
+
+    start: int
+    end: int
+    total: int | None
+    number: int
+    samples: int
+    flags: int
+
+    @property
+    def begins_frame(self) -> bool:
+        """Whether the block holds samples, and is the first one of its frame."""
+        return self.samples > 0 and bool(self.flags & _IS_INITIAL)
+
+
+def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of a WavPack file.
+
+    :raises Malformed: where the file consists of several ones, or does not end with a whole block.
+    :raises UndecodableSource: for several files of which ffmpeg plays the first one alone.
+    """
+    start = yield from skip_id3()
+    first = yield from _read_block(start)
+    end = yield from end_before_tags(size)
+    last = yield from _find_last(start, end)
+    seen = {first, last}
+    for place in _PLACES:
+        found = yield from _find_first(start + (end - start) * place // 4, end, first)
+        seen |= set() if found is None else {found}
+    numbers = [block.number for block in sorted(seen) if block.begins_frame]
+    length = last.number + last.samples
+    is_one = not first.number and all(a < b for a, b in pairwise(numbers))
+    if _differ(first, last):
+        raise UndecodableSource(_NOT_ONE)
+    if not is_one or first.total not in (None, length):
+        yield from _refuse_interrupted(first, end)
+        raise Malformed
+    return SourceLength(
+        length,
+        is_stated_only=True,
+        # ffmpeg reads 32 bits of the numbers. Without a stated length, the file may be joined.
+        seekable=first.total is not None and length <= _MOST_SAMPLES,
+    )
+
+
+def _parse(data: bytes, start: int) -> _Block | None:
+    """Return a block by its header; None for other bytes."""
+    if len(data) < _HEADER.size:
+        return None
+    name, size, version, upper, upper_total, total, index, samples, flags, _ = _HEADER.unpack(data)
+    if name != _NAME or version not in _VERSIONS or size > _LARGEST_BLOCK:
+        return None
+    stated = None if total in _UNKNOWN else total + (upper_total << 32) - upper_total
+    return _Block(start, start + 8 + size, stated, index + (upper << 32), samples, flags)
+
+
+def _read_block(offset: int) -> Reader[_Block]:
+    block = _parse((yield from read_range(offset, _HEADER.size)), offset)
+    if block is None:
+        raise Malformed
+    return block
+
+
+def _find_last(start: int, end: int) -> Reader[_Block]:
+    """Return the first block of the last frame with samples.
+
+    :raises Malformed: where no blocks lead from it to the end.
+    """
+    for length in _TAILS:
+        offset = max(start, end - length)
+        tail = yield from read_range(offset, end - offset)
+        at = limit = len(tail)
+        while (at := tail.rfind(_NAME, 0, at)) >= 0:
+            block = _parse(tail[at : at + _HEADER.size], offset + at)
+            if block is None or block.end != offset + limit:
+                continue
+            if block.begins_frame:
+                return block
+            limit = at
+    raise Malformed
+
+
+def _find_first(offset: int, end: int, scale: _Block) -> Reader[_Block | None]:
+    """Return the first block of a frame at or after an offset; None where none is near.
+
+    :param scale: a block of usual size.
+    """
+    count = min(end - offset, 4 * (scale.end - scale.start) + _HEADER.size)
+    data = yield from read_range(offset, count)
+    at = -1
+    while (at := data.find(_NAME, at + 1)) >= 0:
+        block = _parse(data[at : at + _HEADER.size], offset + at)
+        if block is not None and block.begins_frame:
+            return block
+    return None
+
+
+def _differ(first: _Block, other: _Block) -> bool:
+    """Return whether the samples of two blocks have other parameters."""
+    have_samples = first.begins_frame and other.begins_frame
+    return have_samples and bool((first.flags ^ other.flags) & _PARAMETERS)
+
+
+def _refuse_interrupted(first: _Block, end: int) -> Reader[None]:
+    """Refuse joined files if ffmpeg ends at a border between them.
+
+    :raises Malformed: where the blocks cannot be followed.
+    """
+    block = first
+    while block.end + _HEADER.size <= end:
+        following = _parse((yield from read_range(block.end, _HEADER.size)), block.end)
+        if following is None or _differ(first, following):
+            raise UndecodableSource(_NOT_ONE)
+        block = following

@@ -1,0 +1,106 @@
+"""Joined lossless files: the whole of them from any position, or a refusal."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions, UndecodableSource
+from tests.support.audio import (
+    Sound,
+    convert,
+    convert_all,
+    join,
+    noise,
+    probe,
+    probe_length,
+    read_wav,
+    render_all,
+    write_wav,
+)
+
+# ffmpeg writes a tag with its version behind WavPack and TTA otherwise.
+BARE = "-map_metadata -1 -fflags +bitexact -f"
+TAGGED = "-metadata title=x -f"
+SOUNDS = {
+    "short": noise(44100, 50_000, 2, seed=1),
+    "equal": noise(44100, 50_000, 2, 0.02, seed=2),
+    "long": noise(44100, 180_000, 2, seed=3),
+}
+
+
+@cache
+def files(muxer: str, more: str = BARE) -> dict[str, bytes]:
+    """Return the sounds as files."""
+    return {name: convert(write_wav(sound), f"{more} {muxer}") for name, sound in SOUNDS.items()}
+
+
+def whole_of(*names: str) -> Sound:
+    """Return sounds behind each other, as 16 bits."""
+    return read_wav(write_wav(join_in_time([SOUNDS[name] for name in names])))
+
+
+def join_in_time(sounds: list[Sound]) -> Sound:
+    """Return sounds behind each other."""
+    turned = [Sound(sound.rate, sound.channels.T) for sound in sounds]
+    return Sound(44100, join(*turned).channels.T)
+
+
+class JoinedTests(SynchronousTestCase):
+    """WavPack, TTA and Monkey's Audio"""
+
+    def test_places(self) -> None:
+        """``t`` plays what the whole has at its place, and all of the whole is played (D57).
+
+        So it is for files of equal length too.
+        """
+        for names in (
+            ("short", "long"),
+            ("long", "short"),
+            ("short", "equal"),
+            ("equal", "equal"),
+            ("long", "short", "long"),
+        ):
+            source = b"".join(files("wv")[name] for name in names)
+            expected = whole_of(*names)
+            self.assertIsNone(probe_length(source).length, names)
+            places = {"": (0, None), "/t:1.5": (66_150, None), "/t:1.05:0.2": (46_305, 55_125)}
+            rendered = render_all(source, [f"f:wav{place}" for place in places])
+            for place, bounds in places.items():
+                heard = read_wav(rendered[f"f:wav{place}"])
+                self.assertEqual(heard, expected.part(*bounds), (names, place))
+            faded = read_wav(render_all(source, ["f:wav/fade:0:0.1"])["f:wav/fade:0:0.1"])
+            self.assertEqual(len(faded), len(expected), names)
+            self.assertRaises(InvalidOptions, render_all, source, ["f:wav/t:99"])
+
+    def test_refused(self) -> None:
+        """Joined files of which ffmpeg plays the first one alone are refused (D13)."""
+        wide = convert_all(
+            write_wav(SOUNDS["short"]),
+            {
+                "bits": f"-c:a wavpack -sample_fmt s32p {BARE} wv",
+                "rate": f"-ar 48000 {BARE} wv",
+                "channels": f"-ac 1 {BARE} wv",
+            },
+        )
+        joined = {name: files("wv")["short"] + other for name, other in wide.items()}
+        joined |= {f"{name} first": other + files("wv")["short"] for name, other in wide.items()}
+        for names in (("short", "long"), ("long", "short"), ("short", "equal")):
+            tagged = files("wv", TAGGED)
+            joined[f"tagged {names}"] = b"".join(tagged[name] for name in names)
+            for more in (BARE, TAGGED):
+                joined[f"tta {names} {more}"] = b"".join(files("tta", more)[n] for n in names)
+        for name, source in joined.items():
+            error = self.assertRaises(UndecodableSource, probe, source)
+            self.assertIn("several", error.message, name)
+
+    def test_single(self) -> None:
+        """A single file has a known length, with or without tags."""
+        for muxer in ("wv", "tta"):
+            for more in (BARE, TAGGED):
+                for name, source in files(muxer, more).items():
+                    found = probe_length(source).length
+                    assert found is not None
+                    self.assertEqual(found.samples, len(SOUNDS[name]), (muxer, more, name))
+                    self.assertTrue(found.seekable)

@@ -1,0 +1,56 @@
+"""Lengths of Musepack files of stream version 8."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from tests.support.audio import find_length_of
+
+
+def number(value: int) -> bytes:
+    """Return a number in groups of 7 bits."""
+    groups = [value & 0x7F]
+    while value := value >> 7:
+        groups.append(value & 0x7F | 0x80)
+    return bytes(reversed(groups))
+
+
+def musepack(samples: int = 970_000, silence: int = 0, version: int = 8) -> bytes:
+    """Return a file with a header, some audio and an end."""
+    fields = bytes((1, 2, 3, 4, version)) + number(samples) + number(silence) + b"\x3b\x15"
+    header = b"SH" + number(3 + len(fields)) + fields
+    return b"MPCK" + header + b"AP\x90\0" + bytes(2000) + b"SE\3"
+
+
+def find(file: bytes) -> SourceLength | None:
+    return find_length_of(file, Probe("mpc8", "musepack8", None, False, sample_rate=44100))
+
+
+class MusepackTests(SynchronousTestCase):
+    """`read_musepack`"""
+
+    def test_samples(self) -> None:
+        """The header states the samples, and the silence ahead of them is no part of the audio."""
+        tag = b"TAG" + bytes(125)
+        for samples in (1, 127, 128, 970_000, 1 << 33):
+            for file in (musepack(samples), musepack(samples) + tag):
+                expected = SourceLength(
+                    samples,
+                    ends_in_padding=True,
+                    is_stated_only=True,
+                    block=481 + 1152,
+                    delay=481,
+                )
+                self.assertEqual(find(file), expected)
+        found = find(musepack(5000, silence=300))
+        assert found is not None
+        self.assertEqual((found.samples, found.delay), (4700, 781))
+
+    def test_malformed(self) -> None:
+        """Other bytes, other versions and truncated files give no length."""
+        whole = musepack()
+        endless = whole[:12] + b"\xff" * 40 + b"SE\3"
+        for file in (b"", b"MPCK", whole[:-1], musepack(version=7), b"MP+\7" + whole[4:], endless):
+            self.assertIsNone(find(file), file[:30])

@@ -1,0 +1,208 @@
+"""Files whose headers or pages state no length, or a wrong one: what is rendered, and described."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from functools import cache
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.media.described import describe, is_doubtful
+from audioproxy.media.info_document import SourceInfo
+from tests.media.lengths.test_flac import crc
+from tests.media.lengths.test_pcm import chunk
+from tests.support.audio import (
+    convert_all,
+    noise,
+    probe,
+    render_all,
+    render_and_decode_each,
+    run_in_memory,
+    write_wav,
+)
+
+SECONDS = 4
+CODECS = {
+    "opus": "-c:a libopus -f ogg",
+    "flac": "-c:a flac -f ogg",
+    "vorbis": "-c:a libvorbis -f ogg",
+    "speex": "-c:a libspeex -ar 16000 -ac 1 -f ogg",
+}
+_LAST = 4
+
+
+@cache
+def streams() -> dict[str, bytes]:
+    """Return noise in Ogg."""
+    return convert_all(write_wav(noise(48000, SECONDS * 48000)), CODECS)
+
+
+def pages(file: bytes) -> Iterator[bytearray]:
+    """Yield the pages of an Ogg file."""
+    at = 0
+    while at < len(file):
+        header = 27 + file[at + 26]
+        size = header + sum(file[at + 27 : at + header])
+        yield bytearray(file[at : at + size])
+        at += size
+
+
+def edit(file: bytes, change: Callable[[list[bytearray]], list[bytearray]]) -> bytes:
+    """Return an Ogg file with other pages, and with their right checksums."""
+    changed = change(list(pages(file)))
+    for page in changed:
+        page[22:26] = bytes(4)
+        page[22:26] = crc(bytes(page), 0x04C11DB7, 32)[::-1]
+    return b"".join(changed)
+
+
+def granule(page: bytearray) -> int:
+    return int(struct.unpack_from("<q", page, 6)[0])
+
+
+def set_granule(page: bytearray, value: int) -> None:
+    struct.pack_into("<q", page, 6, value)
+
+
+def shifted(file: bytes, by: int) -> bytes:
+    """Return a file whose positions count from an earlier start."""
+
+    def shift(listed: list[bytearray]) -> list[bytearray]:
+        for page in listed:
+            if granule(page) > 0:
+                set_granule(page, granule(page) + by)
+        return listed
+
+    return edit(file, shift)
+
+
+def cut(file: bytes, before: int) -> bytes:
+    """Return a file without the pages of audio that end before a position."""
+
+    def drop(listed: list[bytearray]) -> list[bytearray]:
+        return [page for page in listed if granule(page) <= 0 or granule(page) > before]
+
+    return edit(file, drop)
+
+
+def ended(file: bytes, position: Callable[[int, int], int], *, mark: bool = True) -> bytes:
+    """Return a file with another position of its last page.
+
+    :param position: returns it, by those of the last page and of the page before.
+    :param mark: the page is marked as the last one.
+    """
+
+    def end(listed: list[bytearray]) -> list[bytearray]:
+        before, last = listed[-2:]
+        set_granule(last, position(granule(last), granule(before)))
+        if not mark:
+            last[5] &= ~_LAST
+        return listed
+
+    return edit(file, end)
+
+
+def describe_source(source: bytes) -> SourceInfo:
+    """Return the info document of a source."""
+    found = probe(source)
+    if is_doubtful(found):
+        found = run_in_memory(lambda read: describe(read, len(source), found), source)
+    return found.description
+
+
+class PositionTests(SynchronousTestCase):
+    """Ogg files, and others"""
+
+    def assert_consistent(self, sources: Mapping[str, bytes]) -> None:
+        """Require that trims, fades and the info document fit the whole, and the whole its header.
+
+        The bit rate in the info document is that of the duration.
+        """
+        texts = [f"f:wav/bd:32f{part}" for part in ("", "/t:1.2", "/t:1.1:0.3", "/fade:0:0.5")]
+        heard = render_and_decode_each((source, texts) for source in sources.values())
+        for (name, source), sounds in zip(sources.items(), heard, strict=True):
+            whole, late, middle, faded = sounds.values()
+            start = round(1.2 * whole.rate)
+            self.assertEqual(late, whole.part(start), name)
+            start = round(1.1 * whole.rate)
+            self.assertEqual(middle, whole.part(start, start + round(0.3 * whole.rate)), name)
+            self.assertEqual(len(faded), len(whole), name)
+            self.assertLess(abs(faded.channels[:, -8:]).max(), 0.01, name)
+            found = describe_source(source)
+            seconds = len(whole) / whole.rate
+            self.assertApproximates(float(found.duration or 0), seconds, 0.1, name)
+            stated = 8 * len(source) / float(found.duration or 1)
+            self.assertApproximates(found.bitrate or 0, stated, 0.01 * stated, name)
+            self.assertRaises(InvalidOptions, render_all, source, [f"f:opus/t:{seconds + 9}"])
+
+    def test_cut(self) -> None:
+        """A file that was cut out of a long stream has the length of its own audio (D71)."""
+        sources = {}
+        for codec, file in streams().items():
+            rate = 16000 if codec == "speex" else 48000
+            sources[f"shifted {codec}"] = shifted(file, 562_500 * rate)
+            if codec != "vorbis":
+                # ffmpeg decodes some of the first page of Vorbis without what precedes it.
+                sources[f"cut {codec}"] = cut(file, 2 * rate)
+        self.assert_consistent(sources)
+
+    def test_end(self) -> None:
+        """A last page of Opus with a wrong position, or without a mark, states no wrong length.
+
+        So it is in files of phones.
+        """
+        positions: dict[str, Callable[[int, int], int]] = {
+            "as it is": lambda last, before: last,
+            "low": lambda last, before: before - 3000,
+            "first": lambda last, before: 1000,
+            "none": lambda last, before: 0,
+            "equal": lambda last, before: before,
+            "high": lambda last, before: last + 5000,
+        }
+        sources = {}
+        for name, position in positions.items():
+            sources[name] = ended(streams()["opus"], position)
+            if name != "high":
+                sources[f"{name}, no mark"] = ended(streams()["opus"], position, mark=False)
+        self.assert_consistent(sources)
+
+    def test_constant_rate(self) -> None:
+        """DSD and 8SVX have a duration and a bit rate; a header from a pipe has no wrong one."""
+        pattern = b"\x69" * 2 * 4096 * 86
+        samples = len(pattern) * 4
+        form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2_822_400, 1, samples, 4096, 0)
+        dsf = b"DSD " + struct.pack("<QQQ", 28, 92 + len(pattern), 0)
+        dsf += b"fmt " + struct.pack("<Q", 52) + form
+        dsf += b"data" + struct.pack("<Q", 12 + len(pattern)) + pattern
+        speakers = chunk(b"CHNL", b"\0\2SLFTSRGT", order=">Q")
+        rate = chunk(b"FS  ", struct.pack(">I", 2_822_400), order=">Q")
+        coding = chunk(b"CMPR", b"DSD \x0enot compressed\0", order=">Q")
+        dff = b"DSD " + chunk(b"FVER", b"\1\5\0\0", order=">Q")
+        dff += chunk(b"PROP", b"SND " + rate + speakers + coding, order=">Q")
+        dff = chunk(b"FRM8", dff + chunk(b"DSD ", pattern, order=">Q"), order=">Q")
+        body = noise(8000, 4000).channels.astype("<f4").tobytes()
+        voice = b"8SVX" + chunk(
+            b"VHDR", struct.pack(">IIIHBBI", 16000, 0, 0, 8000, 1, 0, 1 << 16), order=">I"
+        )
+        voice = chunk(b"FORM", voice + chunk(b"BODY", body, order=">I"), order=">I")
+        aiff = convert_all(write_wav(noise(48000, 96_000)), {"a": "-f aiff"})["a"]
+        at = aiff.index(b"COMM") + 10
+        endless = aiff[:at] + b"\x7f\xff\xff\xf0" + aiff[at + 4 :]
+        at = aiff.index(b"SSND") + 4
+        endless = endless[:at] + b"\x7f\xff\xff\xf0" + endless[at + 4 :]
+        for name, source, seconds in (
+            ("dsf", dsf, samples / 2_822_400),
+            ("dff", dff, samples / 2_822_400),
+            ("8svx", voice, 2),
+            ("aiff", endless, 2),
+        ):
+            found = describe_source(source)
+            self.assertEqual(found.duration, round(Decimal(seconds), 6), name)
+            self.assertApproximates(found.bitrate or 0, 8 * len(source) / seconds, 9, name)
+            texts = ["f:wav/bd:32f", "f:wav/bd:32f/t:0.3:0.1"]
+            whole, part = render_and_decode_each([(source, texts)])[0].values()
+            self.assertEqual(len(whole), round(seconds * whole.rate), name)
+            self.assertEqual(part, whole.part(round(0.3 * whole.rate), round(0.4 * whole.rate)))
