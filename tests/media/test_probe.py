@@ -53,7 +53,7 @@ class ProbeArgumentsTests(SynchronousTestCase):
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 *("-read_intervals", "%+#8", "-show_entries"),
-                "packet=codec_type,pts:format=format_name,start_time,duration,bit_rate,size"
+                "packet=codec_type,pts,pos:format=format_name,start_time,duration,bit_rate,size"
                 ":stream=codec_type,codec_name,sample_fmt,sample_rate,channels,channel_layout,"
                 "bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate"
                 ":stream_disposition=attached_pic:format_tags:stream_tags",

@@ -60,10 +60,10 @@ from audioproxy.media.command.trim import (
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import identify, may_be_misdetected
 from audioproxy.render.output import RenderOutput
 from tests.support.programs import FFMPEG, FFPROBE
@@ -152,14 +152,17 @@ def probe(source: bytes) -> Probe:
         opened = replace(opened, demuxer=run_in_memory(lambda read: identify(read, size), source))
         ended = run(probe_arguments("ffprobe", opened), source)
     if ended.returncode:
-        raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+        described = run_in_memory(lambda read: probe_samples(read, size), source)
+        if described is None:
+            raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+        return described
     found = replace(parse_probe(ended.stdout, ended.stderr), demuxer=opened.demuxer)
     if found.may_be_encrypted:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource
         found = replace(found, may_be_encrypted=False)
-    if found.may_be_padded:
-        return run_in_memory(lambda read: resolve_padding(read, size, found), source)
+    if found.unchecked:
+        return run_in_memory(lambda read: check_samples(read, size, found), source)
     return found
 
 

@@ -9,8 +9,9 @@ from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
 from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4
 from audioproxy.media.lengths.ogg import read_opus, read_vorbis
-from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_w64, read_wav
+from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_w64
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, SourceLength, T
+from audioproxy.media.lengths.wav import read_wav
 from audioproxy.media.probe import Probe
 
 #: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
@@ -46,6 +47,8 @@ async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength 
 
     :param size: bytes of the source.
     """
+    if probe.stored is not None:
+        return probe.stored
     codec = "pcm" if probe.codec.startswith("pcm_") else probe.codec
     container = probe.container
     reader = READERS.get((container, codec)) or READERS.get((container, None))
