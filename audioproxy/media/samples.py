@@ -36,7 +36,6 @@ _SWITCHING = (("wav", "pcm_s16le"), ("w64", "pcm_s16le"))
 _DETECTED = {"dts": "DTS", "ac3": "AC-3"}
 _ZEROS = 32 * 1024
 _CHANNELS_OF_BURSTS = 2
-_LAYOUTS = {1: "mono", 2: "stereo"}
 _BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
 _FLOAT_BITS = 64
 
@@ -97,7 +96,7 @@ def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[
         channels=form.channels,
         bit_depth=form.bits,
         decoded_bits=_FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits),
-        layout=_LAYOUTS.get(form.channels),
+        layout=form.layout,
         description=SourceInfo(
             format=container,
             sample_rate=form.sample_rate,

@@ -136,6 +136,18 @@ class WavTests(SynchronousTestCase):
         for name, source in big_endian():
             self.assert_exact(name, source)
 
+    def test_speakers(self) -> None:
+        """The channels of RIFX are mixed as those of RIFF, from 6 speakers or 4 (D60)."""
+        for count, speakers in ((6, 0x3F), (6, 0x60F), (4, 0x33)):
+            riff = write_wav(noise(RATE, RATE, count), mask=speakers)
+            frame, rate = 2 * count, 2 * count * RATE
+            fields = struct.pack(">HHIIHH", 0xFFFE, count, RATE, rate, frame, 16)
+            fields += struct.pack(">HHII", 22, 16, speakers, 1)
+            data = chunk(b"data", swapped(riff[-frame * RATE :]), order=">I")
+            rifx = wav(chunk(b"fmt ", fields, order=">I"), data, name=b"RIFX")
+            for text in ("f:wav/bd:24", "f:wav/ch:1/t:0.2:0.5", "f:flac/norm:ebu"):
+                self.assertTrue(render(rifx, text) == render(riff, text), (speakers, text))
+
     def test_laws(self) -> None:
         """A-law and µ-law sound alike in RIFX, in NIST SPHERE and in RIFF."""
         fields = {"channel_count": "-i 2", "sample_rate": f"-i {RATE}", "sample_n_bytes": "-i 1"}

@@ -31,12 +31,14 @@ class SampleForm:
 
     :ivar codec: ffprobe's name.
     :ivar bits: of a sample, as it is stored.
+    :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     """
 
     codec: str
     sample_rate: int
     channels: int
     bits: int
+    layout: str | None
 
 
 # For each container: the offset of the first chunk, the bytes of a chunk's size and their order,

@@ -41,7 +41,8 @@ def read_sphere(size: int) -> Reader[tuple[SampleForm, int, int]]:
         raise UndecodableSource("The samples of the NIST SPHERE file are compressed or unknown.")
     width = sample_bytes(codec)
     end = size if b"sample_count" not in fields else start + (stated or 0) * channels * width
-    return SampleForm(codec, rate, channels, 8 * width), start, max(start, min(end, size))
+    layout = {1: "mono", 2: "stereo"}.get(channels)
+    return SampleForm(codec, rate, channels, 8 * width, layout), start, max(start, min(end, size))
 
 
 def _codec(fields: dict[bytes, bytes]) -> str | None:

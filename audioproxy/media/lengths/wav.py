@@ -24,10 +24,13 @@ _UNKNOWN_SIZE = 0xFFFF_FFFF
 _WRAPPED = 1 << 32
 
 # The format chunk: tag, channels, rate, bytes a second, bytes of a frame and bits of a sample; then
-# the size of its extension, the valid bits, the speakers, and the tag again.
+# the size of its extension, the valid bits, the speakers, and the tag again. In RIFX, SoX writes
+# that as 16 bits and two zeros, and libsndfile as 32 bits.
 _FORMAT = "HHIIHH"
-_EXTENSION = "HHII"
+_EXTENSION = "HHIHH"
 _EXTENSIBLE = 0xFFFE
+# ffmpeg's names of speakers.
+_LAYOUTS = {0x33: "quad", 0x3F: "5.1", 0x60F: "5.1(side)", 0x63F: "7.1"}
 # The kind of samples for each tag, and their sizes in bits.
 _TAGS = {1: ("su", (8, 16, 24, 32)), 3: ("f", (32, 64)), 6: ("alaw", (8,)), 7: ("mulaw", (8,))}
 
@@ -43,8 +46,8 @@ _MOST_CHUNKS = 64
 _TAIL = 64 * 1024
 # Bytes behind the samples that are zeros where a recorder has reserved space.
 _ZEROS = 64
-#: ffmpeg and ffprobe take reserved space for empty chunks, of 8 bytes each. From this many bytes
-#: on, that takes them a noticeable time.
+#: ffmpeg and ffprobe take zeros for empty chunks, of 8 bytes each. From this many bytes on, that
+#: takes them a noticeable time.
 MUCH_SPACE = 1024 * 1024
 
 
@@ -56,7 +59,7 @@ class WavFile:
     :ivar end: the offset after the last one.
     :ivar stated_end: that at which ffmpeg ends.
     :ivar big_endian: the sizes, the format and the samples are big-endian.
-    :ivar has_space: much reserved space follows the samples.
+    :ivar has_space: much follows the stated end that is no chunk: reserved space, or samples.
     """
 
     start: int
@@ -87,7 +90,8 @@ def find_samples(size: int) -> Reader[WavFile]:
         stated = 0
     end = yield from _find_end(start, stated, size, order)
     stated_end = start if ends_at_once else min(start + (stated or size), size)
-    has_space = size - end > MUCH_SPACE and (yield from _is_zeros(end, size))
+    more = size - stated_end > MUCH_SPACE
+    has_space = more and (end != stated_end or (yield from _is_zeros(stated_end, size)))
     return WavFile(start, end, stated_end, order == "big", has_space)
 
 
@@ -104,10 +108,12 @@ def read_form(found: WavFile) -> Reader[SampleForm | None]:
     fields = struct.calcsize(order + _FORMAT)
     form = yield from read_range(start, fields)
     tag, channels, rate, _, frame, bits = struct.unpack(order + _FORMAT, form)
-    valid = bits
+    valid, layout = bits, {1: "mono", 2: "stereo"}.get(channels)
     if tag == _EXTENSIBLE:
         extension = yield from read_range(start + fields, struct.calcsize(order + _EXTENSION))
-        _, valid, _, tag = struct.unpack(order + _EXTENSION, extension)
+        _, valid, speakers, *tags = struct.unpack(order + _EXTENSION, extension)
+        tag = sum(tags)
+        layout = layout or (_LAYOUTS.get(speakers) if speakers.bit_count() == channels else None)
     kinds, sizes = _TAGS.get(tag, ("", ()))
     if bits not in sizes or 8 * frame != channels * bits or not channels or not rate:
         return None
@@ -115,11 +121,11 @@ def read_form(found: WavFile) -> Reader[SampleForm | None]:
     codec = f"pcm_{kinds}" if kinds.endswith("law") else f"pcm_{letter}{bits}"
     if bits > 8:
         codec += "be" if found.big_endian else "le"
-    return SampleForm(codec, rate, channels, valid if 0 < valid < bits else bits)
+    return SampleForm(codec, rate, channels, valid if 0 < valid < bits else bits, layout)
 
 
 def has_reserved_space(size: int) -> Reader[bool]:
-    """Return whether a source is a wav file with much reserved space, which ffprobe would read."""
+    """Return whether a source is a wav file in which ffprobe would look for chunks in vain."""
     return (yield from find_samples(size)).has_space
 
 

@@ -47,7 +47,7 @@ class SphereTests(SynchronousTestCase):
             ({"sample_coding": "-s4 alaw", "sample_n_bytes": "-i 1"}, "pcm_alaw", 1),
         ):
             form, start, end = self.read(sphere(**fields))
-            self.assertEqual(form, SampleForm(codec, 16000, 1, 8 * width))
+            self.assertEqual(form, SampleForm(codec, 16000, 1, 8 * width, "mono"))
             self.assertEqual((start, end), (1024, 1024 + min(200, 100 * width)), fields)
 
     def test_header(self) -> None:

@@ -146,13 +146,13 @@ class SizeTests(SynchronousTestCase):
         self.assertFalse(locate(stating(0)).big_endian)
 
     def test_space(self) -> None:
-        """Reserved space is zeros of more than a MiB; chunks and sound are none."""
+        """Much that is no chunk is zeros, or further samples, of more than a MiB."""
         for behind, expected in (
             (bytes(MUCH_SPACE + 1), True),
             (bytes(MUCH_SPACE + 1) + SOUND, True),
             (bytes(MUCH_SPACE), False),
             (chunk(b"JUNK", bytes(MUCH_SPACE)), False),
-            (SOUND * 600, False),
+            (SOUND * 600, True),
         ):
             file = stating(len(SOUND), behind)
             self.assertIs(run(has_reserved_space(len(file)), file), expected)
@@ -183,12 +183,27 @@ class FormTests(SynchronousTestCase):
                 plain = struct.pack(order + "HHIIHH", tag, *base)
                 extended = struct.pack(order + "HHIIHH", 0xFFFE, *base)
                 more = struct.pack(order + "HHII", 22, bits - 4, 3, tag)
+                short = struct.pack(order + "HHIHH", 22, bits - 4, 3, tag, 0)
                 byte_order = {"<": "le", ">": "be"}[order] if bits > 8 else ""
-                for form, valid in ((plain, bits), (plain + b"\0\0", bits), (extended + more, -4)):
-                    form_bits = bits + valid if valid < 0 else valid
-                    expected = SampleForm(f"pcm_{codec}{byte_order}", 8000, 2, form_bits)
+                for form, valid in (
+                    *((plain, bits), (plain + b"\0\0", bits)),
+                    *((extended + more, bits - 4), (extended + short, bits - 4)),
+                ):
+                    expected = SampleForm(f"pcm_{codec}{byte_order}", 8000, 2, valid, "stereo")
                     for file in headed(name, form, order + "I"):
                         self.assertEqual(run(read_form(locate(file)), file), expected)
+
+    def test_speakers(self) -> None:
+        """The speakers of more than two channels are those of the format, if they fit."""
+        for channels, speakers, layout in (
+            *((1, 0, "mono"), (4, 0x33, "quad"), (6, 0x3F, "5.1"), (6, 0x60F, "5.1(side)")),
+            *((8, 0x63F, "7.1"), (6, 0x33, None), (3, 7, None)),
+        ):
+            form = struct.pack(">HHIIHH", 0xFFFE, channels, 8000, 0, 2 * channels, 16)
+            form += struct.pack(">HHII", 22, 16, speakers, 1)
+            (file, _) = headed(b"RIFX", form, ">I")
+            found = run(read_form(locate(file)), file)
+            self.assertEqual(found and found.layout, layout, speakers)
 
     def test_others(self) -> None:
         """Other codecs, and forms that contradict themselves, are none of these."""
