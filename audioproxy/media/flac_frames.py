@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from typing import NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader
@@ -29,6 +28,8 @@ _NOISE = 11
 # first byte of the frame's number.
 _HEADER = re.compile(r"111111111111100[01]([01]{4})([01]{4})([01]{4})([01]{3})0(1*)0")
 _BLOCKS = {1: 192, **{n: 144 << n for n in range(2, 6)}, **{n: 1 << n for n in range(8, 16)}}
+# Of the streamable subset (RFC 9639, 7).
+_LARGEST_BLOCK = 16384
 # Bytes of the block size, and of the sample rate, that follow the number.
 _MORE = {6: 1, 7: 2}, {12: 1, 13: 2, 14: 2}
 _DEPTHS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24}
@@ -119,7 +120,7 @@ def _read_header(bits: _Bits, depth: int) -> _Frame:
     if block in _MORE[0]:
         samples = bits.read(8 * _MORE[0][block]) + 1
     bits.at += 8 * _MORE[1].get(rate, 0) + 8
-    if not samples or channels not in _SIDES:
+    if not samples or samples > _LARGEST_BLOCK or channels not in _SIDES:
         raise Malformed
     return _Frame(samples, channels, _DEPTHS.get(code, depth))
 
@@ -221,10 +222,8 @@ def _partitions(bits: _Bits, block: int, order: int) -> Iterator[tuple[int, Iter
             raise Malformed
         if count < 0:
             raise Malformed
-        codes = list(islice(_code(parameter).finditer(bits.text, bits.at), count))
-        if len(codes) < count:
-            raise Malformed
-        bits.at = codes[-1].end() if codes else bits.at
+        pattern = _code(parameter)
+        codes = [bits.match(pattern) for _ in range(count)]
         yield parameter, _values(codes, parameter)
 
 

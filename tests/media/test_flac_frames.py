@@ -166,6 +166,7 @@ class NoiseTests(SynchronousTestCase):
         for file in (
             *(b"\xff\xfb\x90\x64" * 99, NOISE[:3], frame(verbatim(LEFT), channels=0)),
             frame(constant(1), verbatim(RIGHT), block="0000"),
+            frame(constant(1), constant(1), block="1111"),
             frame("01111110" + "0" * 999, channels=1),
             # A reserved kind, too many wasted bits, a reserved method, and residuals without a
             # code; a partition that is shorter than the order, and residuals that are cut off.
@@ -176,6 +177,11 @@ class NoiseTests(SynchronousTestCase):
             frame("1" + "0" * 99),
         ):
             self.assertRaises(Malformed, self.read, file)
+
+    def test_endless_code(self) -> None:
+        """A code that does not end is found at once, however many zeros follow."""
+        silence = frame("00010000" + _ONE_PARTITION + "0001" + "0" * 300_000)
+        self.assertRaises(Malformed, self.read, silence)
 
     def test_any_bits(self) -> None:
         """Damaged frames give words, or are left to ffmpeg; nothing else is raised."""

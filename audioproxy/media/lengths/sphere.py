@@ -13,7 +13,7 @@ from audioproxy.media.lengths.pcm import SampleForm, sample_bytes
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 
 _START = re.compile(rb"NIST_1A\r?\n *(\d{1,5})\r?\n")
-_FIELD = re.compile(rb"^(\w+) +-(?:i|r|s\d+) +([^\r\n]+?) *\r?$", re.MULTILINE)
+_FIELD = re.compile(rb"^(\w+) +-(?:i|r|s\d+) +(\S+)", re.MULTILINE)
 _END = b"end_head"
 
 _LAWS = {b"ulaw": "pcm_mulaw", b"mu-law": "pcm_mulaw", b"alaw": "pcm_alaw"}
