@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.command.inputs import Input, RawSamples
 from audioproxy.media.diagnostics import decoder_complained
 from audioproxy.media.ffprobe_output import FORM_ERRORS, parse_output, read_streams
 from audioproxy.media.info_document import (
@@ -120,6 +120,10 @@ class Probe:
     :ivar may_count_padding: the duration of the description may include the encoder's delay and
         padding, which ffprobe before FFmpeg 8.0 counts.
     :ivar is_described: the source was read for the duration of the description.
+    :ivar unchecked: the samples may not be what ffprobe takes them for.
+    :ivar raw: where the samples are, if ffmpeg does not find them in the container.
+    :ivar stored: the length that a check of the samples has found.
+    :ivar first_byte: the offset of the first packet of audio; None where unknown.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
     :ivar ignore_length: the header of a wav file states no samples, but the file has some.
     :ivar start: seconds from the zero of the container's time to the first sample.
@@ -153,6 +157,10 @@ class Probe:
     may_be_joined: bool = False
     may_count_padding: bool = False
     is_described: bool = False
+    unchecked: bool = False
+    raw: RawSamples | None = None
+    stored: SourceLength | None = None
+    first_byte: int | None = None
     saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
@@ -188,6 +196,7 @@ class Probe:
             skipped=self.skipped,
             decoder=self.decoder,
             ignore_length=self.ignore_length,
+            raw=self.raw,
         )
 
     def with_decoded_samples(self, samples: int) -> Probe:
@@ -259,7 +268,7 @@ def probe_arguments(
         *(ffprobe, "-hide_banner", "-v", "warning", "-of", "json"),
         *("-read_intervals", f"%+#{_PACKETS}" if seconds is None else f"%+{seconds}"),
         "-show_entries",
-        "packet=codec_type,stream_index,pts,pts_time"
+        "packet=codec_type,stream_index,pts,pts_time,pos"
         ":format=format_name,start_time,duration,bit_rate,size,probe_score"
         ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,channels"
         ",channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,bit_rate,nb_frames"
@@ -319,7 +328,8 @@ def parse_probe(
         duration = audio_duration(name, streams, tags, description.duration)
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
     # an encrypted one.
-    stamps = [packet.get("pts") for packet in packets if packet.get("codec_type") == "audio"]
+    heard = [packet for packet in packets if packet.get("codec_type") == "audio"]
+    stamps = [packet.get("pts") for packet in heard]
     lacks_audio = "packets" in output and len(packets) < _PACKETS and not stamps
     no_packets = seekable and codec.startswith("pcm_") and lacks_audio
     if no_packets and not (name == "wav" and duration):
@@ -330,10 +340,7 @@ def parse_probe(
         description = replace(description, duration=None, bitrate=None)
     rate = description.sample_rate or _FALLBACK_RATE
     channels = description.channels or _FALLBACK_CHANNELS
-    if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
-        raise UndecodableSource(
-            f"The source states {channels} channels at {rate} Hz, which is not supported."
-        )
+    check_limits(rate, channels)
     start = parse_time_stamp(audio.get("start_time"))
     return Probe(
         container=name,
@@ -352,6 +359,8 @@ def parse_probe(
         audio_streams=len(audio_streams(streams)),
         marked_stream=marked_audio(streams),
         may_be_joined=name in _MAY_BE_JOINED,
+        unchecked=name in ("wav", "flac") or codec.startswith("pcm_"),
+        first_byte=parse_count(heard[0].get("pos")) if heard else None,
         # The start of mp3 is the delay that an encoder states.
         may_count_padding=name == "mp3" and start > 0 and seekable,
         saw_end=seekable,
@@ -363,6 +372,17 @@ def parse_probe(
         gapless=str(container_tags.get(_GAPLESS_TAG, "")),
         description=description,
     )
+
+
+def check_limits(rate: int, channels: int) -> None:
+    """Refuse a rate, or a number of channels, that no source has.
+
+    :raises UndecodableSource: for more than ffmpeg converts.
+    """
+    if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
+        raise UndecodableSource(
+            f"The source states {channels} channels at {rate} Hz, which is not supported."
+        )
 
 
 def _may_be_padded(codec: str, audio: Section) -> bool:

@@ -33,8 +33,8 @@ from audioproxy.media.diagnostics import (
 )
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
-from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.lengths.padded import resolve_padding
+from audioproxy.media.lengths.containers import read_length, run_reader
+from audioproxy.media.lengths.wav import MUCH_SPACE, has_reserved_space
 from audioproxy.media.probe import (
     ALL_TAGS,
     CONTAINER_TAGS,
@@ -44,6 +44,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
@@ -60,6 +61,10 @@ _OUTPUT_LIMIT = 1024 * 1024
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
 # length `parse_source_info` limits.
 _CACHE_SIZE = 512
+
+# Bytes of a remote source whose start is read ahead of the probe. In a smaller one, ffprobe soon
+# reaches the end of reserved space.
+_LARGE = 32 * 1024 * 1024
 
 # Seconds for which a timeout is remembered of a source that kept a CPU busy for more than half of
 # its probe. A source that is read slowly may be faster next time.
@@ -123,11 +128,7 @@ class Prober:
             probe = await self._refuse_encrypted(source, probe)
         if probe.may_be_joined:
             probe = await self._refuse_joined(source, probe)
-        if not probe.may_be_padded:
-            return probe
-        with _failures_of_probe():
-            await source.input(self._deadline())
-            return await resolve_padding(source.read, source.size or 0, probe)
+        return await self._check_samples(source, probe) if probe.unchecked else probe
 
     async def describe(self, source: OpenSource) -> Probe:
         """Return the probe of a source for an info document, which is the same on each ffprobe.
@@ -198,6 +199,21 @@ class Prober:
             length = await deadline.limit(read_length(source.read, source.size, probe))
         return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
 
+    async def _check_samples(self, source: OpenSource, probe: Probe) -> Probe:
+        """Return a probe that knows what the samples of an uncompressed source are.
+
+        :raises UndecodableSource: for samples that are no audio, or are not supported.
+        """
+        deadline = self._deadline()
+        with _failures_of_probe():
+            if probe.may_be_padded:
+                await source.input(deadline)
+            elif not await source.inspect(deadline, _is_seekable):
+                return probe
+            size = source.size or 0
+            checked = await deadline.limit(check_samples(source.read, size, probe))
+        return self._refine(source, probe, checked)
+
     def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:
         """Return a probe that reading the source has refined; it replaces the cached one."""
         if source.has_certain_identity() and self._cache.get(source.identity) is probe:
@@ -251,6 +267,10 @@ class Prober:
 
         The third value is an output with the tags ahead of the container.
         """
+        size = source.size or 0
+        if opened.seekable and size > (MUCH_SPACE if source.descriptors else _LARGE):
+            reading = run_reader(source.read, size, has_reserved_space(size))
+            opened = replace(opened, forward=bool(await deadline.limit(reading)))
         ended = await self._run(opened, source, deadline)
         failed = not ended.ok and classify(ended.stderr) is UndecodableSource
         if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
@@ -316,6 +336,10 @@ class Prober:
                 )
             if refusal is MemoryExceeded:
                 log_lack_of_memory("probe", ended)
+            if issubclass(refusal, UndecodableSource) and opened.seekable and source.size:
+                reading = probe_samples(source.read, source.size)
+                if (found := await deadline.limit(reading)) is not None:
+                    return found
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
             raise refusal

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.command.encoders import ENCODERS
-from audioproxy.media.command.inputs import Input, local_input, remote_input
+from audioproxy.media.command.inputs import RAW_DEMUXERS, Input, local_input, remote_input
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.process.programs import LISTS
@@ -39,13 +39,7 @@ from tests.web import test_info_live as test_info
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
 #: Names of formats in `configure`, by ffmpeg's own name, where the two differ.
-RENAMED = {
-    "mpeg": "mpegps",
-    "s16le": "pcm_s16le",
-    "u8": "pcm_u8",
-    "s32le": "pcm_s32le",
-    "f64le": "pcm_f64le",
-}
+RENAMED = {"mpeg": "mpegps", **{form: f"pcm_{form}" for form in RAW_DEMUXERS}}
 
 #: Sources that are decoded to integers and to floating-point numbers.
 STREAMS = tuple(Probe("mp3", "mp3", None, False, decoded_bits=bits) for bits in (16, 64))
@@ -168,6 +162,7 @@ class ComponentsTests(SynchronousTestCase):
         """The demuxers are exactly those of the containers that may be opened (D43)."""
         inputs = (local_input(), *map(decoded_stream, STREAMS))
         opened = set().union(*(list_after(each, "-format_whitelist") for each in inputs))
+        opened |= {RENAMED[form] for form in RAW_DEMUXERS}
         self.assertEqual(opened | DETECTION_DEMUXERS, listed()["demuxer"])
 
     def test_protocols(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import READERS, run_reader
 from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.probe import Probe
+from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import identify
 from tests.fuzz.draws import Draws
 from tests.support.audio import find_length_of, run_in_memory
@@ -30,6 +32,11 @@ def check_length(data: bytes) -> None:
     draws = Draws(data)
     probe = draws.one_of(CONTAINERS)
     run_in_memory(lambda read: identify(read, len(draws.rest)), draws.rest)
+    with suppress(UndecodableSource):
+        run_in_memory(lambda read: probe_samples(read, len(draws.rest)), draws.rest)
+    unchecked = replace(probe, unchecked=True, first_byte=1)
+    with suppress(UndecodableSource):
+        run_in_memory(lambda read: check_samples(read, len(draws.rest), unchecked), draws.rest)
     reading = read_duration(len(draws.rest), probe)
     run_in_memory(lambda read: run_reader(read, len(draws.rest), reading), draws.rest)
     length = None

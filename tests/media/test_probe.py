@@ -54,7 +54,7 @@ class ProbeArgumentsTests(SynchronousTestCase):
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 *("-read_intervals", "%+#8", "-show_entries"),
-                "packet=codec_type,stream_index,pts,pts_time"
+                "packet=codec_type,stream_index,pts,pts_time,pos"
                 ":format=format_name,start_time,duration,bit_rate,size,probe_score"
                 ":stream=index,codec_type,codec_name,codec_tag_string,sample_fmt,sample_rate,"
                 "channels,channel_layout,bits_per_sample,bits_per_raw_sample,start_time,duration,"

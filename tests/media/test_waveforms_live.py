@@ -146,6 +146,9 @@ class WaveformTests(ServiceCase):
             if name in ("a.m4a", "a.ogg"):
                 # The encoder's padding, and the end of the last block.
                 frames = frames[:40_000]
+            if name == "less.wav":
+                # No chunk follows the stated size, so it is wrong.
+                frames = decoded["0.wav"]
             form, pixels = ("pk_fmt:dat", "pk_bits:8")[number % 2], (300, 1, 65536)[number % 3]
             text = f"/pts:{pixels}/ch:{channels}/{form}"
             waveform = await self.request_waveform(port, name, text)

@@ -27,6 +27,7 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.media.command.inputs import Input, local_input, remote_input
+from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import CONTAINER_TAGS, NAMED_TAGS, Probe
 from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
@@ -37,6 +38,7 @@ from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
+from tests.media.lengths.test_sphere import sphere
 from tests.media.lengths.test_wavpack import TAG, wavpack
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
@@ -582,7 +584,7 @@ class DescribeTests(ProberCase):
 
 
 class PaddedTests(ProberCase):
-    """A source whose samples may be padded"""
+    """A source whose samples are checked, and may be padded"""
 
     STREAM = AUDIO | {"codec_name": "pcm_f24le"}
     CONTENT = wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80)))
@@ -595,14 +597,15 @@ class PaddedTests(ProberCase):
             self.spawner.last.exit_and_end(stdout=output)
         return probing
 
-    def test_each_request(self) -> None:
-        """Each request reads the header of its own source, whether the probe is cached or not."""
+    def test_read_once(self) -> None:
+        """The header is read once for all requests, if the source has a certain identity."""
         source = FakeSource(b"1", data=self.CONTENT, size=len(self.CONTENT))
         for _ in range(2):
             probe = self.successResultOf(self.probe_padded(source))
             self.assertEqual((probe.codec, probe.decoder), ("pcm_s32le", "pcm_s32le"))
-            self.assertEqual(source.input_calls[-1], (10, True))
-        self.assertEqual(len(self.spawner.children), 1)
+            self.assertEqual(source.input_calls, [(10, False), (10, True)])
+            reads = source.reads
+        self.assertEqual((len(self.spawner.children), source.reads), (1, reads))
 
     def test_failures(self) -> None:
         """If the header cannot be read, the request is refused as one whose probe failed."""
@@ -610,10 +613,54 @@ class PaddedTests(ProberCase):
             *((RenderFailed(), ProbeFailed), (ProbeTimeout(), ProbeTimeout)),
             (UpstreamUnavailable(), UpstreamUnavailable),
         ):
-            source = FakeSource(b"1")
-            self.successResultOf(self.probe_padded(source))
+            source = FakeSource(size=99)
+            probing = self.fetch(source=source)
             source.refusal = error
-            self.assert_refused(self.fetch(source=source), refusal)
+            output = probe_output(self.STREAM, container="wav")
+            self.spawner.last.exit_and_end(stdout=output)
+            self.assert_refused(probing, refusal)
+
+    def test_unseekable(self) -> None:
+        """The samples of a source that cannot be read at will are checked once it is downloaded."""
+        opened = replace(local_input(), seekable=False)
+        source = FakeSource(b"1", size=99, data=self.CONTENT, opened=opened)
+        plain = AUDIO | {"codec_name": "pcm_s16le"}
+        probing = self.fetch(source=source)
+        self.assertTrue(self.answer(probing, probe_output(plain, container="wav")).unchecked)
+        self.assertEqual(source.reads, 0)
+
+    def test_unread_by_ffprobe(self) -> None:
+        """Plain samples in a container that ffprobe refuses are described without it (D43)."""
+        for data, container in ((sphere(), "nistsphere"), (sphere()[:99], None)):
+            probing = self.fetch(source=FakeSource(data=data, size=len(data)))
+            # A container that is not on the list is looked for once more, with its signature.
+            self.spawner.last.exit_and_end(1, stderr=INVALID)
+            if container is None:
+                self.assert_refused(probing, UndecodableSource)
+            else:
+                self.assertEqual(self.successResultOf(probing).container, container)
+        refused = sphere(sample_coding="-s9 shortpack")
+        probing = self.fetch(source=FakeSource(data=refused, size=len(refused)))
+        self.spawner.last.exit_and_end(1, stderr=INVALID)
+        self.assertIn("NIST SPHERE", self.failureResultOf(probing, UndecodableSource).value.message)
+
+    def test_reserved_space(self) -> None:
+        """Space behind the samples is looked for where that costs no request, or is worth one."""
+        chunks = chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80))
+        for size, descriptors, data, expected in (
+            (MUCH_SPACE + 999, {3: 3}, wav(*chunks), True),
+            (MUCH_SPACE + 999, {}, wav(*chunks), False),
+            (99 * MUCH_SPACE, {}, wav(*chunks), True),
+            (MUCH_SPACE, {3: 3}, wav(*chunks), False),
+            (MUCH_SPACE + 999, {3: 3}, b"ID3", False),
+        ):
+            padded = data.ljust(200_000, b"\0")
+            source = FakeSource(data=padded, size=size, descriptors=descriptors)
+            probing = self.fetch(source=source)
+            self.assertIs("-ignore_length" in self.spawner.last.arguments, expected)
+            if not (descriptors or expected):
+                self.assertEqual(source.reads, 0)
+            self.answer(probing)
 
 
 class RemoteTests(ProberCase):

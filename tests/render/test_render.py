@@ -700,7 +700,8 @@ class RefusalTests(RenderCase):
             else:
                 self.harness.sources.content = error()
             self.harness.start_client(options)
-            self.harness.start_probed(options)
+            self.harness.start_client(options)
+            self.harness.answer_probe(container="flac", codec="flac")
             self.assertEqual(len(self.harness.spawner.children), 1)
             self.assert_refused(error or RenderFailed)
 
@@ -708,9 +709,10 @@ class RefusalTests(RenderCase):
         """A render whose output does not depend on the length does not read the source."""
         self.harness.sources.content = UpstreamUnavailable()
         for options in ("f:opus", "f:ogg/fade:1", "f:aac/t:1:2", "f:peaks/t:0:1"):
-            client, encoder = self.harness.render(options)
+            client = self.harness.start_client(options)
+            self.harness.answer_probe(container="mp3", codec="mp3")
             client.disconnect()
-            encoder.exit_and_end(1)
+            self.harness.encoder().exit_and_end(1)
 
     def test_crash(self) -> None:
         """An unexpected exception is a 500, is logged, and leaves nothing behind."""

@@ -61,10 +61,10 @@ from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import lacks_pictures
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.output import RenderOutput
@@ -161,7 +161,10 @@ def probe(source: bytes) -> Probe:
             opened = replace(opened, demuxer=proven.demuxer, skipped=proven.start)
             ended = run(probe_arguments("ffprobe", opened), source)
     if ended.returncode:
-        raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+        described = run_in_memory(lambda read: probe_samples(read, size), source)
+        if described is None:
+            raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
+        return described
     if lacks_pictures(ended.stdout):
         ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
     found = parse_probe(ended.stdout, ended.stderr, tagged=tagged)
@@ -172,8 +175,8 @@ def probe(source: bytes) -> Probe:
         found = replace(found, may_be_encrypted=False)
     if found.may_be_joined:
         found = replace(found.with_length(find_length_of(source, found)), may_be_joined=False)
-    if found.may_be_padded:
-        return run_in_memory(lambda read: resolve_padding(read, size, found), source)
+    if found.unchecked:
+        return run_in_memory(lambda read: check_samples(read, size, found), source)
     return found
 
 

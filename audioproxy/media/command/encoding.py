@@ -19,7 +19,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input
-from audioproxy.media.command.trim import needs_length, trim_range
+from audioproxy.media.command.trim import needs_length, trim_filters, trim_range
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe
@@ -160,7 +160,9 @@ def source_loudness_arguments(
 
     :param options: without effect.
     """
-    filters = loudness_filters(probe.sample_rate, None, resampler)
+    # What follows the samples is not measured.
+    whole = trim_filters(trim_range(VariantOptions(), probe), probe.sample_rate)
+    filters = [*whole, *loudness_filters(probe.sample_rate, None, resampler)]
     return _loudness_arguments(ffmpeg, source, probe, 0, filters)
 
 

@@ -13,6 +13,12 @@ DEMUXERS = (
     ",dts,loas,tak,iff,avi,mpegts,mpeg,mxf,flv"
 )
 
+#: The demuxers of samples without a container, which have the names of ffmpeg's codecs. The service
+#: itself finds the place of the samples and their form (`audioproxy.media.samples`).
+RAW_DEMUXERS = frozenset(
+    "alaw f32be f32le f64be f64le mulaw s16be s16le s24be s24le s32be s32le s8 u8".split()
+)
+
 # Microseconds without a byte, after which ffmpeg gives up a connection.
 _STALL_TIMEOUT_US = 20_000_000
 # ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
@@ -24,6 +30,27 @@ _RANGE_OPTIONS += ["-reconnect_delay_max", "2"]
 
 #: The descriptor number at which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RawSamples:
+    """Uncompressed samples that are read from a place on, whatever the container says.
+
+    :ivar form: ffmpeg's demuxer, such as ``s16be``.
+    :ivar offset: of the first sample, in bytes.
+    """
+
+    form: str
+    offset: int
+    sample_rate: int
+    channels: int
+
+    def arguments(self) -> list[str]:
+        """Return the options that open the samples in ffmpeg."""
+        return [
+            *("-f", self.form, "-skip_initial_bytes", str(self.offset)),
+            *("-ar", str(self.sample_rate), "-ac", str(self.channels)),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,8 @@ class Input:
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
+    :ivar raw: the samples, where ffmpeg does not read the container.
+    :ivar forward: ffprobe reads the start of a wav file, and does not look for chunks behind it.
     """
 
     url: str
@@ -53,6 +82,8 @@ class Input:
     skipped: int = 0
     decoder: str | None = None
     ignore_length: bool = False
+    raw: RawSamples | None = None
+    forward: bool = False
 
     @property
     def verbosity(self) -> str:
@@ -61,7 +92,9 @@ class Input:
 
     def probe_arguments(self) -> list[str]:
         """Return the arguments that open the source in ffprobe."""
-        return [*self._whitelists(), "-i", self.url]
+        # It looks for them at the end of the header, and again at the end of the samples.
+        forward = ["-seekable", "0", "-ignore_length", "1"] if self.forward else []
+        return [*self._whitelists(), *forward, "-i", self.url]
 
     def encoder_arguments(self, seek: str | None = None) -> list[str]:
         """Return the arguments that open the source in ffmpeg.
@@ -76,9 +109,10 @@ class Input:
     def _whitelists(self) -> list[str]:
         return [
             *("-protocol_whitelist", ",".join(self.protocols)),
-            *("-format_whitelist", self.decoded or DEMUXERS),
+            *("-format_whitelist", self.decoded or (self.raw.form if self.raw else DEMUXERS)),
             *([] if self.demuxer is None else ["-f", self.demuxer]),
             *([] if not self.skipped else ["-skip_initial_bytes", str(self.skipped)]),
+            *([] if self.raw is None else self.raw.arguments()),
             *self.options,
         ]
 

@@ -19,6 +19,7 @@ from audioproxy.media.probe import Probe
 # decode. AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise
 # depends on where decoding starts. ``pcm`` stands for all codecs of uncompressed audio.
 _SEEKABLE = {("wav", "pcm"), ("w64", "pcm"), ("aiff", "pcm"), ("caf", "pcm")}
+_SEEKABLE |= {("nistsphere", "pcm")}
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 _CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
 _CONFIRMED |= {("wv", "wavpack"), ("tta", "tta")}

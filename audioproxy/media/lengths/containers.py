@@ -11,15 +11,9 @@ from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4
 from audioproxy.media.lengths.musepack import read_musepack
 from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
-from audioproxy.media.lengths.pcm import (
-    read_aiff,
-    read_caf,
-    read_dsf,
-    read_iff,
-    read_w64,
-    read_wav,
-)
+from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_dsf, read_iff, read_w64
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, SourceLength, T
+from audioproxy.media.lengths.wav import read_wav
 from audioproxy.media.lengths.wavpack import read_wavpack
 from audioproxy.media.probe import Probe
 
@@ -67,6 +61,8 @@ async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength 
 
     :param size: bytes of the source.
     """
+    if probe.stored is not None:
+        return probe.stored
     reader = _reader_of(probe)
     if reader is None:
         return None

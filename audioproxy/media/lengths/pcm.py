@@ -1,4 +1,4 @@
-"""Lengths of uncompressed audio in wav, rf64, w64, aiff, caf, 8SVX, DSDIFF and DSF.
+"""Chunks, and the lengths of uncompressed audio in w64, aiff, caf, 8SVX, DSDIFF and DSF.
 
 The length follows from the size of the samples. Where the file ends before them, it ends the audio
 too, as in ffmpeg.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import dataclass
 from typing import Literal
 
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
@@ -15,7 +16,6 @@ from audioproxy.media.probe import Probe
 
 # Chunks that are examined before the one that is searched.
 _MOST_CHUNKS = 64
-_UNKNOWN_SIZE = 0xFFFF_FFFF
 
 # Bytes of a sample. The floats are in the range of 16-bit or of 24-bit integers.
 _WIDTHS = {"pcm_alaw": 1, "pcm_mulaw": 1, "pcm_f16le": 4, "pcm_f24le": 4}
@@ -31,10 +31,28 @@ _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 # channels, channels, rate, bits, samples, bytes of a block, reserved; name, bytes.
 _DSF = struct.Struct("<4sQQQ4sQIIIIIIQII4sQ")
 
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """The form of uncompressed samples.
+
+    :ivar codec: ffprobe's name.
+    :ivar bits: of a sample, as it is stored.
+    :ivar layout: the channel layout, such as ``5.1``; None where unknown.
+    """
+
+    codec: str
+    sample_rate: int
+    channels: int
+    bits: int
+    layout: str | None
+
+
 # For each container: the offset of the first chunk, the bytes of a chunk's size and their order,
 # the bytes of its name and its size that the size includes, and the alignment of chunks.
 _CHUNKS: dict[str, tuple[int, int, Literal["little", "big"], int, int]] = {
     "wav": (12, 4, "little", 0, 2),
+    "rifx": (12, 4, "big", 0, 2),
     "w64": (40, 8, "little", 24, 8),
     "aiff": (12, 4, "big", 0, 2),
     "caf": (8, 8, "big", 0, 1),
@@ -63,27 +81,12 @@ def find_chunk(container: str, name: bytes) -> Reader[tuple[int, int]]:
     raise Malformed
 
 
-def read_wav(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a RIFF, RF64 or BW64 file (EBU Tech 3306; ITU-R BS.2088)."""
-    header = yield from read_range(0, 12)
-    if header[:4] not in (b"RIFF", b"RF64", b"BW64") or header[8:] != b"WAVE":
-        raise Malformed
-    start, length = yield from find_chunk("wav", b"data")
-    if header[:4] != b"RIFF":
-        sizes, _ = yield from find_chunk("wav", b"ds64")
-        length = int.from_bytes((yield from read_range(sizes + 8, 8)), "little")
-    elif length == _UNKNOWN_SIZE:
-        length = 0
-    # To the end of the file if the size is unknown, as in ffmpeg with `-ignore_length`.
-    return _count(start, start + length if length else size, size, probe)
-
-
 def read_w64(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a Sony Wave64 file."""
     if (yield from read_range(0, 16)) != _W64_RIFF:
         raise Malformed
     start, length = yield from find_chunk("w64", _W64_DATA)
-    return _count(start, start + length, size, probe)
+    return count_samples(start, start + length, size, probe)
 
 
 def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -93,7 +96,7 @@ def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
         raise Malformed
     start, length = yield from find_chunk("aiff", b"SSND")
     skipped = int.from_bytes((yield from read_range(start, 4)), "big")
-    return _count(start + 8 + skipped, start + length, size, probe)
+    return count_samples(start + 8 + skipped, start + length, size, probe)
 
 
 def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -102,7 +105,7 @@ def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
         raise Malformed
     # An unknown size is -1, here a number that is past every end.
     start, length = yield from find_chunk("caf", b"data")
-    return _count(start + 4, start + length, size, probe)
+    return count_samples(start + 4, start + length, size, probe)
 
 
 def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -110,7 +113,7 @@ def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
     form = yield from read_range(0, 4)
     kind, name = ("iff", b"BODY") if form == b"FORM" else ("dsdiff", b"DSD ")
     start, length = yield from find_chunk(kind, name)
-    return _count(start, start + length, size, probe)
+    return count_samples(start, start + length, size, probe)
 
 
 def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -125,8 +128,11 @@ def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
     return SourceLength(samples // 8)
 
 
-def _count(start: int, end: int, size: int, probe: Probe) -> SourceLength:
-    """Return the number of samples in a range of bytes, of which the file may lack the end."""
+def count_samples(start: int, end: int, size: int, probe: Probe) -> SourceLength:
+    """Return the number of samples in a range of bytes, of which the file may lack the end.
+
+    :raises Malformed: for samples of unknown size.
+    """
     width, end = sample_bytes(probe.codec), min(end, size)
     if end < start or not width:
         raise Malformed

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.inputs import Input, local_input, remote_input
+from audioproxy.media.command.inputs import (
+    RAW_DEMUXERS,
+    Input,
+    RawSamples,
+    local_input,
+    remote_input,
+)
 
 CONTAINERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
@@ -65,6 +71,24 @@ class InputTests(SynchronousTestCase):
             self.assertEqual(words[-4:], ["-ss", "41", "-i", source.url])
             self.assertEqual(changed.encoder_arguments("41"), [*words[:-4], *more, *words[-4:]])
             self.assertEqual(changed.probe_arguments(), source.probe_arguments())
+
+    def test_raw_samples(self) -> None:
+        """Samples without their container are opened by their demuxer alone (D43)."""
+        raw = RawSamples("s16be", 44, 8000, 2)
+        self.assertIn(raw.form, RAW_DEMUXERS)
+        for source in (local_input(), remote_input(URL, "a")):
+            words = replace(source, raw=raw).encoder_arguments("41")
+            plain = source.encoder_arguments("41")
+            at = words.index("-format_whitelist") + 1
+            form = "s16be -f s16be -skip_initial_bytes 44 -ar 8000 -ac 2".split()
+            self.assertEqual(words, [*plain[:at], *form, *plain[at + 1 :]])
+
+    def test_forward(self) -> None:
+        """A probe may be kept from seeking, whatever the options of the source are."""
+        for source in (local_input(), remote_input(URL, "a")):
+            words = replace(source, forward=True).probe_arguments()
+            more = ["-seekable", "0", "-ignore_length", "1"]
+            self.assertEqual(words, [*source.probe_arguments()[:-2], *more, "-i", source.url])
 
 
 class RemoteTests(SynchronousTestCase):

@@ -1,0 +1,201 @@
+"""What the samples of an uncompressed source are, where ffprobe is wrong about them or fails.
+
+ffmpeg reads the samples of RIFX as little-endian ones, and believes the sizes of wav files. Such
+samples are opened as they are, without their container. Encoded audio in the place of samples is
+refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from audioproxy.errors import NothingDecoded, UndecodableSource
+from audioproxy.media.bursts import codec_of, find_burst
+from audioproxy.media.command.inputs import RAW_DEMUXERS, RawSamples
+from audioproxy.media.flac_frames import read_noise
+from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.padded import resolve_padding
+from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
+from audioproxy.media.lengths.reading import (
+    Malformed,
+    Reader,
+    ReadRange,
+    SourceLength,
+    read_range,
+)
+from audioproxy.media.lengths.sphere import read_sphere
+from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
+from audioproxy.media.probe import Probe, check_limits
+
+# Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
+# named.
+_SWITCHING = (("wav", "pcm_s16le"), ("w64", "pcm_s16le"))
+# Codecs that ffmpeg detects in the samples of a wav file, and the bytes of zeros at their start
+# after which the service does not rely on that.
+_DETECTED = {"dts": "DTS", "ac3": "AC-3"}
+_ZEROS = 32 * 1024
+_CHANNELS_OF_BURSTS = 2
+_BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
+_FLOAT_BITS = 64
+
+
+async def check_samples(read: ReadRange, size: int, probe: Probe) -> Probe:
+    """Return the probe of a source whose samples are `Probe.unchecked`, with what they are.
+
+    :param size: bytes of the source.
+    :raises UndecodableSource: for samples that are no audio, or are not supported.
+    """
+    if probe.may_be_padded:
+        probe = replace(await resolve_padding(read, size, probe), may_be_padded=False)
+    probe = replace(probe, unchecked=False)
+    return await run_reader(read, size, _check(size, probe)) or probe
+
+
+async def probe_samples(read: ReadRange, size: int) -> Probe | None:
+    """Return the probe of a source that ffprobe does not read, though its samples are plain.
+
+    :param size: bytes of the source.
+    :raises UndecodableSource: for samples that are no audio, or are not supported.
+    """
+    return await run_reader(read, size, _probe(size))
+
+
+def _probe(size: int) -> Reader[Probe]:
+    try:
+        form, start, end = yield from read_sphere(size)
+    except Malformed:
+        return (yield from _probe_wav(size))
+    return (yield from _describe("nistsphere", form, start, end))
+
+
+def _probe_wav(size: int) -> Reader[Probe]:
+    """Probe RIFX whose format has an extension, which ffmpeg does not read."""
+    if (yield from read_range(0, 4)) != b"RIFX":
+        raise Malformed
+    found = yield from find_samples(size)
+    return (yield from _describe_wav(found))
+
+
+def _describe_wav(found: WavFile) -> Reader[Probe]:
+    form = yield from read_form(found)
+    if form is None:
+        raise UndecodableSource("The codec of the wav file is not supported.")
+    return (yield from _describe("wav", form, found.start, found.end))
+
+
+def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[Probe]:
+    """Return the probe of samples in a range of bytes."""
+    is_float = form.codec.startswith("pcm_f")
+    probe = Probe(
+        container=container,
+        codec=form.codec,
+        duration=None,
+        exact=False,
+        sample_rate=form.sample_rate,
+        channels=form.channels,
+        bit_depth=form.bits,
+        decoded_bits=_FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits),
+        layout=form.layout,
+        description=SourceInfo(
+            format=container,
+            sample_rate=form.sample_rate,
+            channels=form.channels,
+            bit_depth=form.bits,
+        ),
+    )
+    check_limits(probe.sample_rate, probe.channels)
+    yield from _refuse_bursts(probe, start, end)
+    length = count_samples(start, end, end, probe)
+    if not length.samples:
+        raise NothingDecoded
+    return _open_raw(probe, length)
+
+
+def _check(size: int, probe: Probe) -> Reader[Probe]:
+    if probe.container == "flac":
+        return (yield from _check_flac(probe, size))
+    if probe.container != "wav":
+        return (yield from _check_pcm(probe, probe.first_byte, size))
+    found = yield from find_samples(size)
+    if found.big_endian:
+        described = yield from _describe_wav(found)
+        info = replace(described.description, tags=probe.description.tags)
+        return replace(described, description=info)
+    # ffmpeg plays the last one alone.
+    if probe.first_byte is not None and probe.first_byte >= found.end > found.start:
+        raise UndecodableSource("The wav file has more than one data chunk.")
+    if not probe.codec.startswith("pcm_"):
+        return (yield from _check_encoded(probe, found))
+    probe = yield from _check_pcm(probe, found.start, found.end)
+    length = count_samples(found.start, found.end, size, probe)
+    if not length.samples:
+        raise NothingDecoded
+    is_raw = probe.codec.removeprefix("pcm_") in RAW_DEMUXERS
+    if is_raw and (found.end != found.stated_end or found.has_space):
+        return _open_raw(probe, length)
+    return replace(probe, stored=length)
+
+
+def _check_pcm(probe: Probe, start: int | None, end: int) -> Reader[Probe]:
+    if start is not None:
+        yield from _refuse_bursts(probe, start, end)
+    if probe.decoder is None and (probe.container, probe.codec) in _SWITCHING:
+        return replace(probe, decoder=probe.codec)
+    return probe
+
+
+def _check_flac(probe: Probe, size: int) -> Reader[Probe]:
+    if probe.first_byte is not None and probe.channels == _CHANNELS_OF_BURSTS:
+        rate, depth = probe.sample_rate, probe.bit_depth
+        encoded = codec_of((yield from read_noise(probe.first_byte, size, rate, depth)))
+        if encoded is not None:
+            raise _encoded(encoded)
+    return probe
+
+
+def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
+    if probe.codec in _DETECTED:
+        # How many zeros ffmpeg examines differs between versions, and between codecs.
+        first = yield from read_range(found.start, min(_ZEROS, found.end - found.start))
+        if not any(first):
+            raise _encoded(_DETECTED[probe.codec])
+    if found.end <= found.stated_end:
+        return probe
+    # The samples reach to the end of the file. Their number is unknown.
+    info = replace(probe.description, duration=None, bitrate=None)
+    return replace(probe, ignore_length=True, duration=None, exact=False, description=info)
+
+
+def _refuse_bursts(probe: Probe, start: int, end: int) -> Reader[None]:
+    per_second = probe.sample_rate * probe.channels
+    encoded = yield from find_burst(start, end, probe.codec, per_second)
+    if encoded is not None:
+        raise _encoded(encoded)
+
+
+def _encoded(codec: str) -> UndecodableSource:
+    """Return the refusal of a source that holds encoded audio in the place of samples."""
+    return UndecodableSource(
+        f"The source holds {codec} in the place of samples, as a digital output sends it."
+    )
+
+
+def _open_raw(probe: Probe, length: SourceLength) -> Probe:
+    """Return the probe of samples that ffmpeg reads without their container."""
+    form, rate = probe.codec.removeprefix("pcm_"), probe.sample_rate
+    # What follows the samples is neither played nor counted.
+    length = replace(length, ends_in_padding=True)
+    probe = replace(
+        probe.with_length(length),
+        stored=length,
+        raw=RawSamples(form, length.data_offset, rate, probe.channels),
+        demuxer=None,
+        decoder=None,
+        ignore_length=False,
+        measured=True,
+        stream_bitrate=None,
+    )
+    bitrate = 8 * sample_bytes(probe.codec) * probe.channels * rate
+    info = replace(probe.description, duration=probe.duration, bitrate=bitrate)
+    return replace(probe, description=info)

@@ -1,0 +1,213 @@
+"""What the samples of an uncompressed source are, where ffprobe is wrong about them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from decimal import Decimal
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NothingDecoded, UndecodableSource
+from audioproxy.media.command.inputs import RawSamples
+from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.wav import MUCH_SPACE
+from audioproxy.media.probe import Probe
+from audioproxy.media.samples import check_samples, probe_samples
+from tests.media.lengths.test_padded import extensible
+from tests.media.lengths.test_pcm import FORMAT, chunk, wav
+from tests.media.lengths.test_sphere import sphere
+from tests.media.lengths.test_wav import INFO, SOUND, START, stating
+from tests.media.test_bursts import SYNCS, bursts_of, pack
+from tests.media.test_flac_frames import BLOCK, NOISE, frame, verbatim
+from tests.support.audio import run_in_memory
+
+INFO_OF_FFPROBE = SourceInfo(
+    format="wav", duration=Decimal(1), bitrate=1, tags={"title": "x"}, bit_depth=16
+)
+PROBE = Probe(
+    "wav",
+    "pcm_s16le",
+    Decimal(1),
+    True,
+    sample_rate=8000,
+    unchecked=True,
+    first_byte=START,
+    stream_bitrate=1,
+    description=INFO_OF_FFPROBE,
+)
+BURSTS = pack(bursts_of(SYNCS["AC-3"]), "pcm_s16le")
+SAMPLES = len(SOUND) // 4
+
+
+def check(file: bytes, probe: Probe = PROBE) -> Probe:
+    """Check the samples of a file in memory."""
+    return run_in_memory(lambda read: check_samples(read, len(file), probe), file)
+
+
+class CheckTests(SynchronousTestCase):
+    """`check_samples`"""
+
+    def test_plain(self) -> None:
+        """Samples that ffmpeg finds itself are opened as before, and their length is known.
+
+        The decoder is named where ffmpeg would choose another one inside the file.
+        """
+        found = check(stating(len(SOUND), INFO))
+        stored = SourceLength(SAMPLES, data_offset=START)
+        self.assertEqual(found, replace(PROBE, unchecked=False, decoder="pcm_s16le", stored=stored))
+        wide = replace(PROBE, codec="pcm_s24le")
+        self.assertIsNone(check(stating(len(SOUND)), wide).decoder)
+
+    def test_raw(self) -> None:
+        """Samples that ffmpeg does not find are opened without the container.
+
+        The info document has their duration and bit rate (Info document).
+        """
+        for file in (
+            *(stating(16), stating(16, INFO), stating(0, INFO), stating(0xFFFF_FFFF, INFO)),
+            stating(len(SOUND), bytes(MUCH_SPACE + 1)),
+        ):
+            found = check(file)
+            self.assertEqual(found.raw, RawSamples("s16le", START, 8000, 2))
+            length = SourceLength(SAMPLES, ends_in_padding=True, data_offset=START)
+            self.assertEqual((found.length, found.stored), (length, length))
+            self.assertEqual((found.decoder, found.stream_bitrate), (None, None))
+            self.assertEqual((found.duration, found.measured), (Decimal(SAMPLES) / 8000, True))
+            expected = replace(INFO_OF_FFPROBE, duration=found.duration, bitrate=256_000)
+            self.assertEqual(found.description, expected)
+        for behind in (b"", INFO, INFO + INFO):
+            empty = wav(chunk(b"fmt ", FORMAT), chunk(b"data", b""), behind)
+            self.assertRaises(NothingDecoded, check, empty)
+
+    def test_padded(self) -> None:
+        """Padded samples are those of their containers, also where their size is wrong."""
+        form = chunk(b"fmt ", extensible(32, 24))
+        padded = replace(PROBE, codec="pcm_f24le", may_be_padded=True)
+        found = check(wav(form, chunk(b"data", SOUND, 16)), padded)
+        self.assertEqual((found.codec, found.bit_depth), ("pcm_s32le", 24))
+        self.assertEqual(found.raw and found.raw.form, "s32le")
+        self.assertFalse(found.may_be_padded)
+        # ffmpeg has no demuxer for these.
+        floats = replace(PROBE, codec="pcm_f24le")
+        self.assertIsNone(check(wav(form, chunk(b"data", SOUND, 16)), floats).raw)
+
+    def test_big_endian(self) -> None:
+        """RIFX has the byte order of its name, or it is a 415; it keeps the tags of ffprobe."""
+        file = stating(len(SOUND), name=b"RIFX")
+        found = check(file.replace(FORMAT, struct.pack(">HHIIHH", 1, 2, 44100, 176400, 4, 16)))
+        self.assertEqual((found.codec, found.sample_rate), ("pcm_s16be", 44100))
+        self.assertEqual(found.description.tags, {"title": "x"})
+        self.assertRaises(UndecodableSource, check, file)
+
+    def test_two_chunks(self) -> None:
+        """A second data chunk, which ffmpeg plays alone, is a 415."""
+        file = stating(len(SOUND), INFO, chunk(b"data", SOUND))
+        second = replace(PROBE, first_byte=len(file) - len(SOUND))
+        for probe in (second, replace(second, codec="adpcm_ms")):
+            error = self.assertRaises(UndecodableSource, check, file, probe)
+            self.assertIn("more than one data chunk", error.message)
+        self.assertIsNotNone(check(file).stored)
+
+    def test_other_codecs(self) -> None:
+        """Of other codecs, a size that is too small is ignored, and the duration is unknown."""
+        probe = replace(PROBE, codec="adpcm_ms")
+        found = check(stating(16), probe)
+        self.assertEqual((found.ignore_length, found.duration, found.exact), (True, None, False))
+        self.assertEqual(found.description, replace(probe.description, duration=None, bitrate=None))
+        for file in (stating(len(SOUND), INFO), stating(0, INFO), b"RIFF"):
+            self.assertEqual(check(file, probe), replace(probe, unchecked=False))
+
+    def test_bursts(self) -> None:
+        """Encoded audio in the place of samples is a 415 that names it, in every container."""
+        file = wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS))
+        shifted = bytes(99) + BURSTS
+        for source, probe in (
+            (file, PROBE),
+            (shifted, replace(PROBE, container="aiff", first_byte=99)),
+            (shifted, replace(PROBE, container="w64", first_byte=99)),
+        ):
+            error = self.assertRaises(UndecodableSource, check, source, probe)
+            self.assertIn("AC-3", error.message)
+        for container, decoder in (("w64", "pcm_s16le"), ("caf", None)):
+            other = replace(PROBE, container=container)
+            for first in (99, None):
+                found = check(bytes(99) + SOUND, replace(other, first_byte=first))
+                self.assertEqual((found.decoder, found.stored, found.raw), (decoder, None, None))
+
+    def test_flac(self) -> None:
+        """Encoded audio that flac holds is a 415 too; noise and mono are none."""
+        flac = replace(PROBE, container="flac", codec="flac", first_byte=99)
+        values = [word - (word >> 15 << 16) for word in bursts_of(SYNCS["AC-3"])[: 2 * BLOCK]]
+        file = bytes(99) + frame(verbatim(values[0::2]), verbatim(values[1::2]))
+        error = self.assertRaises(UndecodableSource, check, file, flac)
+        self.assertIn("AC-3", error.message)
+        for source, probe in (
+            (bytes(99) + NOISE, flac),
+            (file, replace(flac, channels=1)),
+            (file, replace(flac, first_byte=None)),
+            (file[:99] + bytes(99), flac),
+        ):
+            self.assertEqual(check(source, probe), replace(probe, unchecked=False))
+
+    def test_detected(self) -> None:
+        """What ffmpeg detects in wav is decoded if it begins at once, and else a 415."""
+        for codec, name in (("dts", "DTS"), ("ac3", "AC-3")):
+            probe = replace(PROBE, codec=codec)
+            for zeros, is_refused in ((0, False), (20_000, False), (40_000, True)):
+                file = wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(zeros) + BURSTS))
+                if is_refused:
+                    error = self.assertRaises(UndecodableSource, check, file, probe)
+                    self.assertIn(name, error.message)
+                else:
+                    self.assertEqual(check(file, probe), replace(probe, unchecked=False))
+
+
+class ProbeTests(SynchronousTestCase):
+    """`probe_samples`"""
+
+    def probe(self, file: bytes) -> Probe | None:
+        """Probe a file in memory."""
+        return run_in_memory(lambda read: probe_samples(read, len(file)), file)
+
+    def test_extended(self) -> None:
+        """RIFX with an extended format is read, which ffmpeg refuses."""
+        form = struct.pack(">HHIIHH", 3, 2, 8000, 64000, 8, 32) + b"\0\0"
+        parts = chunk(b"fmt ", form, order=">I"), chunk(b"data", bytes(80), order=">I")
+        found = self.probe(wav(*parts, name=b"RIFX"))
+        assert found is not None
+        self.assertEqual((found.container, found.codec), ("wav", "pcm_f32be"))
+        self.assertEqual((found.bit_depth, found.decoded_bits, found.layout), (32, 64, "stereo"))
+        expected = SourceInfo(
+            format="wav",
+            duration=Decimal(10) / 8000,
+            sample_rate=8000,
+            channels=2,
+            bit_depth=32,
+            bitrate=512_000,
+        )
+        self.assertEqual(found.description, expected)
+
+    def test_sphere(self) -> None:
+        """NIST SPHERE is read, with the bits of a sample that ffprobe would state."""
+        for coding, codec, bits in (("pcm", "pcm_s16le", (16, 16)), ("ulaw", "pcm_mulaw", (8, 16))):
+            file = sphere(SOUND, sample_coding=f"-s{len(coding)} {coding}")
+            found = self.probe(file)
+            assert found is not None
+            self.assertEqual((found.container, found.codec), ("nistsphere", codec))
+            self.assertEqual((found.bit_depth, found.decoded_bits), bits)
+            self.assertEqual((found.layout, found.raw and found.raw.offset), ("mono", 1024))
+
+    def test_refused(self) -> None:
+        """Bursts, absurd rates and other codecs are refused; other files are left to ffprobe."""
+        for file in (
+            sphere(BURSTS, sample_count="-i 9000"),
+            sphere(sample_rate="-i 99999999"),
+            sphere(sample_coding="-s9 shortpack"),
+            stating(len(SOUND), name=b"RIFX"),
+            sphere(b""),
+        ):
+            self.assertRaises(UndecodableSource, self.probe, file)
+        for file in (b"", stating(len(SOUND)), b"OggS" + bytes(99)):
+            self.assertIsNone(self.probe(file))
