@@ -76,6 +76,11 @@ def lacks_end(stderr: bytes) -> bool:
     return _has(Meaning.END_LOST, stderr)
 
 
+def lacks_silence(stderr: bytes) -> bool:
+    """Return whether the silence of a gap in time stamps could not be inserted."""
+    return _has(Meaning.SILENCE_LOST, stderr)
+
+
 def lost_reader(stderr: bytes) -> bool:
     """Return whether the reader of a pipe ended before the end of the output."""
     return _has(Meaning.READER_LOST, stderr) and not was_cut_short(stderr)

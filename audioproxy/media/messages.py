@@ -46,6 +46,8 @@ class Meaning(Enum):
     UNSUPPORTED_CONTAINER = auto()
     #: An ffmpeg without picture decoders prints this about cover art, whatever the failure is.
     COVER_ART = auto()
+    #: The silence of a gap could not be inserted. ffmpeg goes on without it.
+    SILENCE_LOST = auto()
     #: The last bytes of the output could not be written. ffmpeg 5 exits with 0 even then.
     END_LOST = auto()
     #: The reader of a pipe has ended.
@@ -170,6 +172,12 @@ MESSAGES = (
     Message((_M.UNDECODABLE,), _ALL, rb"Not yet implemented in FFmpeg, patches welcome"),
     Message(
         (_M.COVER_ART,), _ALL, rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*"
+    ),
+    # Its reason is never printed, and can only be a lack of memory.
+    Message(
+        (_M.NO_MEMORY, _M.SILENCE_LOST),
+        _ALL,
+        rb"^\[\w+ @ [^\]\n]*\] \[SWR @ [^\]\n]*\] Failed to compensate for timestamp delta of ",
     ),
     Message((_M.END_LOST,), _OLD, rb"^Error (?:writing trailer of|closing file) "),
     Message((_M.END_LOST,), _NEW, rb"^\[out#[^\]\n]*\] Error (?:writing trailer|closing file): "),

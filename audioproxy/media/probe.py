@@ -100,6 +100,8 @@ class Probe:
         has counted them.
     :ivar frame_samples: as that of `SourceLength`.
     :ivar seekable: as that of `SourceLength`; False where no search for the length has found it.
+    :ivar has_gaps: as that of `SourceLength`; None where no search for the length has told.
+    :ivar first_stamp: as that of `SourceLength`.
     :ivar irregular: a render has found that the source needs a decoder of its own
         (`audioproxy.media.command.decoding`).
     :ivar sample_rate: Hz.
@@ -164,6 +166,8 @@ class Probe:
     saw_end: bool = True
     ignore_length: bool = False
     seekable: bool = False
+    has_gaps: bool | None = None
+    first_stamp: int | None = None
     irregular: bool = False
     start: Decimal = Decimal(0)
     seek_offset: Decimal = Decimal(0)
@@ -230,10 +234,16 @@ class Probe:
         return replace(probe, duration=duration, exact=True)
 
     def with_seek_data(self, length: SourceLength | None) -> Probe:
-        """Return a copy with what a seek depends on, but without the length itself."""
+        """Return a copy with what decoding depends on, but without the length itself."""
         if length is None:
             return self
-        return replace(self, frame_samples=length.frame_samples, seekable=length.seekable)
+        return replace(
+            self,
+            frame_samples=length.frame_samples,
+            seekable=length.seekable,
+            has_gaps=length.has_gaps,
+            first_stamp=length.first_stamp,
+        )
 
 
 def describe_choice(probe: Probe) -> str | None:

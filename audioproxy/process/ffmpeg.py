@@ -27,6 +27,7 @@ from audioproxy.media.diagnostics import (
     filled_disk,
     lacked_memory,
     lacks_end,
+    lacks_silence,
     lost_reader,
     redact,
     was_cut_short,
@@ -77,15 +78,17 @@ class Encoding:
     def is_readable(self) -> bool:
         """Whether readers may see what it has written lately.
 
-        No reader sees what precedes the first audio. Nor what follows the loss of the source: a
-        filter that looks ahead, such as loudnorm, ends with other samples than the source has.
+        No reader sees what precedes the first audio. Nor what follows the loss of the source, or of
+        silence: a filter that looks ahead, such as loudnorm, ends with other samples than the
+        source has.
 
         :raises IrregularSource: where the source needs a decoder of its own.
         """
         stderr = self._child.stderr
         if self._pipeline.is_irregular(stderr):
             raise IrregularSource
-        return self._pipeline.has_checked(stderr) and not was_cut_short(stderr)
+        lacks_audio = was_cut_short(stderr) or lacks_silence(stderr)
+        return self._pipeline.has_checked(stderr) and not lacks_audio
 
     def stop(self, refusal: Refusal) -> None:
         """Stop the encoder; `wait` raises the refusal."""
@@ -256,11 +259,13 @@ def _stopped(refusal: Refusal) -> Refusal:
 def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
-    ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
+    ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, after a lost
+    connection, and if it could not write its last bytes.
     """
     if pipeline is not None and pipeline.is_irregular(ended.stderr, succeeded=ended.ok):
         raise IrregularSource
-    if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
+    lacks_audio = was_cut_short(ended.stderr) or lacks_silence(ended.stderr)
+    if not ended.ok or lacks_audio or lacks_end(ended.stderr):
         raise _refusal(ended)
 
 

@@ -22,6 +22,7 @@ from audioproxy.media.diagnostics import (
     filled_disk,
     lacked_memory,
     lacks_end,
+    lacks_silence,
     lost_reader,
     redact,
     unsupported_container,
@@ -250,6 +251,11 @@ END_LOST = (
     b"[out#0/ogg @ 0x55] Error writing trailer: No space left on device",
 )
 
+#: The message about a gap that is not silent, for lack of memory; ffmpeg exits with 0.
+SILENCE_LOST = (
+    b"[Parsed_aresample_1 @ 0x55] [SWR @ 0x56] Failed to compensate for timestamp delta of 590.0"
+)
+
 #: Messages about sources that are complete.
 COMPLETE_SOURCES = (
     b"[flac @ 0x55] invalid residual",
@@ -344,6 +350,7 @@ class ClassifyTests(SynchronousTestCase):
             b"Error while filtering: Cannot allocate memory",
             b"[mov @ 0x1] error reading header\nfile:/dev/fd/3: Cannot allocate memory",
             b"x std::bad_alloc",
+            SILENCE_LOST,
         )
         unavailable = (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT)
         for refusal, first, then in (
@@ -368,8 +375,10 @@ class ClassifyTests(SynchronousTestCase):
             b"pipe:1: Disk quota exceeded",
         )
         quoted = b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"
+        quoted_silence = b"[mp3 @ 0x1] title: " + SILENCE_LOST
         for detects, detected, others in (
             (lacks_end, END_LOST, (b"", *COMPLETE_SOURCES, quoted)),
+            (lacks_silence, (SILENCE_LOST,), (b"", *END_LOST, quoted_silence)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
             (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),

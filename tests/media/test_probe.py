@@ -310,7 +310,8 @@ class AcceptedSourcesTests(SynchronousTestCase):
         found = stated.with_decoded_samples(204000)
         counted = replace(stated, duration=Decimal("4.25"), exact=True, length=SourceLength(204000))
         self.assertEqual(replace(counted, measured=True), found)
-        self.assertEqual(counted, stated.with_length(SourceLength(204000)))
+        known = replace(counted, has_gaps=False)
+        self.assertEqual(known, stated.with_length(SourceLength(204000)))
         # A decoder may output the padding of the last packet, which is no part of the source.
         length = SourceLength(200_000, ends_in_padding=True, block=1024, seekable=True)
         padded = stated.with_length(length)

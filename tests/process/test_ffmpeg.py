@@ -27,7 +27,13 @@ from audioproxy.errors import (
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
-from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, END_LOST, REMOTE_FAILURES
+from tests.media.test_diagnostics import (
+    COMPLETE_SOURCES,
+    CUT_SHORT,
+    END_LOST,
+    REMOTE_FAILURES,
+    SILENCE_LOST,
+)
 from tests.support.http import Log
 from tests.support.processes import FakeChild, FakeSpawner, open_descriptors, opened_since
 
@@ -54,6 +60,7 @@ FAILURES = (
     # The output lacks its end, or the input was cut short, although ffmpeg 5 exits with 0 (D35).
     *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
     *((text, 0, None, UpstreamUnavailable) for text in CUT_SHORT),
+    (SILENCE_LOST, 0, None, MemoryExceeded),
     *(
         (text, 1, None, refusal or RenderFailed)
         for refusal, diagnostics in REMOTE_FAILURES.items()

@@ -51,6 +51,7 @@ from audioproxy.media.command.encoding import (
     stated_length,
     uses_length,
 )
+from audioproxy.media.command.gaps import may_have_gaps
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.command.trim import (
     may_seek,
@@ -217,12 +218,12 @@ def run_in_memory(
 @cache
 def measure(source: bytes) -> Probe:
     """Probe a source, and measure its duration by decoding it."""
-    found = probe(source)
+    found = probe_length(source)
     ended = run(measure_arguments("ffmpeg", input_of(found), found), source)
     sizes = _TOTAL_SIZE.findall(ended.stdout)
     if ended.returncode or not sizes:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return probe_length(source).with_decoded_samples(int(sizes[-1] or 0))
+    return found.with_decoded_samples(int(sizes[-1] or 0))
 
 
 def render(source: bytes, text: str) -> bytes:
@@ -328,8 +329,8 @@ def _plan(
 ) -> list[_Process]:
     """Return the processes that render a source in several ways.
 
-    They open the source once for all outputs that open it alike and have no delay. With others
-    among them, ffmpeg 7 may never end.
+    They open the source once for all outputs that open it alike and have no delay, also none of
+    silence in gaps. With others among them, ffmpeg 7 may never end.
 
     :param measured: the source is measured even where the options do not require it.
     """
@@ -345,7 +346,8 @@ def _plan(
             opened = decoded_stream(found)
         command = encoder_arguments(ffmpeg, opened, options, found, resampler)
         behind = command.index("-i") + 2
-        delayed = text if options.norm or options.enhance else ""
+        is_delayed = options.norm or options.enhance or (not irregular and may_have_gaps(found))
+        delayed = text if is_delayed else ""
         key = (*decoder, *command[:behind], delayed)
         process = plan.setdefault(key, _Process(tuple(decoder), command[:behind], {}, {}))
         process.outputs[text], process.words[text] = found, command[behind:-1]

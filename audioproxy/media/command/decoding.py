@@ -24,6 +24,7 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.exact_length import EXCESS
+from audioproxy.media.command.gaps import jump_arguments, keep_time
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.command.trim import LATE
 from audioproxy.media.messages import Meaning, messages
@@ -51,7 +52,9 @@ _IRREGULAR = re.compile(
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
-    messages(Meaning.CUT_SHORT).pattern + rb"|^lavfi\.silence_start=|" + _REPORTS,
+    messages(Meaning.CUT_SHORT, Meaning.SILENCE_LOST).pattern
+    + rb"|^lavfi\.silence_start=|"
+    + _REPORTS,
     re.MULTILINE,
 )
 
@@ -97,7 +100,7 @@ def single_process(encoder: list[str], probe: Probe) -> Pipeline:
 
 
 def open_source(
-    ffmpeg: str, source: Input, probe: Probe | None = None, seek: int = 0, *, uniform: bool = True
+    ffmpeg: str, source: Input, probe: Probe, seek: int = 0, *, uniform: bool = True
 ) -> list[str]:
     """Return the beginning of a command line, up to the selection of the audio stream.
 
@@ -107,37 +110,41 @@ def open_source(
     :param uniform: fail at a change of rate, channels or sample format inside the source.
     """
     position = None
-    if seek and probe is not None:
+    if seek:
         position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
     return [
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.
         *("-max_error_rate", "1", "-v", source.verbosity),
         *(["-reinit_filter", "0"] if uniform and source.decoded is None else []),
+        *(jump_arguments(probe) if source.decoded is None else []),
         *source.encoder_arguments(position),
         *("-map", "0:a:0", "-vn", "-sn", "-dn"),
     ]
 
 
-def regularity_checks(source: Input, probe: Probe, seek: int, *, samples: bool) -> list[str]:
-    """Return the filters that make a render of an irregular source fail, or report it.
+def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> list[str]:
+    """Return the first filters of a chain, which put silence into gaps, and check the source.
+
+    The checks make a render of an irregular source fail, or report it.
 
     :param seek: the sample at which decoding starts. A change may precede it.
     :param samples: check stored floating-point samples.
     """
     if source.decoded is not None:
         return []
-    checks = []
+    filters = []
     if seek:
         expected = f"eq(sample_rate\\,{probe.sample_rate})*eq(nb_channels\\,{probe.channels})"
         # At the volume 1 and this precision, the filter passes on the samples of a decoder.
         precision = "fixed"
         if probe.decodes_to_floats:
             precision = "double" if probe.codec.startswith("pcm_f64") else "float"
-        checks.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
+        filters.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
+    filters += keep_time(probe)
     if samples and probe.stores_floats:
-        checks.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
-    return checks
+        filters.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
+    return filters
 
 
 def decoded_stream(probe: Probe) -> Input:
@@ -166,7 +173,7 @@ def decoder_arguments(
 
     :param finite: samples that are no audio become silence.
     """
-    filters = []
+    filters = keep_time(probe)
     if finite and probe.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
     layout = probe.layout
@@ -180,7 +187,7 @@ def decoder_arguments(
     filters.append(f"aresample={probe.sample_rate}:{channels}{_MIXING_RESAMPLER}")
     form = _stream_format(probe)
     return [
-        *open_source(ffmpeg, source, uniform=False),
+        *open_source(ffmpeg, source, probe, uniform=False),
         *("-af", ",".join(filters)),
         *("-ar", str(probe.sample_rate), "-ac", str(probe.channels)),
         *("-abort_on", "empty_output", "-c:a", f"pcm_{form}", "-f", form, "pipe:1"),
@@ -193,15 +200,16 @@ def measure_arguments(
     """Return the command line of a decode pass that counts the samples of a source.
 
     ffmpeg writes one byte for each sample of the stream that `decoder_arguments` describes, and
-    reports their number. Time stamps have gaps, and filters that count begin anew at a change. One
-    channel is counted: libswresample cannot mix Ambisonics, or nine unlabeled channels.
+    reports their number. Filters that count begin anew at a change. One channel is counted:
+    libswresample cannot mix Ambisonics, or nine unlabeled channels.
 
     :param frames: the pass ends after this number of decoded frames; None for the whole source.
     """
+    one_rate = ["pan=mono|c0=c0", f"aresample={probe.sample_rate}:{_MIXING_RESAMPLER}"]
     return [
-        *open_source(ffmpeg, source, uniform=False),
+        *open_source(ffmpeg, source, probe, uniform=False),
         *("-progress", "pipe:1", "-stats_period", "3600"),
-        *("-af", f"pan=mono|c0=c0,aresample={probe.sample_rate}:{_MIXING_RESAMPLER}"),
+        *("-af", ",".join([*keep_time(probe), *one_rate])),
         *("-ar", str(probe.sample_rate), "-ac", "1"),
         *([] if frames is None else ["-frames:a", str(frames)]),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),

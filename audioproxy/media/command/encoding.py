@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.conversion import SOXR, output_depth
-from audioproxy.media.command.decoding import decoder_arguments, open_source, regularity_checks
+from audioproxy.media.command.decoding import decoder_arguments, open_source, source_filters
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds
 from audioproxy.media.command.filters import (
@@ -114,7 +114,7 @@ def encoder_arguments(
     codec, sample_format = encoder.encoders[output_depth(options, probe)]
     stated, rate = stated_length(options, probe), output_rate(options, probe)
     filters = [
-        *regularity_checks(source, probe, seek, samples=samples),
+        *source_filters(source, probe, seek, samples=samples),
         *filter_chain(options, probe, resampler),
         # Gaps in the time stamps of a source would be gaps in the output. A stated length has none.
         *(["asetpts=N"] if stated is None else []),
@@ -169,7 +169,7 @@ def source_loudness_arguments(
 def _loudness_arguments(
     ffmpeg: str, source: Input, probe: Probe, seek: int, filters: list[str]
 ) -> list[str]:
-    checks = regularity_checks(source, probe, seek, samples=True)
+    checks = source_filters(source, probe, seek, samples=True)
     return [
         *open_source(ffmpeg, source, probe, seek),
         *("-af", ",".join([*checks, *filters])),

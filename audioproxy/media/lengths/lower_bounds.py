@@ -15,8 +15,9 @@ from audioproxy.media.probe import Probe
 
 # ISO/IEC 14496-3, 4.5.3.1: bits of one channel in one frame, at most.
 _AAC_FRAME_BYTES = 6144 // 8
-_AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
-_AAC_SAMPLES = 1024
+#: The sample rates of AAC by their index, and the samples of a frame.
+AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+AAC_SAMPLES = 1024
 _ADTS_HEADER = 7
 
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
@@ -30,7 +31,7 @@ def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
     start = yield from skip_id3()
     header = yield from read_range(start, _ADTS_HEADER)
     rate_index, channels = header[2] >> 2 & 0x0F, (header[2] & 1) << 2 | header[3] >> 6
-    if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or rate_index >= len(_AAC_RATES):
+    if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or rate_index >= len(AAC_RATES):
         raise Malformed
     end = yield from end_before_tags(size)
 
@@ -44,8 +45,8 @@ def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
     largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2
     frames = yield from count_frames(start, end, frame_length, largest)
     # HE-AAC doubles the rate.
-    rate = _AAC_RATES[rate_index]
-    return SourceLength(frames * _AAC_SAMPLES * probe.sample_rate // rate, exact=False)
+    rate = AAC_RATES[rate_index]
+    return SourceLength(frames * AAC_SAMPLES * probe.sample_rate // rate, exact=False)
 
 
 def read_matroska(size: int, probe: Probe) -> Reader[SourceLength]:

@@ -7,18 +7,34 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from audioproxy.media.command.gaps import LONGEST_GAP
+from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
 
 # Boxes in one other box. Files have few; the tables are not split into boxes.
 _MOST_BOXES = 64
 _LARGEST_TABLE = 64 * 1024
+_BOX_HEADER = 8
+# Boxes that audio may be in: without the end of one of them, a file was cut.
+_CONTENT = (b"moov", b"mdat", b"moof")
 _NORMAL_RATE = 0x10000
 # The start of an empty edit, which delays the audio.
 _NO_MEDIA = -1
+# AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1), behind the description of the decoder. Its first
+# bits are the kind of AAC and the index of the sample rate.
+_AAC_CONFIGURATION = re.compile(rb"[\x40\x66-\x68].{12}\x05\x80{0,3}.(..)", re.DOTALL)
+_AAC_OF_1024, _HE_AAC = (1, 2, 3, 4, 5, 29), (5, 29)
+# The flag of frames of 960 samples, in the second byte.
+_SHORT_FRAMES = 4
+# Samples of an MP3 frame of MPEG-1, and of the versions of lower rates.
+_MP3_FRAMES = (1152, 576)
+_LOWEST_RATE_OF_MPEG_1 = 32000
+# Packets at both ends that ffmpeg may cut besides those that an edit cuts.
+_INCOMPLETE_PACKETS = 2
 # Hexadecimal numbers, of which the second to the fourth are the delay, the padding and the samples.
 _GAPLESS = re.compile(r" *[0-9A-Fa-f]+ +([0-9A-Fa-f]+) +([0-9A-Fa-f]+) +([0-9A-Fa-f]+)(?: .*)?")
 # ffmpeg ignores the tag if the delay is not shorter.
@@ -31,6 +47,28 @@ class Box(NamedTuple):
     name: bytes
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Packets:
+    """The packets of a track, in samples at the rate that the probe reports.
+
+    :ivar unit: the samples of one unit of time of the track.
+    :ivar frame: those of each packet but the last.
+    :ivar samples: those of all packets, each of them whole.
+    :ivar stated: those that the time stamps state, with the silence of gaps.
+    :ivar has_gaps: there are gaps, but most of the packets follow each other.
+    :ivar is_even: each packet begins where the one ahead of it ends.
+    :ivar is_spaced_right: the end of the time stamps cuts less than a packet.
+    """
+
+    unit: int
+    frame: int
+    samples: int
+    stated: int
+    has_gaps: bool
+    is_even: bool
+    is_spaced_right: bool
 
 
 def read_box(start: int, end: int) -> Reader[Box]:
@@ -57,12 +95,9 @@ def inside(box: Box) -> tuple[int, int]:
 def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of the first audio track.
 
-    :raises Malformed: where the file ends before its last box, or is fragmented, or has more edits
-        than one.
+    :raises Malformed: where the file was cut, or is fragmented, or has more edits than one.
     """
-    boxes = yield from _list_boxes(0, size)
-    if boxes[-1].end != size:
-        raise Malformed
+    boxes = yield from _list_top_boxes(size)
     movie = yield from _list_boxes(*inside(_find(boxes, b"moov")))
     movie_rate = yield from _read_rate(_find(movie, b"mvhd"))
     for box in movie:
@@ -73,19 +108,61 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
             starts_late, edit = yield from _read_edit(track)
-            samples, packet, even = yield from _read_samples(media, probe)
-            length = _apply_edit(samples, edit, movie_rate, probe, starts_late=starts_late)
+            packets = yield from _read_packets(media, probe)
+            length = _apply_edit(packets, edit, movie_rate, probe, starts_late=starts_late)
+            if not packets.is_spaced_right:
+                return _least_length(packets, length.samples)
             # The padding of the last packet, which FFmpeg 5.1 and 7.1 decode, and 9.0 does not.
-            return replace(length, block=packet, seekable=even)
+            return replace(
+                length,
+                block=packets.frame,
+                seekable=packets.is_even and packets.unit == 1,
+                has_gaps=packets.has_gaps,
+            )
     raise Malformed
+
+
+def _least_length(packets: _Packets, left: int) -> SourceLength:
+    """Return a lower bound of the length of packets that are not spaced by their samples.
+
+    :param left: the samples of the edit, by the time stamps.
+    :raises Malformed: where nothing is certain.
+    """
+    # ffmpeg cuts the rest by its time stamps, but whole packets of it.
+    samples = left * packets.samples // max(1, packets.stated)
+    samples -= _INCOMPLETE_PACKETS * packets.frame
+    if samples <= 0:
+        raise Malformed
+    return SourceLength(samples, exact=False, has_gaps=packets.has_gaps)
+
+
+def _list_top_boxes(size: int) -> Reader[list[Box]]:
+    """Return the boxes of a file; other bytes may follow them.
+
+    :raises Malformed: for a file that was cut, or is fragmented.
+    """
+    boxes: list[Box] = []
+    start = 0
+    while size - start >= _BOX_HEADER:
+        name = (yield from read_range(start, _BOX_HEADER))[4:]
+        try:
+            box = yield from read_box(start, size)
+        except Malformed:
+            found = {box.name for box in boxes}
+            if name in _CONTENT or not found.issuperset((b"moov", b"mdat")):
+                raise
+            break
+        if name == b"moof" or len(boxes) == _MOST_BOXES:
+            raise Malformed
+        boxes.append(box)
+        start = box.end
+    return boxes
 
 
 def _list_boxes(start: int, end: int) -> Reader[list[Box]]:
     boxes: list[Box] = []
     while end - start >= 8 and len(boxes) < _MOST_BOXES:
         box = yield from read_box(start, end)
-        if box.name == b"moof":
-            raise Malformed
         boxes.append(box)
         start = box.end
     if not boxes:
@@ -131,13 +208,14 @@ def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
     return bool(empty), (duration, begin)
 
 
-def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, int, bool]]:
-    """Return the number of samples of all packets, from the time-to-sample table.
+def _read_packets(media: list[Box], probe: Probe) -> Reader[_Packets]:
+    """Read the packets of a track from the time-to-sample table.
 
-    The second value is the number of the first packet; the third one tells whether all packets but
-    the last have that number.
+    :raises Malformed: where the unit of the table is not that of samples.
     """
-    if (yield from _read_rate(_find(media, b"mdhd"))) != probe.sample_rate:
+    rate = yield from _read_rate(_find(media, b"mdhd"))
+    # The rate of HE-AAC may be that of its core.
+    if probe.sample_rate not in (rate, 2 * rate):
         raise Malformed
     information = yield from _list_boxes(*inside(_find(media, b"minf")))
     tables = yield from _list_boxes(*inside(_find(information, b"stbl")))
@@ -145,25 +223,102 @@ def _read_samples(media: list[Box], probe: Probe) -> Reader[tuple[int, int, bool
     if end - start > _LARGEST_TABLE:
         raise Malformed
     table = yield from read_range(start + 8, end - start - 8)
-    entries = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
-    # The last packet may be shorter.
-    others = entries if entries and entries[-1][0] > 1 else entries[:-1]
-    even = len({duration for _, duration in others}) <= 1
-    packet = entries[0][1] if entries else 0
-    return sum(count * duration for count, duration in entries), packet, even
+    unit = probe.sample_rate // rate
+    entries = struct.iter_unpack(">II", table[: len(table) // 8 * 8])
+    *spacings, (count, last) = [(n, duration * unit) for n, duration in entries if n] or [(0, 0)]
+    spacings.append((count - 1, last))
+    frame = (yield from _read_frame(tables, probe)) or spacings[0][1]
+    longest, is_aac = LONGEST_GAP * probe.sample_rate, probe.codec == "aac"
+    return _count_packets(spacings, last, frame, unit, longest, has_delay=is_aac)
+
+
+def _count_packets(
+    spacings: list[tuple[int, int]],
+    last: int,
+    frame: int,
+    unit: int,
+    longest: int,
+    *,
+    has_delay: bool,
+) -> _Packets:
+    """Count the samples of packets.
+
+    :param spacings: the number of packets, and the samples from each of them to the next one.
+    :param last: the stated number of samples of the last packet.
+    :param frame: the number of samples of every other packet.
+    :param longest: the samples of the longest gap.
+    :param has_delay: the first packet is the encoder's delay, which no gap follows.
+    """
+    count = sum(count for count, _ in spacings)
+    gaps = [(n, spacing - frame) for n, spacing in spacings if n and 2 * spacing >= 3 * frame]
+    if 2 * sum(n for n, _ in gaps) > count:
+        # All time stamps are wrong.
+        gaps = []
+    closed = sum(n * gap for n, gap in gaps if gap > longest)
+    if has_delay and gaps[:1] == [(1, spacings[0][1] - frame)] and gaps[0][1] <= longest:
+        closed += gaps[0][1]
+    silence = sum(n * gap for n, gap in gaps) - closed
+    stated = sum(n * spacing for n, spacing in spacings) + min(last, frame) - closed
+    samples = (count + 1) * frame
+    return _Packets(
+        unit=unit,
+        frame=frame,
+        samples=samples,
+        stated=stated,
+        has_gaps=silence > 0,
+        is_even=all(spacing == frame for n, spacing in spacings if n),
+        is_spaced_right=0 <= samples + silence - stated < max(1, frame),
+    )
+
+
+def _read_frame(tables: list[Box], probe: Probe) -> Reader[int]:
+    """Return the number of samples of a packet by its codec; 0 where its description lacks it."""
+    description = next((box for box in tables if box.name == b"stsd"), None)
+    if description is None:
+        return 0
+    start, end = inside(description)
+    data = yield from read_range(start, min(end - start, _LARGEST_TABLE))
+    if probe.codec == "mp3":
+        return _MP3_FRAMES[probe.sample_rate < _LOWEST_RATE_OF_MPEG_1]
+    if probe.codec == "alac":
+        # The configuration is a box inside the entry, which has the same name.
+        at = data.rfind(b"alac") + 8
+        return int.from_bytes(data[at : at + 4], "big")
+    found = _AAC_CONFIGURATION.search(data)
+    if found is None:
+        return 0
+    kind, index = found[1][0] >> 3, (found[1][0] & 7) << 1 | found[1][1] >> 7
+    if kind not in _AAC_OF_1024 or index >= len(AAC_RATES):
+        return 0
+    # HE-AAC doubles the rate of its core.
+    frame = AAC_SAMPLES * probe.sample_rate // AAC_RATES[index]
+    return frame if kind in _HE_AAC or not found[1][1] & _SHORT_FRAMES else frame * 15 // 16
 
 
 def _apply_edit(
-    samples: int, edit: tuple[int, int] | None, movie_rate: int, probe: Probe, *, starts_late: bool
+    packets: _Packets,
+    edit: tuple[int, int] | None,
+    movie_rate: int,
+    probe: Probe,
+    *,
+    starts_late: bool,
 ) -> SourceLength:
-    delay, padding, gapless = _read_gapless(probe.gapless) or (None, 0, 0)
+    samples, unit = packets.stated, packets.unit
+    delay, padding, gapless = _read_gapless(probe.gapless, unit) or (None, 0, 0)
     if edit is None:
         # ffmpeg has skipped the delay if it has applied the tag.
-        left = samples - round(probe.start * probe.sample_rate)
-        if delay is not None and delay + gapless + padding == samples:
-            left -= padding
+        skipped = round(probe.start * probe.sample_rate)
+        is_consistent = delay is not None and delay + gapless + padding == samples
+        if unit > 1 and delay is not None and skipped:
+            if not is_consistent:
+                # The tag may count other samples.
+                raise Malformed
+            # FFmpeg 7.1 takes the unit of the track for that of samples, and skips half as much.
+            left, first = samples - delay - padding, delay - skipped
+            return SourceLength(left, ends_in_padding=True, first_stamp=first)
+        left = samples - skipped - (padding if is_consistent else 0)
         return SourceLength(left, ends_in_padding=True)
-    duration, start = edit
+    duration, start = edit[0], edit[1] * unit
     if delay not in (None, start):
         # ffmpeg skips the delay, but counts time from the edit.
         raise Malformed
@@ -176,16 +331,17 @@ def _apply_edit(
     duration *= probe.sample_rate
     if duration and abs(left * movie_rate - duration) > probe.sample_rate:
         left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
-    return SourceLength(left, ends_in_padding=True)
+    # So do FFmpeg 7.1 and 9.0 where the edit starts within a packet.
+    return SourceLength(left, ends_in_padding=True, first_stamp=0 if unit > 1 else None)
 
 
-def _read_gapless(text: str) -> tuple[int, int, int] | None:
+def _read_gapless(text: str, unit: int) -> tuple[int, int, int] | None:
     """Return the tag's samples ahead of the audio, after it, and of the audio itself.
 
-    It is None where ffmpeg does not apply the tag.
+    The tag counts units of the track. It is None where ffmpeg does not apply the tag.
     """
     found = _GAPLESS.fullmatch(text)
     if found is None:
         return None
-    delay, padding, samples = (int(number, 16) for number in found.groups())
-    return (delay, padding, samples) if 0 < delay < _LONGEST_DELAY else None
+    delay, padding, samples = (int(number, 16) * unit for number in found.groups())
+    return (delay, padding, samples) if 0 < delay < _LONGEST_DELAY * unit else None

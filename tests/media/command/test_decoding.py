@@ -13,7 +13,7 @@ from audioproxy.media.command.decoding import (
     decoded_stream,
     decoder_arguments,
     measure_arguments,
-    regularity_checks,
+    source_filters,
 )
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import local_input
@@ -77,11 +77,9 @@ class DecoderTests(SynchronousTestCase):
         probe = replace(STEREO, codec="flac", decoded_bits=24)
         self.assertIn("-c:a pcm_s32le -f s32le pipe:1", self.words(probe))
         self.assertIn("-format_whitelist s32le", " ".join(decoded_stream(probe).probe_arguments()))
-        (check,) = regularity_checks(SOURCE, probe, 44100, samples=True)
+        (check,) = source_filters(SOURCE, probe, 44100, samples=True)
         self.assertTrue(check.endswith(":precision=fixed"))
-        (check, _) = regularity_checks(
-            SOURCE, replace(FLOATS, codec="pcm_f64le"), 44100, samples=True
-        )
+        (check, _) = source_filters(SOURCE, replace(FLOATS, codec="pcm_f64le"), 44100, samples=True)
         self.assertTrue(check.endswith(":precision=double"))
 
 
@@ -96,7 +94,7 @@ class DecodedTests(SynchronousTestCase):
         options, probe = options_of("f:ogg/t:20:5/fade:1:1"), replace(FLOATS, irregular=True)
         alone = " ".join(encoder_arguments("ffmpeg", SOURCE, options, probe))
         words = " ".join(encoder_arguments("ffmpeg", decoded_stream(probe), options, probe))
-        checks = ",".join(regularity_checks(SOURCE, FLOATS, 0, samples=True))
+        checks = ",".join(source_filters(SOURCE, FLOATS, 0, samples=True))
         whole = " ".join(SOURCE.encoder_arguments())
         opened = "-protocol_whitelist file -format_whitelist f64le -f f64le -ar 44100 -ac 2"
         expected = alone.replace(f"-reinit_filter 0 {whole}", f"{opened} -i file:/dev/fd/0")
@@ -104,20 +102,20 @@ class DecodedTests(SynchronousTestCase):
 
 
 class CheckTests(SynchronousTestCase):
-    """`regularity_checks` and `Pipeline.is_irregular`"""
+    """`source_filters` and `Pipeline.is_irregular`"""
 
     def test_start(self) -> None:
         """The first frame is checked after a seek only: without one, the probe has seen it."""
-        self.assertEqual(regularity_checks(SOURCE, STEREO, 0, samples=True), [])
-        (check,) = regularity_checks(SOURCE, STEREO, 44100, samples=True)
+        self.assertEqual(source_filters(SOURCE, STEREO, 0, samples=True), [])
+        (check,) = source_filters(SOURCE, STEREO, 44100, samples=True)
         self.assertTrue(check.endswith(":eval=once:precision=float"))
         self.assertIn("if(eq(sample_rate\\,44100)*eq(nb_channels\\,2)\\,1\\,nan)", check)
 
     def test_samples(self) -> None:
         """Stored floating-point samples are checked, unless the output is a copy of them."""
-        (check,) = regularity_checks(SOURCE, FLOATS, 0, samples=True)
+        (check,) = source_filters(SOURCE, FLOATS, 0, samples=True)
         self.assertIn("silencedetect=noise=65536:", check)
-        self.assertEqual(regularity_checks(SOURCE, FLOATS, 0, samples=False), [])
+        self.assertEqual(source_filters(SOURCE, FLOATS, 0, samples=False), [])
         for text, checked in (
             ("f:wav", False),
             ("f:wav/t:1:2", False),

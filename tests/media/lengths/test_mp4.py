@@ -45,12 +45,27 @@ def track(
     rate: int = 44100,
     handler: bytes = b"soun",
     version: int = 0,
+    description: bytes = b"",
 ) -> bytes:
     """Return a track with a time-to-sample table of counts and durations."""
     entries = b"".join(struct.pack(">II", *entry) for entry in table)
     samples = full_box(b"stts", struct.pack(">I", len(table)) + entries)
     media = times(b"mdhd", rate, version) + full_box(b"hdlr", bytes(4) + handler + bytes(12))
-    return box(b"trak", edits, box(b"mdia", media, box(b"minf", box(b"stbl", samples))))
+    tables = box(b"stbl", description, samples)
+    return box(b"trak", edits, box(b"mdia", media, box(b"minf", tables)))
+
+
+def description(codec: bytes, configuration: bytes) -> bytes:
+    """Return a description of the samples."""
+    entry = box(codec, bytes(28), configuration)
+    return full_box(b"stsd", struct.pack(">I", 1) + entry)
+
+
+def configuration(kind: int, rate: int, flags: int = 0) -> bytes:
+    """Return a box with an AudioSpecificConfig of a kind of AAC and the index of a rate."""
+    specific = struct.pack(">H", kind << 11 | rate << 7 | flags)
+    decoder = b"\x04\x80\x80\x80\x14\x40" + bytes(12) + b"\x05\x80\x80\x80\x02" + specific
+    return full_box(b"esds", b"\x03\x80\x80\x80\x20\0\0\0" + decoder)
 
 
 def mp4(*tracks: bytes, rate: int = 1000, version: int = 0) -> bytes:
@@ -140,18 +155,114 @@ class Mp4Tests(SynchronousTestCase):
             found = find(mp4(track((10, 1024), edits=late)))
             self.assertEqual(found, SourceLength(0, exact=False, block=1024, seekable=True))
 
-    def test_holes(self) -> None:
-        """A file with a hole in its time stamps is not sought in."""
-        for table in (
-            ((5, 1024), (1, 50_000), (4, 1024)),
-            ((5, 1024), (2, 1000)),
-            ((9, 1024), (1, 1023), (1, 1024)),
+    def test_last_packet(self) -> None:
+        """The last packet may be shorter than the others; no silence follows it."""
+        for table, samples in (
+            (((5, 1024), (4, 1024)), 9216),
+            (((1, 1024), (1, 7)), 1031),
+            (((5, 1024), (1, 50_000)), 6144),
         ):
+            self.assertEqual(found(mp4(track(*table))), samples)
+
+    def test_gaps(self) -> None:
+        """Packets that begin late have silence ahead of them (D70); the file is not sought in."""
+        jump = 601 * 44100
+        for table, samples in (
+            (((5, 1024), (1, 50_000), (4, 1024)), 59_216),
+            (((5, 1024), (1, 1536), (4, 1024)), 10_752),
+            (((5, 1024), (3, 50_000), (9, 1024)), 164_336),
+            # More than ten minutes are a damaged time stamp.
+            (((5, 1024), (1, jump), (3, 1024), (1, 2048), (4, 1024)), 15_360),
+        ):
+            length = find(mp4(track(*table)))
+            expected = SourceLength(samples, ends_in_padding=True, block=1024, has_gaps=True)
+            self.assertEqual(length, expected, table)
+        # The first packet of AAC is the encoder's delay.
+        late = track((1, 50_000), (9, 1024), description=description(b"mp4a", configuration(2, 4)))
+        self.assertEqual(found(mp4(late), even=False, packet=1024), 10_240)
+
+    def test_uneven(self) -> None:
+        """A file in which packets begin a little early or late is not sought in."""
+        for table in (((5, 1024), (2, 1000)), ((9, 1024), (1, 1023), (1, 1024))):
             samples = sum(count * duration for count, duration in table)
             self.assertEqual(found(mp4(track(*table)), even=False), samples)
-        for table in (((5, 1024), (1, 50_000)), ((5, 1024), (4, 1024)), ((1, 1024), (1, 7))):
-            samples = sum(count * duration for count, duration in table)
-            self.assertEqual(found(mp4(track(*table))), samples)
+
+    def test_wrong_spacing(self) -> None:
+        """Where the time stamps cut more than a packet, no more than a least length is known."""
+        aac = description(b"mp4a", configuration(2, 4))
+        for spacing, edit, least in (
+            (1010, b"", 98 * 1024),
+            (1036, b"", 98 * 1024),
+            # Half of the speed.
+            (2048, b"", 98 * 1024),
+            (512, edits((0, 512)), 97 * 1024),
+        ):
+            table = (99, spacing), (1, min(spacing, 1024))
+            length = find(mp4(track(*table, edits=edit, description=aac)))
+            assert length is not None
+            self.assertLessEqual(length.samples, least, spacing)
+            self.assertGreater(length.samples, least - 3 * 1024, spacing)
+            self.assertEqual(length, SourceLength(length.samples, exact=False), spacing)
+        short = track((3, 1010), description=aac)
+        self.assertIsNone(find(mp4(track((1, 1), (1, 1), description=aac))))
+        self.assertIsNotNone(find(mp4(short)))
+
+    def test_frames(self) -> None:
+        """The samples of a packet are those of the codec, if the file describes it."""
+        for codec, entry, frame in (
+            ("aac", description(b"mp4a", configuration(2, 4)), 1024),
+            # Frames of 960 samples.
+            ("aac", description(b"mp4a", configuration(2, 4, flags=4)), 960),
+            # The core of HE-AAC has half of the rate.
+            ("aac", description(b"mp4a", configuration(5, 7)), 2048),
+            ("aac", description(b"mp4a", configuration(2, 7)), 2048),
+            # Low delay, and a rate that is spelled out: the first packet decides.
+            ("aac", description(b"mp4a", configuration(23, 4)), 900),
+            ("aac", description(b"mp4a", configuration(2, 15)), 900),
+            ("aac", description(b"mp4a", b""), 900),
+            ("alac", description(b"alac", box(b"alac", bytes(4), struct.pack(">I", 4096))), 4096),
+            ("mp3", description(b".mp3", b""), 1152),
+        ):
+            length = find(mp4(track((99, 900), description=entry)), codec)
+            right = find(mp4(track((9, frame), description=entry)), codec)
+            expected = SourceLength(9 * frame, ends_in_padding=True, block=frame, seekable=True)
+            self.assertEqual(right, expected, (codec, frame))
+            self.assertIs(length is not None and length.exact, frame == 900, (codec, frame))
+
+    def test_half_rate(self) -> None:
+        """The time of HE-AAC may be that of its core, with half of the rate."""
+        entry = description(b"mp4a", configuration(5, 7))
+
+        def half(edits: bytes = b"", **more: str) -> SourceLength | None:
+            sound = track((10, 1024), rate=22050, edits=edits, description=entry)
+            return find(mp4(sound, rate=44100), **more)
+
+        whole = SourceLength(20480, ends_in_padding=True, block=2048)
+        self.assertEqual(half(), whole)
+        self.assertEqual(half(edits((9000, 1500))), replace(whole, samples=9000, first_stamp=0))
+        self.assertEqual(
+            half(edits((0, 1500))), replace(whole, samples=20480 - 3000, first_stamp=0)
+        )
+        # Versions of ffmpeg skip half of the delay of the tag, or all of it.
+        tag = "0 400 64 239C"
+        for start, first in (("0.023220", 1024), ("0.046440", 0)):
+            self.assertEqual(
+                half(gapless=tag, start=start),
+                replace(whole, samples=20480 - 2048 - 200, first_stamp=first),
+            )
+        self.assertIsNone(half(gapless="0 400 64 1", start="0.023220"))
+        self.assertEqual(half(gapless=tag), replace(whole, samples=20480 - 200))
+
+    def test_more_bytes(self) -> None:
+        """Bytes after the last box, such as a tag, are no audio."""
+        whole = mp4(track((10, 1024)))
+        for tail in (b"\0", bytes(300), b"TAG" + bytes(125), b"\0\0\1\0free"):
+            self.assertEqual(found(whole + tail), 10240, tail)
+        # A box of audio that was cut.
+        for name in (b"mdat", b"moov", b"moof"):
+            self.assertIsNone(found(whole + b"\0\0\1\0" + name), name)
+        start = whole[: whole.index(b"mdat") - 4]
+        self.assertIsNone(found(start + bytes(300)))
 
     def test_unknown(self) -> None:
         """Files that are cut or fragmented, and edits of other kinds, have no known length."""
@@ -162,7 +273,7 @@ class Mp4Tests(SynchronousTestCase):
             *(b"", b"\0\0\0\7free", mp4(), mp4(track((10, 1024), handler=b"vide")), whole[:-1]),
             *(to_the_end, mp4(sound, rate=0), whole + box(b"free") * 64),
             *(whole.replace(b"free", b"moof"), whole.replace(b"mdhd", b"xxxx")),
-            *(mp4(track((10, 1024), rate=22050)), mp4(track())),
+            *(mp4(track((10, 1024), rate=11025)), mp4(track())),
             *(whole.replace(b"stts", b"xxxx"), whole.replace(b"mvhd", b"xxxx")),
             *(
                 mp4(track((10, 1024), edits=each))

@@ -1,0 +1,112 @@
+"""Gaps in the time stamps of a source, which are silence (D70).
+
+Packets may be missing: those of a pause that nobody recorded, or of a live stream that was lost.
+Others are there, and their decoder skips them, such as the frames of AMR that describe silence. The
+time stamps of the audio after them tell how long the silence is.
+
+Time stamps are not exact: containers round them, recorders copy a clock that differs from that of
+the samples, and packets arrive early or late. So the samples count, and only a frame that begins
+late by half a frame or more has silence ahead of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from audioproxy.media.probe import Probe
+
+# Containers with a time stamp for each packet or page. Those of AVI count bytes.
+_STAMPED = ("amr", "asf", "flv", "matroska", "mov", "mpeg", "mpegts", "ogg")
+# Those that round time stamps to a millisecond.
+_ROUNDED = ("asf", "flv", "matroska")
+#: The longest gap, in seconds; time stamps that jump further are damaged.
+LONGEST_GAP = 600
+# Time stamps of MPEG-TS may jump.
+_LONGEST = {"mpegts": 10}
+
+# Frames by which a frame after a gap is late, at least. A single frame is no gap where ffmpeg 5.1
+# counts one too many: it decodes the last frame of the first packet of Windows Media with the time
+# stamp of the second one, and takes the header of a further FLAC stream for a frame.
+_HALF_A_FRAME, _TWO_FRAMES = 0.5, 1.5
+# Where a file was joined with itself, ffmpeg 5.1 and 7.1 take the headers of Opus for packets of 48
+# frames of 20 ms each.
+_OPUS_HEADERS = 46080
+
+# The variables of the expression that computes time stamps, in samples, and the value that a frame
+# gives each of them. They begin at 0.
+_VARIABLES = {
+    # By how much the frame begins later than the one ahead of it ends.
+    "late": "if(N,PTS-end,0)",
+    # The same, less the time by which time stamps overlapped: packets arrive at irregular times.
+    "left": "late-overlap",
+    # The end of a stream, or the beginning of another one, may have shorter frames.
+    "frame": "max(NB_SAMPLES,max(last,before))",
+    "whole": "frame*round(left/frame)",
+    # A gap of 2 ms or more. Containers that round time stamps to a millisecond have whole frames.
+    "silence": "if(gte(left,max({frames}*frame-last,SR/500))*lte(late,{longest}*SR)"
+    "*gt(N,{delay}*last)*not(eq(late,{headers})),"
+    "if(lte(abs(left-whole),{rounding}*SR),whole,left),0)",
+    "gaps": "gaps+silence",
+    # Neither drift nor a step back to an earlier time stamp is an overlap.
+    "overlap": "if(silence+gt(late,{longest}*SR)+lt(late,-last),0,"
+    "if(lte(abs(late),last/16+{rounding}*SR),overlap,clip(overlap-late,0,floor(SR/2))))",
+    "end": "PTS+NB_SAMPLES",
+    "before": "last",
+    "last": "NB_SAMPLES",
+}
+_LOADED = {name: f"ld({number})" for number, name in enumerate(_VARIABLES)}
+
+
+def may_have_gaps(probe: Probe) -> bool:
+    """Return whether the time stamps of a source may have gaps."""
+    if probe.container == "mov":
+        return probe.has_gaps is not False
+    return probe.container in _STAMPED
+
+
+def jump_arguments(probe: Probe) -> list[str]:
+    """Return ffmpeg's arguments for jumps of time stamps, which it closes in some containers."""
+    if not may_have_gaps(probe):
+        return []
+    return ["-dts_delta_threshold", str(_longest(probe))]
+
+
+def keep_time(probe: Probe) -> list[str]:
+    """Return the filters that put silence into gaps; none for a source that has no gaps.
+
+    The first filter adds up the gaps, and counts samples besides. So the second one, which inserts
+    silence wherever time stamps have a gap, finds no other differences. It changes no sample. Ahead
+    of them, what precedes the first sample is cut.
+    """
+    first = probe.first_stamp
+    start = [] if first is None else [f"atrim=start_pts={first}"]
+    if not may_have_gaps(probe):
+        return start
+    return [
+        *start,
+        f"asetpts={_expression(probe)}",
+        "aresample=async=1:min_comp=0.001:min_hard_comp=0.001",
+    ]
+
+
+def _longest(probe: Probe) -> int:
+    return _LONGEST.get(probe.container, LONGEST_GAP)
+
+
+def _expression(probe: Probe) -> str:
+    """Return the time stamp of a frame, as an expression of ffmpeg."""
+    kind = probe.container, probe.codec
+    is_uncertain = probe.codec.startswith("wma") or kind == ("ogg", "flac")
+    numbers = {
+        "frames": 1 + (_TWO_FRAMES if is_uncertain else _HALF_A_FRAME),
+        "longest": _longest(probe),
+        # The first packet may be the encoder's delay, ahead of a track that starts late.
+        "delay": int(kind == ("mov", "aac")),
+        "headers": _OPUS_HEADERS if kind == ("ogg", "opus") else 0,
+        "rounding": 0.001 if probe.container in _ROUNDED else 0,
+    }
+    steps = [f"st({n},{text})" for n, text in enumerate(_VARIABLES.values())]
+    expression = ";".join([*steps, "STARTPTS+N+gaps"]).format(**numbers)
+    loaded = re.sub("[a-z]+", lambda found: _LOADED.get(found[0], found[0]), expression)
+    # As the argument of a filter in a chain.
+    return re.sub("([,;])", r"\\\1", loaded)

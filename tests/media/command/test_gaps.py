@@ -1,0 +1,44 @@
+"""Which sources may have gaps in their time stamps, and what ffmpeg is told about them."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
+from audioproxy.media.probe import Probe
+
+
+def probe(container: str, codec: str = "aac", *, has_gaps: bool | None = None) -> Probe:
+    return Probe(container, codec, None, exact=False, has_gaps=has_gaps)
+
+
+class GapTests(SynchronousTestCase):
+    """`may_have_gaps`, `jump_arguments` and `keep_time`"""
+
+    def test_sources(self) -> None:
+        """Only sources whose time stamps may have gaps pay for the filters (D70)."""
+        for source, expected in (
+            *((probe(container), False) for container in ("wav", "flac", "mp3", "aac", "avi")),
+            *((probe(container), True) for container in ("amr", "matroska", "ogg", "mpegts")),
+            # The tables of MP4 tell.
+            *(
+                (probe("mov", has_gaps=has_gaps), has_gaps is not False)
+                for has_gaps in (True, None)
+            ),
+            (probe("mov", has_gaps=False), False),
+        ):
+            self.assertIs(may_have_gaps(source), expected, source)
+            self.assertIs(bool(keep_time(source)), expected, source)
+            self.assertIs(bool(jump_arguments(source)), expected, source)
+
+    def test_jumps(self) -> None:
+        """Jumps of more than ten seconds in MPEG-TS, and of ten minutes elsewhere, are no gaps."""
+        for container, seconds in (("mpegts", "10"), ("mpeg", "600"), ("ogg", "600")):
+            source = probe(container)
+            self.assertEqual(jump_arguments(source), ["-dts_delta_threshold", seconds])
+            self.assertIn(f"{seconds}*SR", keep_time(source)[0])
+
+    def test_start(self) -> None:
+        """Where ffmpeg leaves a part of the encoder's delay, that is cut."""
+        source = Probe("mov", "aac", None, exact=False, has_gaps=False, first_stamp=1312)
+        self.assertEqual(keep_time(source), ["atrim=start_pts=1312"])
