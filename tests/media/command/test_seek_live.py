@@ -179,7 +179,10 @@ class DamagedTests(SynchronousTestCase):
     """Sources that are damaged inside a region"""
 
     def test_damaged(self) -> None:
-        """A region behind a seek keeps its length: samples count, and damage is closed."""
+        """A region behind a seek keeps its length: samples count, and damage is closed.
+
+        FFmpeg 9 ends WavPack at the damage. Silence replaces less than a second of the region.
+        """
         for name in ("a.tta", "a.flac", "a.wv"):
             source = sources()[name]
             at = len(source) * 22 // (10 * SECONDS)
@@ -189,7 +192,10 @@ class DamagedTests(SynchronousTestCase):
             for seconds in ("0.25", "1"):
                 heard = render_and_decode(damaged, f"f:wav/bd:32f/t:2:{seconds}")
                 end = 2 * RATE + round(float(seconds) * RATE)
-                self.assertEqual(heard, whole.part(2 * RATE, end), (name, seconds))
+                expected = whole.part(2 * RATE, end)
+                self.assertEqual(heard.part(0, len(expected)), expected, (name, seconds))
+                self.assertFalse(heard.channels[:, len(expected) :].any(), (name, seconds))
+                self.assertEqual(len(heard), end - 2 * RATE, (name, seconds))
 
 
 class PastEndTests(SynchronousTestCase):
