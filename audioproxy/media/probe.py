@@ -127,7 +127,7 @@ class Probe:
     :ivar stored: the length that a check of the samples has found.
     :ivar first_byte: the offset of the first packet of audio; None where unknown.
     :ivar saw_end: ffprobe could read the end of the source, where some containers have their tags.
-    :ivar ignore_length: the header of a wav file states no samples, but the file has some.
+    :ivar ignore_length: the header of a wav file states no samples, or too few.
     :ivar start: seconds from the zero of the container's time to the first sample.
     :ivar seek_offset: seconds from the time from which ffmpeg counts a seek to the first sample.
     :ivar first_time_stamp: of the first packet of audio, in the unit of the container.
