@@ -29,9 +29,10 @@ from audioproxy.media.probe import Probe
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
-# Containers and codecs whose last frame is decoded whole: all of its padding in MP4, and that of
-# Vorbis on a single page.
-_DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
+# Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
+# its padding in MP4, and that of Vorbis on a single page. It skips silence at the end of AMR.
+_ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
+_ENDS_BY_LENGTH |= {("amr", "amr_nb"), ("amr", "amr_wb")}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
@@ -72,10 +73,10 @@ class StatedLength:
 def uses_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the output depends on the length of the source, where that is known.
 
-    Its header states it, a fade ends there, or the decoder outputs padding after it.
+    Its header states it, a fade ends there, or the decoder outputs more or less than that.
     """
-    is_padded = (probe.container, probe.codec) in _DECODED_PADDING
-    return ENCODERS[options.f].length_header is not None or fades_out(options) or is_padded
+    ends_by_length = (probe.container, probe.codec) in _ENDS_BY_LENGTH
+    return ENCODERS[options.f].length_header is not None or fades_out(options) or ends_by_length
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:

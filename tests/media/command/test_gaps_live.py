@@ -235,14 +235,39 @@ class SpeechTests(SynchronousTestCase):
             later = render_and_decode(file, f"{WHOLE}/sr:8000/t:5:1")
             self.assertEqual(later, heard.part(5 * 8000, 6 * 8000), name)
 
-    def test_speech(self) -> None:
-        """AMR without pauses, and the silence at its ends, is rendered as before."""
+    def test_ends(self) -> None:
+        """Silence at the end is kept, in every format; audio begins with the first speech."""
         speech = b"#!AMR\n" + frames(7, 31, 100)
-        heard = render_and_decode(speech, "f:wav")
+        heard = render_and_decode(speech, WHOLE)
         self.assertEqual(len(heard), 2 * 8000)
-        silence = frames(8, 5, 50)
-        for source in (speech + silence, speech[:6] + silence + speech[6:]):
-            self.assertEqual(render_and_decode(source, "f:wav"), heard)
+        silence = frames(8, 5, 1) + frames(15, 0, 149)
+        begun = speech[:6] + silence + speech[6:]
+        self.assertEqual(render_and_decode(begun, WHOLE), heard)
+        ended = speech + silence
+        kept = convert_all(ended, dict.fromkeys(("a.3gp", "a.mka"), "-c copy"))
+        for name, source in {"a.amr": ended, **kept}.items():
+            texts = (WHOLE, f"{WHOLE}/t:3:1", "f:ogg", "f:flac", "f:wav/fade:0:1")
+            outputs = render_and_decode_all(source, texts).values()
+            whole, later, *others = outputs
+            self.assertEqual(len(whole), 5 * 8000, name)
+            self.assertEqual(whole.part(0, 2 * 8000), heard, name)
+            self.assertFalse(whole.part(2 * 8000).channels.any(), name)
+            self.assertEqual(later, whole.part(3 * 8000, 4 * 8000), name)
+            for other in others:
+                self.assertLess(abs(len(other) - 5 * other.rate), 2, name)
+
+    def test_wideband(self) -> None:
+        """In wideband AMR, too, descriptions of silence are silence."""
+        pause = frames(9, 5, 1) + frames(15, 0, 7)
+        speech = frames(2, 32, 100)
+        source = b"#!AMR-WB\n" + speech + pause * 10 + speech + pause * 5
+        for name, file in {
+            "a.amr": source,
+            "a.mka": convert(source, *"-c copy".split(), name="a.mka"),
+        }.items():
+            self.assertEqual(
+                len(render_and_decode(file, "f:wav")), 320 * (100 + 80 + 100 + 40), name
+            )
 
 
 class ClosedTests(SynchronousTestCase):
