@@ -216,6 +216,7 @@ _SOURCES = {
     "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edits((100, 1024)))),
     "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
     "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
+    "amr": b"#!AMR\n\x04" + bytes(12) + b"\x44" + bytes(5) + b"\x7c",
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
     "iff": b"FORM\0\0\0\x008SVX" + test_pcm.chunk(b"BODY", bytes(8), order=">I"),
     "dsf": test_pcm.dsf(8, 8192),
@@ -233,7 +234,7 @@ AUDIO_FILES = tuple(
 CONTAINER_WORDS = (
     *(b"RIFF RF64 BW64 WAVE data ds64 fmt FORM AIFF COMM SSND caff desc fLaC OggS".split()),
     *(b"moov trak mdia hdlr soun edts elst stts moof Xing Info VBRI LAME TAG ID3".split()),
-    *(b"OpusHead APETAGEX wvpk TTA1 tBaK MPCKSH BODY FRM8".split()),
+    *(b"OpusHead APETAGEX wvpk TTA1 tBaK MPCKSH BODY FRM8 #!AMR-WB stsd esds mp4a".split()),
     *(b"\xff\xfb\x90\x04", b"\xff\xf8", b"\0\0\0\1", b"\xff\xff\xff\xff", b"\1vorbis"),
 )
 JSON_WORDS = (

@@ -29,10 +29,11 @@ from audioproxy.media.probe import Probe
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
-# Containers and codecs whose last frame is decoded whole: all of its padding in MP4 and Musepack,
-# and that of Vorbis on a single page.
-_DECODED_PADDING = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
-_DECODED_PADDING |= {("mpc8", "musepack8")}
+# Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
+# its padding in MP4 and Musepack, and that of Vorbis on a single page. It skips silence at the end
+# of AMR.
+_ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
+_ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("amr", "amr_nb"), ("amr", "amr_wb")}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
@@ -73,12 +74,11 @@ class StatedLength:
 def uses_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the output depends on the length of the source, where that is known.
 
-    Its header states it, a stage needs it, or the decoder outputs padding after it.
+    Its header states it, a stage needs it, or the decoder outputs more or less than that.
     """
-    is_padded = (probe.container, probe.codec) in _DECODED_PADDING
-    return (
-        ENCODERS[options.f].length_header is not None or needs_length(options, probe) or is_padded
-    )
+    states_length = ENCODERS[options.f].length_header is not None
+    ends_by_length = (probe.container, probe.codec) in _ENDS_BY_LENGTH
+    return states_length or ends_by_length or needs_length(options, probe)
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:

@@ -28,6 +28,8 @@ _LONGEST = {"mpegts": 10}
 # counts one too many: it decodes the last frame of the first packet of Windows Media with the time
 # stamp of the second one, and takes the header of a further FLAC stream for a frame.
 _HALF_A_FRAME, _TWO_FRAMES = 0.5, 1.5
+# Codecs whose decoder skips frames of silence.
+_SKIPS_SILENCE = ("amr_nb", "amr_wb")
 # Where a file was joined with itself, ffmpeg 5.1 and 7.1 take the headers of Opus for packets of 48
 # frames of 20 ms each.
 _OPUS_HEADERS = 46080
@@ -86,7 +88,15 @@ def keep_time(probe: Probe) -> list[str]:
         *start,
         f"asetpts={_expression(probe)}",
         "aresample=async=1:min_comp=0.001:min_hard_comp=0.001",
+        *_silent_end(probe),
     ]
+
+
+def _silent_end(probe: Probe) -> list[str]:
+    """Return the filter that adds the silence at the end that the decoder of AMR skips."""
+    if probe.codec not in _SKIPS_SILENCE or probe.duration is None or not probe.exact:
+        return []
+    return [f"apad=whole_len={round(probe.duration * probe.sample_rate)}"]
 
 
 def _longest(probe: Probe) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from audioproxy.media.lengths.amr import read_amr
 from audioproxy.media.lengths.flac import read_flac
 from audioproxy.media.lengths.lossless import read_ape, read_tak, read_tta
 from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
@@ -40,6 +41,7 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength
     ("ogg", "flac"): read_flac_in_ogg,
     ("mp3", "mp3"): read_mp3,
     ("aac", "aac"): read_adts,
+    ("amr", None): read_amr,
     ("matroska", None): read_matroska,
 }
 

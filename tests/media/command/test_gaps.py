@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
@@ -37,6 +39,17 @@ class GapTests(SynchronousTestCase):
             source = probe(container)
             self.assertEqual(jump_arguments(source), ["-dts_delta_threshold", seconds])
             self.assertIn(f"{seconds}*SR", keep_time(source)[0])
+
+    def test_silent_end(self) -> None:
+        """AMR ends where its container says, since decoders skip the silence at its end."""
+        for codec, duration, exact, expected in (
+            ("amr_nb", Decimal("9.6"), True, ["apad=whole_len=76800"]),
+            ("amr_nb", Decimal("9.6"), False, []),
+            ("amr_nb", None, False, []),
+            ("aac", Decimal("9.6"), True, []),
+        ):
+            source = Probe("mov", codec, duration, exact, sample_rate=8000)
+            self.assertEqual(keep_time(source)[2:], expected, (codec, duration, exact))
 
     def test_start(self) -> None:
         """Where ffmpeg leaves a part of the encoder's delay, that is cut."""

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.waveform import SAMPLE
+from tests.media.command.test_seek_live import add_gapless_tag
 from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
@@ -42,6 +43,8 @@ FIRST, LAST = 2, 4
 # the first packet after a gap may precede it.
 SETTLED = 5000
 WHOLE = "f:wav/bd:32f"
+# Packets of HE-AAC, of five seconds.
+PACKETS = 110
 
 #: ffmpeg's arguments for sources, by the name of the file.
 KINDS = {
@@ -235,14 +238,39 @@ class SpeechTests(SynchronousTestCase):
             later = render_and_decode(file, f"{WHOLE}/sr:8000/t:5:1")
             self.assertEqual(later, heard.part(5 * 8000, 6 * 8000), name)
 
-    def test_speech(self) -> None:
-        """AMR without pauses, and the silence at its ends, is rendered as before."""
+    def test_ends(self) -> None:
+        """Silence at the end is kept, in every format; audio begins with the first speech."""
         speech = b"#!AMR\n" + frames(7, 31, 100)
-        heard = render_and_decode(speech, "f:wav")
+        heard = render_and_decode(speech, WHOLE)
         self.assertEqual(len(heard), 2 * 8000)
-        silence = frames(8, 5, 50)
-        for source in (speech + silence, speech[:6] + silence + speech[6:]):
-            self.assertEqual(render_and_decode(source, "f:wav"), heard)
+        silence = frames(8, 5, 1) + frames(15, 0, 149)
+        begun = speech[:6] + silence + speech[6:]
+        self.assertEqual(render_and_decode(begun, WHOLE), heard)
+        ended = speech + silence
+        kept = convert_all(ended, dict.fromkeys(("a.3gp", "a.mka"), "-c copy"))
+        for name, source in {"a.amr": ended, **kept}.items():
+            texts = (WHOLE, f"{WHOLE}/t:3:1", "f:ogg", "f:flac", "f:wav/fade:0:1")
+            outputs = render_and_decode_all(source, texts).values()
+            whole, later, *others = outputs
+            self.assertEqual(len(whole), 5 * 8000, name)
+            self.assertEqual(whole.part(0, 2 * 8000), heard, name)
+            self.assertFalse(whole.part(2 * 8000).channels.any(), name)
+            self.assertEqual(later, whole.part(3 * 8000, 4 * 8000), name)
+            for other in others:
+                self.assertLess(abs(len(other) - 5 * other.rate), 2, name)
+
+    def test_wideband(self) -> None:
+        """In wideband AMR, too, descriptions of silence are silence."""
+        pause = frames(9, 5, 1) + frames(15, 0, 7)
+        speech = frames(2, 32, 100)
+        source = b"#!AMR-WB\n" + speech + pause * 10 + speech + pause * 5
+        for name, file in {
+            "a.amr": source,
+            "a.mka": convert(source, *"-c copy".split(), name="a.mka"),
+        }.items():
+            self.assertEqual(
+                len(render_and_decode(file, "f:wav")), 320 * (100 + 80 + 100 + 40), name
+            )
 
 
 class ClosedTests(SynchronousTestCase):
@@ -335,19 +363,32 @@ class HalfRateTests(SynchronousTestCase):
 
     @staticmethod
     @cache
-    def source(start: int = 1024) -> bytes:
-        """Return an m4a file of AAC at 22.05 kHz, which says that it extends to 44.1 kHz.
-
-        :param start: of the edit.
-        """
-        sound = write_wav(noise(22050, 5 * 22050 + 100))
-        made = convert(sound, *"-c:a aac -aac_pns 0".split(), name="a.m4a")
+    def made(more: str = "") -> bytes:
+        """Return an m4a file of AAC at 22.05 kHz, which says that it extends to 44.1 kHz."""
+        sound = write_wav(noise(22050, PACKETS * 1024))
+        source = convert(sound, *f"-c:a aac -aac_pns 0 {more}".split(), name="a.m4a")
         # The extension of the AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1): absent, then present
         # with the index of the rate.
-        assert made.count(b"\x56\xe5\x00") == 1
-        made = made.replace(b"\x56\xe5\x00", b"\x56\xe5\xa0")
-        at = made.index(b"elst") + 12
-        return made[: at + 4] + struct.pack(">i", start) + made[at + 8 :]
+        assert source.count(b"\x56\xe5\x00") == 1
+        return source.replace(b"\x56\xe5\x00", b"\x56\xe5\xa0")
+
+    def source(self, start: int) -> bytes:
+        """Return the file with an edit that starts at a time."""
+        made = self.made()
+        at = made.index(b"elst") + 16
+        return made[:at] + struct.pack(">i", start) + made[at + 4 :]
+
+    def test_tag(self) -> None:
+        """Without an edit list, the tag ``iTunSMPB`` tells the delay and the padding."""
+        bare = self.made("-use_editlist 0")
+        whole = decode(bare)
+        for delay, padding in ((1024, 0), (1312, 500)):
+            samples = (PACKETS + 1) * 1024 - delay - padding
+            tag = f" 00000000 {delay:08X} {padding:08X} {samples:016X}"
+            source = add_gapless_tag(bare, tag + " 00000000" * 8)
+            heard, later = render_and_decode_all(source, [WHOLE, f"{WHOLE}/t:3:1"]).values()
+            self.assertEqual(heard, whole.part(2 * delay, 2 * (delay + samples)), delay)
+            self.assertEqual(later, heard.part(3 * 44100, 4 * 44100), delay)
 
     def test_length(self) -> None:
         """The length is exact, the encoder's delay is cut, and ``t`` is a cut of the whole."""
@@ -356,10 +397,9 @@ class HalfRateTests(SynchronousTestCase):
             source = self.source(start)
             found = probe_length(source).length
             assert found is not None
-            packets = -(-(5 * 22050 + 100) // 1024) + 1
-            samples = 2 * (5 * 22050 + 100 + 1024 - start)
-            self.assertLess(abs(found.samples - samples), 2 * 2048, start)
-            self.assertLessEqual(found.samples, 2 * (packets * 1024 - start), start)
+            # The edit has the length of the audio, in milliseconds.
+            samples = 2 * min(PACKETS * 1024, (PACKETS + 1) * 1024 - start)
+            self.assertLess(abs(found.samples - samples), 64, start)
             outputs = render_and_decode_all(source, [WHOLE, f"{WHOLE}/t:3:1", f"{WHOLE}/fade:0:1"])
             heard, later, faded = outputs.values()
             self.assertEqual(len(heard), found.samples, start)

@@ -235,21 +235,25 @@ def gapless() -> dict[str, bytes]:
     return convert_all(write_wav(noise(RATE, PACKETS * 1024)), forms)
 
 
+def add_gapless_tag(source: bytes, text: str) -> bytes:
+    """Return an m4a file with the tag ``iTunSMPB`` at its end."""
+    data = box(b"data", struct.pack(">II", 1, 0), text.encode())
+    mean = box(b"mean", bytes(4), b"com.apple.iTunes")
+    item = box(b"----", mean, box(b"name", bytes(4), b"iTunSMPB"), data)
+    handler = box(b"hdlr", bytes(8), b"mdirappl", bytes(9))
+    tags = box(b"udta", box(b"meta", bytes(4), handler, box(b"ilst", item)))
+    at = source.index(b"moov") - 4
+    size = int.from_bytes(source[at : at + 4], "big")
+    assert at + size == len(source), "the tag moves no audio"
+    return source[:at] + struct.pack(">I", size + len(tags)) + source[at + 4 :] + tags
+
+
 class GaplessTests(SynchronousTestCase):
     """AAC whose delay and padding only the tag ``iTunSMPB`` states"""
 
     def with_tag(self, name: str, text: str) -> bytes:
         """Return an m4a file with the tag at its end."""
-        data = box(b"data", struct.pack(">II", 1, 0), text.encode())
-        mean = box(b"mean", bytes(4), b"com.apple.iTunes")
-        item = box(b"----", mean, box(b"name", bytes(4), b"iTunSMPB"), data)
-        handler = box(b"hdlr", bytes(8), b"mdirappl", bytes(9))
-        tags = box(b"udta", box(b"meta", bytes(4), handler, box(b"ilst", item)))
-        source = gapless()[name]
-        at = source.index(b"moov") - 4
-        size = int.from_bytes(source[at : at + 4], "big")
-        assert at + size == len(source), "the tag moves no audio"
-        return source[:at] + struct.pack(">I", size + len(tags)) + source[at + 4 :] + tags
+        return add_gapless_tag(gapless()[name], text)
 
     def assert_gapless(self, source: bytes, delay: int, samples: int) -> None:
         """Require the samples between the delay and the padding, and no silence."""

@@ -1,0 +1,42 @@
+"""Lengths of AMR files (RFC 4867, 5) that end with silence, which the decoder skips."""
+
+from __future__ import annotations
+
+from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
+from audioproxy.media.probe import Probe
+
+# Bytes of a frame by its mode, as ffmpeg reads them, after the first bytes of a file.
+_MODES = {
+    b"#!AMR\n": (13, 14, 16, 18, 20, 21, 27, 32, 6, 1, 1, 1, 1, 1, 1, 1),
+    b"#!AMR-WB\n": (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 1, 1, 1, 1, 1, 1),
+}
+_LONGEST_MAGIC = 9
+_FRAMES_PER_SECOND = 50
+# Bytes that are searched at a time.
+_CHUNK = 64 * 1024
+# The first mode of a frame without speech, by codec; decoders give no audio for it.
+SILENCE = {"amr_nb": 8, "amr_wb": 9}
+
+
+def read_amr(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Count the frames of an AMR file, from the first one with speech on.
+
+    :raises Malformed: for a file that ends with speech, or within a frame.
+    """
+    magic = yield from read_range(0, min(size, _LONGEST_MAGIC))
+    found = next((start for start in _MODES if magic.startswith(start)), None)
+    if found is None:
+        raise Malformed
+    sizes, offset, frames = _MODES[found], len(found), 0
+    mode, silent = 0, SILENCE.get(probe.codec, 0)
+    while offset < size:
+        chunk = yield from read_range(offset, min(_CHUNK, size - offset))
+        at = 0
+        while at < len(chunk):
+            mode = chunk[at] >> 3 & 15
+            frames += bool(frames) or mode < silent
+            at += sizes[mode]
+        offset += at
+    if offset > size or mode < silent:
+        raise Malformed
+    return SourceLength(frames * probe.sample_rate // _FRAMES_PER_SECOND)
