@@ -47,7 +47,8 @@ class _Page(NamedTuple):
 def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg Opus file.
 
-    A file that was cut out of a longer stream does not begin at the first sample of the stream.
+    A file that was cut out of a longer stream does not begin at the first sample of the stream. A
+    recording of WebRTC may begin ahead of it.
     ffmpeg trims the last page down to its granule position if the page is marked as the last one.
     """
     first = yield from _read_page(0)
@@ -55,8 +56,7 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     if head[:8] != b"OpusHead" or probe.sample_rate != _OPUS_RATE:
         raise Malformed
     page = yield from _first_audio_page(first, headers=2)
-    samples = yield from _opus_samples(page)
-    start = max(0, page.granule - samples)
+    start = page.granule - (yield from _opus_samples(page))
     before, last = yield from _last_pages(first, size)
     end = last.granule
     if last != page:
@@ -68,8 +68,11 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
             if last.granule > all_samples:
                 raise Malformed
             end = all_samples
-    elif start or not last.flags & _LAST:
+    elif start > 0 or not last.flags & _LAST:
         raise Malformed
+    else:
+        # The only page may be trimmed.
+        start = 0
     delay = int.from_bytes(head[10:], "little")
     is_whole = not start and end == last.granule and bool(last.flags & _LAST)
     return SourceLength(end - start - delay, is_stated_only=True, seekable=is_whole)
@@ -82,17 +85,36 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
     headers = int.from_bytes(head[7:9], "big")
     if head[:5] != b"\x7fFLAC" or not headers:
         raise Malformed
+    information = head[_FLAC_IDENTIFICATION:]
     page = yield from _first_audio_page(first, headers=headers + 1)
-    data = yield from read_range(page.start, min(_FLAC_FRAME_HEADER, size - page.start))
-    frame = parse_frame_header(data, head[_FLAC_IDENTIFICATION:])
-    before, last = yield from _last_pages(first, size)
-    has_end = bool(last.flags & _LAST) and last.granule >= before.granule
-    # The lowest bit tells blocks of different sizes.
-    if frame is None or data[1] & 1 or not has_end:
+    start, _ = yield from _read_flac_frame(page.start, information, size)
+    first_end = sum((yield from _read_flac_frame(_last_packet(page), information, size)))
+    _, last = yield from _last_pages(first, size)
+    end = sum((yield from _read_flac_frame(_last_packet(last), information, size)))
+    # ffmpeg decodes all of each frame, whatever the position of its page says.
+    if not last.flags & _LAST or last.granule - page.granule != end - first_end:
         raise Malformed
-    # The last frame may be shorter.
-    start = max(0, page.granule - page.packets * frame[1])
-    return SourceLength(last.granule - start, is_stated_only=True)
+    return SourceLength(end - start, is_stated_only=True)
+
+
+def _read_flac_frame(offset: int, information: bytes, size: int) -> Reader[tuple[int, int]]:
+    """Return the first sample and the number of samples of a frame."""
+    data = yield from read_range(offset, min(_FLAC_FRAME_HEADER, size - offset))
+    frame = parse_frame_header(data, information)
+    if frame is None:
+        raise Malformed
+    return frame
+
+
+def _last_packet(page: _Page) -> int:
+    """Return the offset of the last packet that ends on a page.
+
+    :raises Malformed: where it begins on another page.
+    """
+    ends = [at for at, length in enumerate(page.lacing) if length < 255]
+    if len(ends) <= bool(page.flags & _CONTINUED):
+        raise Malformed
+    return page.start + (sum(page.lacing[: ends[-2] + 1]) if len(ends) > 1 else 0)
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:

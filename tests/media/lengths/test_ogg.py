@@ -112,22 +112,35 @@ class OggTests(SynchronousTestCase):
             self.assertEqual(found(opus(*pages)), 2500 - 312)
             self.assertFalse(is_seekable(opus(*pages)))
 
+    def test_early_start(self) -> None:
+        """A recording of WebRTC, whose first page begins ahead of its time, is played whole."""
+        pages = page(1632, *[PACKET] * 2), page(2592, PACKET, flags=4)
+        self.assertEqual(found(opus(*pages)), 2880 - 312)
+
     def test_flac(self) -> None:
         """The length of Ogg FLAC counts from its first page, too (RFC 9639, 10.1)."""
-        block = frame(b"\0")
-        last = page(9000, block, flags=4)
-        self.assertEqual(found(flac(page(8192, block, block), last), "flac", 44100), 9000)
-        later = page(98_192, block, block), page(99_000, block, flags=4)
-        self.assertEqual(found(flac(*later), "flac", 44100), 9000)
-        self.assertEqual(found(flac(page(100, block, flags=4)), "flac", 44100), 100)
+        blocks = [frame(bytes((number,))) for number in range(4)]
+        short = frame(b"\2", 6, b"\x63")
+        first, last = page(8192, *blocks[:2]), page(8292, short, flags=4)
+        self.assertEqual(found(flac(first, last), "flac", 44100), 8292)
+        later = page(98_192, *blocks[1:3]), page(102_288, blocks[3], flags=4)
+        self.assertEqual(found(flac(*later), "flac", 44100), 3 * 4096)
+        self.assertEqual(found(flac(page(4096, blocks[0], flags=4)), "flac", 44100), 4096)
+        # The number of a frame in blocks of different sizes is that of its first sample.
+        uneven = (
+            page(4096, frame(b"\0", sync=0xF9)),
+            page(4196, frame(b"\xe1\x80\x80", 6, b"\x63", sync=0xF9), flags=4),
+        )
+        self.assertEqual(found(flac(*uneven), "flac", 44100), 4196)
         for file in (
-            opus(page(8192, block), last),
-            flac(page(8192, block, block), last, headers=0),
-            # No frame, blocks of unequal sizes, no end mark, a lower position.
+            opus(first, last),
+            flac(first, last, headers=0),
+            # No frame, no end mark, a wrong position, a packet that begins on another page.
             flac(page(8192, PACKET), last),
-            flac(page(8192, frame(b"\0", sync=0xF9)), last),
-            flac(page(8192, block), page(9000, block)),
-            flac(page(8192, block), page(8000, block, flags=4)),
+            flac(first, page(8292, short)),
+            flac(first, page(8191, short, flags=4)),
+            flac(first, page(9000, short, flags=4)),
+            flac(first, page(8292, short, flags=5)),
         ):
             self.assertIsNone(found(file, "flac", 44100), file[:80])
 
