@@ -31,9 +31,10 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
 # Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
 # its padding in MP4 and Musepack, and that of Vorbis on a single page. It skips silence at the end
-# of AMR.
+# of AMR. The length of Ogg FLAC tells whether its time stamps have gaps.
 _ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
-_ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("amr", "amr_nb"), ("amr", "amr_wb")}
+_ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("ogg", "flac")}
+_ENDS_BY_LENGTH |= {(name, codec) for name in ("amr", "matroska") for codec in ("amr_nb", "amr_wb")}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]

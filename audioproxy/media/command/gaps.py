@@ -30,6 +30,8 @@ _LONGEST = {"mpegts": 10}
 _HALF_A_FRAME, _TWO_FRAMES = 0.5, 1.5
 # Codecs whose decoder skips frames of silence.
 _SKIPS_SILENCE = ("amr_nb", "amr_wb")
+# Containers whose duration includes silence at the end, and is that of the audio.
+_STATES_END = ("amr", "mov")
 # Where a file was joined with itself, ffmpeg 5.1 and 7.1 take the headers of Opus for packets of 48
 # frames of 20 ms each.
 _OPUS_HEADERS = 46080
@@ -63,6 +65,8 @@ def may_have_gaps(probe: Probe) -> bool:
     """Return whether the time stamps of a source may have gaps."""
     if probe.container == "mov":
         return probe.has_gaps is not False
+    if (probe.container, probe.codec) == ("ogg", "flac"):
+        return probe.has_gaps is True
     return probe.container in _STAMPED
 
 
@@ -94,7 +98,9 @@ def keep_time(probe: Probe) -> list[str]:
 
 def _silent_end(probe: Probe) -> list[str]:
     """Return the filter that adds the silence at the end that the decoder of AMR skips."""
-    if probe.codec not in _SKIPS_SILENCE or probe.duration is None or not probe.exact:
+    # A length shows that a file was not cut.
+    states_end = probe.exact and (probe.container in _STATES_END or probe.length is not None)
+    if probe.codec not in _SKIPS_SILENCE or probe.duration is None or not states_end:
         return []
     return [f"apad=whole_len={round(probe.duration * probe.sample_rate)}"]
 

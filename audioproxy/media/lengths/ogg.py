@@ -94,7 +94,9 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
     # ffmpeg decodes all of each frame, whatever the position of its page says.
     if not last.flags & _LAST or last.granule - page.granule != end - first_end:
         raise Malformed
-    return SourceLength(end - start, is_stated_only=True)
+    # It counts the first page from 0, so the end of that page is no gap in a file that was cut out.
+    is_cut = page.granule != first_end - start
+    return SourceLength(end - start, is_stated_only=True, has_gaps=not is_cut)
 
 
 def _read_flac_frame(offset: int, information: bytes, size: int) -> Reader[tuple[int, int]]:
@@ -107,14 +109,23 @@ def _read_flac_frame(offset: int, information: bytes, size: int) -> Reader[tuple
 
 
 def _last_packet(page: _Page) -> int:
-    """Return the offset of the last packet that ends on a page.
+    """Return the offset of the last packet that begins and ends on a page.
 
-    :raises Malformed: where it begins on another page.
+    ffmpeg writes an empty packet behind the last one.
+
+    :raises Malformed: for a page without such a packet.
     """
-    ends = [at for at, length in enumerate(page.lacing) if length < 255]
-    if len(ends) <= bool(page.flags & _CONTINUED):
+    packets: list[int] = []
+    begin = end = page.start
+    is_whole = not page.flags & _CONTINUED
+    for length in page.lacing:
+        end += length
+        if length < 255:
+            packets += [begin] if is_whole and end > begin else []
+            begin, is_whole = end, True
+    if not packets:
         raise Malformed
-    return page.start + (sum(page.lacing[: ends[-2] + 1]) if len(ends) > 1 else 0)
+    return packets[-1]
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:

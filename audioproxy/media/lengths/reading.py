@@ -43,7 +43,8 @@ class SourceLength:
     :ivar seekable: a seek by time leads to the right sample, as far as the ends and the tables of
         the file tell: it is one stream, and its time stamps have no gaps.
     :ivar delay: number of samples that the decoder outputs ahead of the first one.
-    :ivar has_gaps: packets of an MP4 file begin later than the ones ahead of them end (D70).
+    :ivar has_gaps: packets of an MP4 file begin later than the ones ahead of them end (D70), or
+        those of an Ogg FLAC file may do so.
     :ivar first_stamp: the time stamp of the first sample, counted in samples, where versions of
         ffmpeg disagree on how much of the encoder's delay they leave out; otherwise None.
     :ivar data_offset: of the first sample in the file, for uncompressed audio; otherwise 0.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 
 
@@ -28,6 +30,8 @@ class GapTests(SynchronousTestCase):
                 for has_gaps in (True, None)
             ),
             (probe("mov", has_gaps=False), False),
+            # So do the frames of Ogg FLAC, but for a file that was cut out of a longer stream.
+            *((probe("ogg", "flac", has_gaps=given), bool(given)) for given in (True, False, None)),
         ):
             self.assertIs(may_have_gaps(source), expected, source)
             self.assertIs(bool(keep_time(source)), expected, source)
@@ -50,6 +54,13 @@ class GapTests(SynchronousTestCase):
         ):
             source = Probe("mov", codec, duration, exact, sample_rate=8000)
             self.assertEqual(keep_time(source)[2:], expected, (codec, duration, exact))
+
+    def test_silent_end_of_matroska(self) -> None:
+        """No silence takes the place of what a file that was cut off lacks."""
+        source = Probe("matroska", "amr_nb", Decimal("9.6"), exact=True, sample_rate=8000)
+        self.assertEqual(keep_time(source)[2:], [])
+        whole = replace(source, length=SourceLength(68_800, exact=False))
+        self.assertEqual(keep_time(whole)[2:], ["apad=whole_len=76800"])
 
     def test_start(self) -> None:
         """Where ffmpeg leaves a part of the encoder's delay, that is cut."""

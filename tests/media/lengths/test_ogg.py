@@ -37,7 +37,8 @@ def vorbis(*pages: bytes) -> bytes:
 def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
     """Return the number of samples that is found; joined streams would have other numbers.
 
-    Only Opus is sought in. A Vorbis file may end within its longest block.
+    Only Opus is sought in. A Vorbis file may end within its longest block. Whether one of FLAC may
+    have gaps is another test.
     """
     length = find_length_of(file, Probe("ogg", codec, None, False, sample_rate=rate))
     if length is None:
@@ -45,7 +46,11 @@ def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
     block = 2048 if codec == "vorbis" else 0
     seekable = codec == "opus" and length.seekable
     assert length == SourceLength(
-        length.samples, is_stated_only=True, block=block, seekable=seekable
+        length.samples,
+        is_stated_only=True,
+        block=block,
+        seekable=seekable,
+        has_gaps=length.has_gaps,
     )
     return length.samples
 
@@ -143,6 +148,16 @@ class OggTests(SynchronousTestCase):
             flac(first, page(8292, short, flags=5)),
         ):
             self.assertIsNone(found(file, "flac", 44100), file[:80])
+
+    def test_gaps_in_flac(self) -> None:
+        """Time stamps of FLAC that was cut out of a longer stream do not count as gaps."""
+        blocks = [frame(bytes((number,))) for number in range(3)]
+        for start, has_gaps in ((0, True), (90_000, False)):
+            pages = page(start + 8192, *blocks[:2]), page(start + 12288, blocks[2], b"", flags=4)
+            file = flac(*pages)
+            length = find_length_of(file, Probe("ogg", "flac", None, False, sample_rate=44100))
+            assert length is not None
+            self.assertEqual((length.samples, length.has_gaps), (12288, has_gaps))
 
     def test_packets(self) -> None:
         """All forms of opus packets have their number of samples (RFC 6716, 3.1)."""
