@@ -73,6 +73,9 @@ _FLOAT_CODECS = ("wavpack", "mp4als")
 _MAY_PAD = ("wav", "w64", "caf")
 _PADDED = ("pcm_u8", "pcm_s8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be")
 
+# Containers with uncompressed samples in one piece, which may be something else.
+_EXAMINED = ("w64", "aiff", "caf", "au", "mov")
+
 # Containers without a mark at the end of the file.
 _MAY_BE_JOINED = ("wv", "tta", "ape", "tak")
 
@@ -311,10 +314,10 @@ def parse_probe(
         container = dict(output.get("format", {}))
         streams = read_streams(output)
         audio = _first_audio(streams)
-        more = parse_output(tagged, cut_off=True) if tagged else {}
-        tags = _tags(_first_audio(more.get("streams", []))) | _tags(audio)
+        tagged_output = parse_output(tagged, cut_off=True) if tagged else {}
+        tags = _tags(_first_audio(tagged_output.get("streams", []))) | _tags(audio)
         packets = [dict(packet) for packet in output.get("packets", [])]
-        container_tags = _tags(more.get("format")) | _tags(container)
+        container_tags = _tags(tagged_output.get("format")) | _tags(container)
     except FORM_ERRORS as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
     if cut_off and not container:
@@ -338,8 +341,8 @@ def parse_probe(
         duration = audio_duration(name, streams, tags, description.duration)
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
     # an encrypted one.
-    heard = [packet for packet in packets if packet.get("codec_type") == "audio"]
-    stamps = [packet.get("pts") for packet in heard]
+    audio_packets = [packet for packet in packets if packet.get("codec_type") == "audio"]
+    stamps = [packet.get("pts") for packet in audio_packets]
     lacks_audio = "packets" in output and len(packets) < _PACKETS and not stamps
     no_packets = seekable and codec.startswith("pcm_") and lacks_audio
     if no_packets and not (name == "wav" and duration):
@@ -369,8 +372,8 @@ def parse_probe(
         audio_streams=len(audio_streams(streams)),
         marked_stream=marked_audio(streams),
         may_be_joined=name in _MAY_BE_JOINED,
-        unchecked=name in ("wav", "flac") or codec.startswith("pcm_"),
-        first_byte=parse_count(heard[0].get("pos")) if heard else None,
+        unchecked=name in ("wav", "flac") or (name in _EXAMINED and codec.startswith("pcm_")),
+        first_byte=parse_count(audio_packets[0].get("pos")) if audio_packets else None,
         # The start of mp3 is the delay that an encoder states.
         may_count_padding=name == "mp3" and start > 0 and seekable,
         saw_end=seekable,

@@ -73,7 +73,7 @@ _ZEROS = 64 * 1024
 # which FFmpeg 9 does not skip tags.
 _NAME = re.compile(rb'^ *"format_name": "(\w+)', re.MULTILINE)
 _SCORE = re.compile(rb'^ *"probe_score": (\d+)', re.MULTILINE)
-_SURE = 50
+_LEAST_SURE_SCORE = 50
 _NEVER_SURE = (b"mpegts", b"loas", b"ac3", b"eac3", b"dts")
 
 # Bit rates of AC-3 in kbps, and the bytes of a frame for each of them at 48 and 32 kHz (ATSC A/52,
@@ -113,7 +113,7 @@ def may_be_misdetected(probed: bytes, *, failed: bool) -> bool:
     :param failed: ffprobe has found nothing that it can decode.
     """
     score = _SCORE.search(probed)
-    is_unsure = score is not None and int(score[1]) < _SURE
+    is_unsure = score is not None and int(score[1]) < _LEAST_SURE_SCORE
     return failed or is_unsure or _name_of(probed) in _NEVER_SURE
 
 

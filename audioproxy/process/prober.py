@@ -337,8 +337,9 @@ class Prober:
             if refusal is MemoryExceeded:
                 log_lack_of_memory("probe", ended)
             if issubclass(refusal, UndecodableSource) and opened.seekable and source.size:
-                reading = probe_samples(source.read, source.size)
-                if (found := await deadline.limit(reading)) is not None:
+                with _failures_of_probe():
+                    found = await deadline.limit(probe_samples(source.read, source.size))
+                if found is not None:
                     return found
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
