@@ -21,6 +21,7 @@ from audioproxy.errors import (
     RenderTimeout,
     UndecodableSource,
     UpstreamUnavailable,
+    VideoSource,
 )
 from audioproxy.media.command.decoding import measure_arguments
 from audioproxy.media.command.inputs import Input
@@ -290,8 +291,10 @@ class Prober:
         async def look(opened: Input) -> tuple[Input, Exit, bytes]:
             opened, first, tagged = await self._detect(opened, source, deadline)
             if lacks_pictures(first.stdout):
-                more = await self._run(opened, source, deadline, seconds=COUNTED_SECONDS)
-                first = first if more.overflowed else more
+                first = await self._run(opened, source, deadline, seconds=COUNTED_SECONDS)
+                if first.overflowed:
+                    # No audio book has so many packets in ten seconds.
+                    raise VideoSource
             if not first.overflowed:
                 return opened, first, tagged
             # The tags of outputs may be behind the cut (D61).

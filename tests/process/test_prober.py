@@ -405,7 +405,7 @@ class ResultTests(ProberCase):
     def test_pictures(self) -> None:
         """If only packets tell pictures from a film, those of the first seconds are read (D72).
 
-        If they exceed the limit of the output, the first few decide.
+        If they exceed the limit of the output, it is a film.
         """
         stream = {"codec_type": "video", "codec_name": "mjpeg", "index": 1}
         times = {"one": [0], "slow": [0, 5], "film": [0, 0.04], "endless": [0, 5] * 20_000}
@@ -417,7 +417,7 @@ class ResultTests(ProberCase):
         for first, more, is_film in (
             ("one", "slow", False),
             ("one", "film", True),
-            ("one", "endless", False),
+            ("one", "endless", True),
             ("film", "endless", True),
         ):
             probing = self.fetch()

@@ -34,7 +34,9 @@ _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 # of AMR. The length of Ogg FLAC tells whether its time stamps have gaps.
 _ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
 _ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("ogg", "flac")}
-_ENDS_BY_LENGTH |= {(name, codec) for name in ("amr", "matroska") for codec in ("amr_nb", "amr_wb")}
+_ENDS_BY_LENGTH |= {
+    (name, codec) for name in ("amr", "matroska", "mov") for codec in ("amr_nb", "amr_wb")
+}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]

@@ -21,19 +21,22 @@ _STAMPED = ("amr", "asf", "flv", "matroska", "mov", "mpeg", "mpegts", "ogg")
 _ROUNDED = ("asf", "flv", "matroska")
 #: The longest gap, in seconds; time stamps that jump further are damaged.
 LONGEST_GAP = 600
+# Seconds of silence after which a source gets no more: a small file may state years.
+_MOST_SILENCE = 6 * 3600
 # Time stamps of MPEG-TS may jump.
 _LONGEST = {"mpegts": 10}
 
-# Frames by which a frame after a gap is late, at least. A single frame is no gap where ffmpeg 5.1
-# counts one too many: it decodes the last frame of the first packet of Windows Media with the time
-# stamp of the second one, and takes the header of a further FLAC stream for a frame.
+# Frames by which a frame after a gap is late, at least. A single frame is no gap where ffmpeg is
+# wrong by one: it gives a packet of MPEG-PS the time of the next one. 5.1 decodes the last frame of
+# the first packet of Windows Media with the time stamp of the second one, and takes the header of a
+# further FLAC stream for a frame.
 _HALF_A_FRAME, _TWO_FRAMES = 0.5, 1.5
 # Codecs whose decoder skips frames of silence.
 _SKIPS_SILENCE = ("amr_nb", "amr_wb")
 # Containers whose duration includes silence at the end, and is that of the audio.
-_STATES_END = ("amr", "mov")
+_STATES_END = ("amr",)
 # Where a file was joined with itself, ffmpeg 5.1 and 7.1 take the headers of Opus for packets of 48
-# frames of 20 ms each.
+# frames of 20 ms each. The frame ahead of the join is trimmed, and that ahead of a pause is not.
 _OPUS_HEADERS = 46080
 
 # The variables of the expression that computes time stamps, in samples, and the value that a frame
@@ -48,7 +51,7 @@ _VARIABLES = {
     "whole": "frame*round(left/frame)",
     # A gap of 2 ms or more. Containers that round time stamps to a millisecond have whole frames.
     "silence": "if(gte(left,max({frames}*frame-last,SR/500))*lte(late,{longest}*SR)"
-    "*gt(N,{delay}*last)*not(eq(late,{headers})),"
+    "*gt(N,{delay}*last)*lte(gaps,{most}*SR)*not(eq(late,{headers})*lt(last,before)),"
     "if(lte(abs(left-whole),{rounding}*SR),whole,left),0)",
     "gaps": "gaps+silence",
     # Neither drift nor a step back to an earlier time stamp is an overlap.
@@ -98,7 +101,7 @@ def keep_time(probe: Probe) -> list[str]:
 
 def _silent_end(probe: Probe) -> list[str]:
     """Return the filter that adds the silence at the end that the decoder of AMR skips."""
-    # A length shows that a file was not cut.
+    # Elsewhere, a length shows that the file was not cut.
     states_end = probe.exact and (probe.container in _STATES_END or probe.length is not None)
     if probe.codec not in _SKIPS_SILENCE or probe.duration is None or not states_end:
         return []
@@ -112,12 +115,15 @@ def _longest(probe: Probe) -> int:
 def _expression(probe: Probe) -> str:
     """Return the time stamp of a frame, as an expression of ffmpeg."""
     kind = probe.container, probe.codec
-    is_uncertain = probe.codec.startswith("wma") or kind == ("ogg", "flac")
+    is_uncertain = probe.codec.startswith("wma") or kind[0] == "mpeg" or kind == ("ogg", "flac")
+    # The first packet may be the encoder's delay, ahead of a track that starts late. Of the frames
+    # of a Speex packet, the first one alone has a time stamp.
+    has_delay = kind == ("mov", "aac") and probe.first_time_stamp >= 0
     numbers = {
         "frames": 1 + (_TWO_FRAMES if is_uncertain else _HALF_A_FRAME),
         "longest": _longest(probe),
-        # The first packet may be the encoder's delay, ahead of a track that starts late.
-        "delay": int(kind == ("mov", "aac")),
+        "most": _MOST_SILENCE,
+        "delay": int(has_delay or probe.codec == "speex"),
         "headers": _OPUS_HEADERS if kind == ("ogg", "opus") else 0,
         "rounding": 0.001 if probe.container in _ROUNDED else 0,
     }

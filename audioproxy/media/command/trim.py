@@ -33,10 +33,11 @@ _PREROLL = 1
 # Seconds between the end of an output and a stated end that may be wrong.
 _END_MARGIN = 1
 
-# Seconds by which a duration may exceed that of the audio; and bytes of a source without any, if it
-# is brief.
+# Seconds by which a duration may exceed that of the audio.
 _DURATION_MARGIN = Decimal("0.5")
-_BRIEF_SIZE = 1024 * 1024
+# Bytes of a source without audio, and those of a sample of one channel.
+_HEADER_SIZE = 64 * 1024
+_LARGEST_SAMPLE = 8
 
 #: Matches what ffmpeg prints where decoding has started after the first sample of a range. FFmpeg 9
 #: puts ``[Eval @ 0x1]`` before the number.
@@ -100,6 +101,17 @@ def needs_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a stage needs the length of the output: a fade-out, or ``norm`` if brief."""
     fades_out = options.fade is not None and options.fade.fade_out > 0
     return fades_out or (options.norm is not None and may_be_shorter(options, probe, BLOCK))
+
+
+def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
+    """Return whether the output may be shorter than this."""
+    start, end = _bounds(options)
+    if end is not None and end - start < seconds:
+        return True
+    if probe.duration is None:
+        largest = seconds * probe.sample_rate * probe.channels * _LARGEST_SAMPLE
+        return 0 < (probe.description.size or 0) < _HEADER_SIZE + largest
+    return probe.duration - start < seconds + _DURATION_MARGIN
 
 
 def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
@@ -210,16 +222,6 @@ def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
         return Decimal(0), None
     start, duration = options.t.start, options.t.duration
     return start, None if duration is None else start + duration
-
-
-def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
-    """Return whether the output may be shorter than this."""
-    start, end = _bounds(options)
-    if end is not None and end - start < seconds:
-        return True
-    if probe.duration is None:
-        return 0 < (probe.description.size or 0) < _BRIEF_SIZE
-    return probe.duration - start < seconds + _DURATION_MARGIN
 
 
 def _samples(seconds: Decimal, rate: int) -> int:

@@ -9,7 +9,7 @@ from audioproxy.media.lengths.flac import read_flac
 from audioproxy.media.lengths.lossless import read_ape, read_tak, read_tta
 from audioproxy.media.lengths.lower_bounds import read_adts, read_matroska
 from audioproxy.media.lengths.mp3 import read_mp3
-from audioproxy.media.lengths.mp4 import read_mp4
+from audioproxy.media.lengths.mp4 import read_mp4, read_whole_mp4
 from audioproxy.media.lengths.musepack import read_musepack
 from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
 from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_dsf, read_iff, read_w64
@@ -42,6 +42,8 @@ READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength
     ("mp3", "mp3"): read_mp3,
     ("aac", "aac"): read_adts,
     ("amr", None): read_amr,
+    ("mov", "amr_nb"): read_whole_mp4,
+    ("mov", "amr_wb"): read_whole_mp4,
     ("matroska", None): read_matroska,
 }
 

@@ -122,6 +122,18 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
     raise Malformed
 
 
+def read_whole_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Return the stated length of audio whose decoder skips silence, as the least one.
+
+    :raises Malformed: for a file that was cut, or is fragmented.
+    """
+    yield from _list_top_boxes(size)
+    if probe.duration is None or not probe.exact:
+        raise Malformed
+    samples = round(probe.duration * probe.sample_rate)
+    return SourceLength(samples, exact=False, has_gaps=True)
+
+
 def _least_length(packets: _Packets, left: int) -> SourceLength:
     """Return a lower bound of the length of packets that are not spaced by their samples.
 

@@ -48,7 +48,8 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg Opus file.
 
     A file that was cut out of a longer stream does not begin at the first sample of the stream. A
-    recording of WebRTC may begin ahead of it.
+    recording of WebRTC may begin ahead of it. A file whose clock differs from that of its samples
+    (D70) is recognized by its second page.
     ffmpeg trims the last page down to its granule position if the page is marked as the last one.
     """
     first = yield from _read_page(0)
@@ -58,6 +59,10 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     page = yield from _first_audio_page(first, headers=2)
     start = page.granule - (yield from _opus_samples(page))
     before, last = yield from _last_pages(first, size)
+    if page.end < before.offset:
+        second = yield from _read_page(page.end)
+        if not (yield from _follows(page, second)):
+            raise Malformed
     end = last.granule
     if last != page:
         if last.flags & _CONTINUED or before.granule < page.granule:
@@ -209,6 +214,13 @@ def _opus_samples(page: _Page) -> Reader[int]:
         begins = size < 255
         at += size
     return int(samples)
+
+
+def _follows(page: _Page, following: _Page) -> Reader[bool]:
+    """Return whether the position of a page is that of the page ahead of it, and its packets."""
+    if following.flags & _CONTINUED:
+        return True
+    return following.granule == page.granule + (yield from _opus_samples(following))
 
 
 def _packet_samples(packet: bytes) -> float:

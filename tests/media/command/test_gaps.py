@@ -52,15 +52,16 @@ class GapTests(SynchronousTestCase):
             ("amr_nb", None, False, []),
             ("aac", Decimal("9.6"), True, []),
         ):
-            source = Probe("mov", codec, duration, exact, sample_rate=8000)
+            source = Probe("amr", codec, duration, exact, sample_rate=8000)
             self.assertEqual(keep_time(source)[2:], expected, (codec, duration, exact))
 
-    def test_silent_end_of_matroska(self) -> None:
+    def test_end_of_a_cut_file(self) -> None:
         """No silence takes the place of what a file that was cut off lacks."""
-        source = Probe("matroska", "amr_nb", Decimal("9.6"), exact=True, sample_rate=8000)
-        self.assertEqual(keep_time(source)[2:], [])
-        whole = replace(source, length=SourceLength(68_800, exact=False))
-        self.assertEqual(keep_time(whole)[2:], ["apad=whole_len=76800"])
+        for container in ("matroska", "mov"):
+            source = Probe(container, "amr_nb", Decimal("9.6"), exact=True, sample_rate=8000)
+            self.assertEqual(keep_time(source)[2:], [])
+            whole = replace(source, length=SourceLength(68_800, exact=False))
+            self.assertEqual(keep_time(whole)[2:], ["apad=whole_len=76800"])
 
     def test_start(self) -> None:
         """Where ffmpeg leaves a part of the encoder's delay, that is cut."""

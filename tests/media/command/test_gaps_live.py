@@ -32,6 +32,8 @@ from tests.support.audio import (
     render_and_decode_all,
     render_each,
     render_once,
+    run,
+    tone,
     write_wav,
 )
 
@@ -312,6 +314,39 @@ class ClosedTests(SynchronousTestCase):
         ):
             heard = render_and_decode(self.spaced(expression), "f:wav")
             self.assertLessEqual(abs(len(heard) - 10 * 8000), 800, what)
+
+    def test_wrong_time_stamps(self) -> None:
+        """Frames to which ffmpeg gives a wrong time stamp, or none, do not follow a gap."""
+        stereo = write_wav(tone(RATE, 60 * RATE, 440, 660))
+        sources = convert_all(stereo, {"a.mpg": "-c:a ac3", "a.vob": "-c:a pcm_dvd"})
+        speech = write_wav(noise(16000, 3 * 16000))
+        words = "-c:a libspeex -frames_per_packet 4"
+        sources |= convert_all(speech, dict.fromkeys(("a.ogg", "a.mka"), words))
+        for name, source in sources.items():
+            # The service decodes Speex with this decoder.
+            decoder = "-c:a libspeex" if name in ("a.ogg", "a.mka") else ""
+            words = f"ffmpeg -v error {decoder} -i file:/dev/fd/3 -f s16le pipe:1"
+            ended = run(words.split(), source)
+            rendered = read_wav(render(source, "f:wav/bd:16"))
+            samples = len(ended.stdout) // 2 // len(rendered.channels)
+            self.assertEqual(len(rendered), samples, name)
+
+    def test_pause_of_the_length_of_headers(self) -> None:
+        """A pause is silence whatever its length, also that of Opus headers at a join."""
+        sound = convert(write_wav(noise(RATE, 6 * RATE)), *"-c:a libopus -f ogg".split())
+        for packets in (47, 48, 49):
+            removed = f"noise=drop=between(n\\,100\\,{99 + packets})"
+            source = convert(sound, *f"-c copy -f ogg -bsf:a {removed}".split())
+            first, last = find_gap(render_and_decode(source, WHOLE))
+            self.assertLess(abs(last - first - packets * 960), 200, packets)
+
+    def test_delay_of_aac(self) -> None:
+        """A gap after the first packet that is heard is silence there."""
+        made = convert(write_wav(noise(RATE, 3 * RATE)), *"-c:a aac -f mp4".split())
+        source = convert(made, *"-c copy -f mp4 -bsf:a noise=drop=between(n\\,2\\,50)".split())
+        first, last = find_gap(render_and_decode(source, WHOLE))
+        self.assertLess(abs(first - 1024), SETTLED)
+        self.assertLess(abs(last - first - 49 * 1024), SETTLED)
 
     def test_transport_stream(self) -> None:
         """Jumps of more than ten seconds in MPEG-TS are closed."""

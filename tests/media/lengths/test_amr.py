@@ -36,6 +36,8 @@ class AmrTests(SynchronousTestCase):
         speech = NARROW + b"\x04" + bytes(12)
         for file in (
             speech,
+            # The last byte could be a frame of silence.
+            NARROW + b"\x04" + bytes(11) + b"\x7c",
             speech + b"\x44",
             b"",
             NARROW,

@@ -117,6 +117,14 @@ class OggTests(SynchronousTestCase):
             self.assertEqual(found(opus(*pages)), 2500 - 312)
             self.assertFalse(is_seekable(opus(*pages)))
 
+    def test_clock(self) -> None:
+        """No length follows from positions that are not those of the samples (D70)."""
+        pages = [page(960 * number + 40 * number, PACKET) for number in range(1, 9)]
+        self.assertIsNone(found(opus(*pages, page(8640, PACKET, flags=4))))
+        # A packet that goes on from another page cannot be counted.
+        later = page(1920, PACKET, flags=1), page(2880, PACKET), page(3840, PACKET, flags=4)
+        self.assertEqual(found(opus(page(960, PACKET), *later)), 3840 - 312)
+
     def test_early_start(self) -> None:
         """A recording of WebRTC, whose first page begins ahead of its time, is played whole."""
         pages = page(1632, *[PACKET] * 2), page(2592, PACKET, flags=4)
