@@ -1,28 +1,30 @@
-"""The first samples of a flac file that are not zero, where they may be encoded audio (RFC 9639).
+"""Whether a flac file begins with what may be encoded audio, by the form of its frames (RFC 9639).
 
-Encoded audio is noise of nearly full scale, whose residuals need many bits. So most music is told
-by the numbers of bits alone, and only what looks like noise is decoded.
+Encoded audio is noise of nearly full scale, whose residuals need many bits. The numbers of bits
+tell, so no sample is decoded here: ffmpeg decodes what looks like noise.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
-from functools import cache
+from enum import Enum
 from typing import NamedTuple
 
 from audioproxy.media.lengths.reading import Malformed, Reader
 
 # Bytes of frames that are read at once.
 _WINDOW = 48 * 1024
-# Seconds of zeros after which a source is not examined any more.
+# Seconds of zeros after which a source is not examined any more, and the number of frames.
 _MOST_ZEROS = 10
-# Samples of each channel that are decoded: a burst of E-AC-3, the longest but TrueHD, and a sync.
-_MOST_SAMPLES = 6144 + 2
-# The Rice parameter from which residuals look like noise. It is 11 or more for the 14 bits of DTS,
-# and where short bursts and zeros share a partition.
+_MOST_FRAMES = 4096
+# The Rice parameter from which residuals of 16 bits look like noise. It is 11 or more for the 14
+# bits of DTS. It may be 7 where short bursts and zeros share a partition; encoders find no
+# prediction for these, but one for nearly all music.
 _NOISE = 11
+_UNPREDICTED_NOISE = 7
+# The bits of the words that encoded audio consists of.
+_WORD = 16
 
 # The start of a frame's header: sync, block size, sample rate, channels, bits of a sample; then the
 # first byte of the frame's number.
@@ -36,8 +38,14 @@ _DEPTHS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24}
 # Whether each of two channels is a difference, which has one more bit than a sample.
 _SIDES = {1: (0, 0), 8: (0, 1), 9: (1, 0), 10: (0, 1)}
 _UNARY = re.compile("0*1")
-# The coefficients of fixed predictors, the nearest sample first.
-_FIXED = ((), (1,), (2, -1), (3, -3, 1), (4, -6, 4, -1))
+
+
+class _Look(Enum):
+    """What a frame, or a channel of it, looks like; late is other audio that begins with zeros."""
+
+    NOISE = 0
+    LATE = 1
+    OTHER = 2
 
 
 class _Frame(NamedTuple):
@@ -68,11 +76,6 @@ class _Bits:
             raise Malformed
         return int(self.text[start : self.at] or "0", 2)
 
-    def read_signed(self, count: int) -> int:
-        """Return a number in two's complement."""
-        value = self.read(count)
-        return value - (value >> count - 1 << count) if count else 0
-
     def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """Return the match of a pattern, and skip it."""
         found = pattern.match(self.text, self.at)
@@ -81,35 +84,53 @@ class _Bits:
         self.at = found.end()
         return found
 
+    def skip_codes(self, count: int, parameter: int) -> None:
+        """Skip Rice codes: each is a number in unary, and lower bits."""
+        text, at = self.text, self.at
+        for _ in range(count):
+            at = text.find("1", at) + 1
+            if not at:
+                raise Malformed
+            at += parameter
+        self.at = at
+
     def end_frame(self) -> None:
         """Skip the padding and the checksum of a frame."""
         self.at += -self.at % 8 + 16
 
 
-def read_noise(offset: int, size: int, rate: int, depth: int) -> Reader[bytes]:
-    """Return the first samples that are not zero, as big-endian words; nothing for other audio.
+def find_noise(offset: int, size: int, rate: int, depth: int) -> Reader[int | None]:
+    """Return the number of samples ahead of a frame that looks like noise; None for other audio.
+
+    The first frame that is not silent decides. If it begins with zeros, it may end with a few
+    samples of a burst, so the next one counts, too.
 
     :param offset: of the first frame.
     :param rate: of the samples, in Hz.
     :param depth: bits of a sample, where a frame does not state them.
     :raises Malformed: where the file is damaged, or is no stereo.
     """
-    left = _MOST_ZEROS * rate
-    while left > 0:
+    samples = frames = heard = 0
+    while True:
         bits = _Bits((yield offset, min(_WINDOW, size - offset)))
-        # A frame that begins in the first half is complete.
-        while left > 0 and bits.at <= 8 * _WINDOW // 2:
-            start = bits.at
+        # A frame that begins in the first half is mostly complete.
+        while bits.at <= 8 * _WINDOW // 2:
+            if samples >= _MOST_ZEROS * rate or frames == _MOST_FRAMES:
+                return None
             frame = _read_header(bits, depth)
             # Two constant channels of zeros.
-            zeros = "0" * (16 + sum(frame.widths))
-            if not bits.text.startswith(zeros, bits.at):
-                return _decode(bits, start, depth) if _is_noise(bits, frame) else b""
-            bits.at += len(zeros)
+            silence = "0" * (16 + sum(frame.widths))
+            if bits.text.startswith(silence, bits.at):
+                bits.at += len(silence)
+            else:
+                look = _look_at(bits, frame)
+                heard += 1
+                if look is not _Look.LATE or heard == 2:
+                    return samples if look is _Look.NOISE else None
             bits.end_frame()
-            left -= frame.block
+            samples += frame.block
+            frames += 1
         offset += bits.at // 8
-    return b""
 
 
 def _read_header(bits: _Bits, depth: int) -> _Frame:
@@ -125,115 +146,62 @@ def _read_header(bits: _Bits, depth: int) -> _Frame:
     return _Frame(samples, channels, _DEPTHS.get(code, depth))
 
 
-def _is_noise(bits: _Bits, frame: _Frame) -> bool:
-    """Return whether the residuals of the first channel that is not constant need many bits."""
+def _look_at(bits: _Bits, frame: _Frame) -> _Look:
+    """Return what a frame looks like, by both channels; skip it, unless that is decided before."""
+    if frame.depth < _WORD:
+        return _Look.OTHER
+    look = _Look.LATE
     for width in frame.widths:
-        kind, _, width = _read_kind(bits, width)
-        if kind == 0:
-            bits.at += width
-        elif kind == 1:
-            return True
-        else:
-            order, _, _ = _read_predictor(bits, kind, width)
-            return any(rice >= _NOISE for rice, _ in _partitions(bits, frame.block, order))
-    return False
+        found = _scan(bits, frame.block, width)
+        if found is _Look.NOISE:
+            return found
+        if found is _Look.OTHER:
+            look = found
+    return look
 
 
-def _decode(bits: _Bits, start: int, depth: int) -> bytes:
-    """Return the samples of frames as words, from a place on."""
-    words: list[int] = []
-    bits.at = start
-    while len(words) < 2 * _MOST_SAMPLES:
-        try:
-            frame = _read_header(bits, depth)
-            first, second = (_read_subframe(bits, frame.block, width) for width in frame.widths)
-        except Malformed:
-            # The end of what was read.
-            break
-        bits.end_frame()
-        for one, other in zip(first, second, strict=True):
-            left, right = _stereo(frame.channels, one, other)
-            words += (left >> frame.depth - 16, right >> frame.depth - 16)
-    return struct.pack(f">{len(words)}H", *(word & 0xFFFF for word in words))
-
-
-def _stereo(channels: int, one: int, other: int) -> tuple[int, int]:
-    """Return the left and the right sample."""
-    if channels == 8:
-        return one, one - other
-    if channels == 9:
-        return one + other, other
-    if channels == 10:
-        double = one << 1 | other & 1
-        return double + other >> 1, double - other >> 1
-    return one, other
-
-
-def _read_kind(bits: _Bits, width: int) -> tuple[int, int, int]:
-    """Return the kind of a subframe, its wasted bits, and the bits of its samples without them."""
+def _scan(bits: _Bits, block: int, width: int) -> _Look:
+    """Return what a subframe looks like; skip it, unless it is noise."""
     kind = bits.read(7)
     wasted = len(bits.match(_UNARY)[0]) if bits.read(1) else 0
-    if kind >= 64 or wasted >= width:
+    width -= wasted
+    if width <= 0:
         raise Malformed
-    return kind, wasted, width - wasted
-
-
-def _read_predictor(
-    bits: _Bits, kind: int, width: int
-) -> tuple[int, list[int], tuple[tuple[int, ...], int]]:
-    """Return the order of a predictor, its first samples, and its coefficients with their shift."""
+    if kind == 0:
+        return _Look.OTHER if bits.read(width) else _Look.LATE
+    if kind == 1:
+        return _Look.NOISE
     if 8 <= kind <= 12:
         order = kind - 8
-        return order, [bits.read_signed(width) for _ in range(order)], (_FIXED[order], 0)
-    if kind < 32:
-        raise Malformed
-    order = kind - 31
-    first = [bits.read_signed(width) for _ in range(order)]
-    precision, shift = bits.read(4) + 1, bits.read_signed(5)
-    return order, first, (tuple(bits.read_signed(precision) for _ in range(order)), shift)
-
-
-def _read_subframe(bits: _Bits, block: int, width: int) -> list[int]:
-    kind, wasted, width = _read_kind(bits, width)
-    if kind == 0:
-        samples = [bits.read_signed(width)] * block
-    elif kind == 1:
-        samples = [bits.read_signed(width) for _ in range(block)]
+        first = bits.read(order * width)
+    elif 32 <= kind < 64:
+        order = kind - 31
+        first = bits.read(order * width)
+        # The coefficients: their precision, their shift, and themselves.
+        precision = bits.read(4) + 1
+        bits.at += 5 + order * precision
     else:
-        order, samples, (coefficients, shift) = _read_predictor(bits, kind, width)
-        for _, residuals in _partitions(bits, block, order):
-            for residual in residuals:
-                near = samples[: -order - 1 : -1]
-                predicted = sum(map(int.__mul__, coefficients, near)) >> max(0, shift)
-                samples.append(predicted + residual)
-    return [sample << wasted for sample in samples] if wasted else samples
+        raise Malformed
+    noise = (_NOISE if order else _UNPREDICTED_NOISE) + width - _WORD
+    if any(parameter >= noise for parameter in _partitions(bits, block, order)):
+        return _Look.NOISE
+    return _Look.OTHER if first else _Look.LATE
 
 
-def _partitions(bits: _Bits, block: int, order: int) -> Iterator[tuple[int, Iterator[int]]]:
-    """Yield the Rice parameter and the residuals of each partition of a subframe."""
+def _partitions(bits: _Bits, block: int, order: int) -> Iterator[int]:
+    """Yield the Rice parameter of each partition of residuals, and skip them."""
     method, partitions = bits.read(2), bits.read(4)
-    if method > 1:
+    size = block >> partitions
+    if method > 1 or size << partitions != block or size < order:
         raise Malformed
     for number in range(1 << partitions):
-        count = (block >> partitions) - (0 if number else order)
+        count = size - (0 if number else order)
         parameter = bits.read(4 + method)
-        if parameter == (1 << 4 + method) - 1:
-            # Residuals without a code, which encoders do not write.
-            raise Malformed
-        if count < 0:
-            raise Malformed
-        pattern = _code(parameter)
-        codes = [bits.match(pattern) for _ in range(count)]
-        yield parameter, _values(codes, parameter)
-
-
-@cache
-def _code(parameter: int) -> re.Pattern[str]:
-    """Return the pattern of a Rice code: a number in unary, and the lower bits."""
-    return re.compile(f"(0*)1([01]{{{parameter}}})")
-
-
-def _values(codes: list[re.Match[str]], parameter: int) -> Iterator[int]:
-    for code in codes:
-        folded = len(code[1]) << parameter | int(code[2] or "0", 2)
-        yield folded >> 1 ^ -(folded & 1)
+        if parameter == (16 << method) - 1:
+            # Residuals without a code.
+            width = bits.read(5)
+            yield width
+            bits.at += width * count
+        else:
+            yield parameter
+            bits.skip_codes(count, parameter)

@@ -7,12 +7,15 @@ refused.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.bursts import codec_of, find_burst
+from audioproxy.media.bursts import encoded_in, find_burst
+from audioproxy.media.command.decoding import PIECE_FORM
 from audioproxy.media.command.inputs import RAW_DEMUXERS, RawSamples
-from audioproxy.media.flac_frames import read_noise
+from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.padded import resolve_padding
@@ -39,17 +42,35 @@ _CHANNELS_OF_BURSTS = 2
 _BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
 _FLOAT_BITS = 64
 
+#: Returns the samples of a source after a number of them (`decoding.piece_arguments`).
+Decode: TypeAlias = Callable[[int], Awaitable[bytes]]
 
-async def check_samples(read: ReadRange, size: int, probe: Probe) -> Probe:
+
+async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode) -> Probe:
     """Return the probe of a source whose samples are `Probe.unchecked`, with what they are.
 
     :param size: bytes of the source.
+    :param decode: called where only the samples tell.
     :raises UndecodableSource: for samples that are no audio, or are not supported.
     """
     if probe.may_be_padded:
         probe = replace(await resolve_padding(read, size, probe), may_be_padded=False)
     probe = replace(probe, unchecked=False)
+    if probe.container == "flac":
+        await _refuse_encoded_flac(read, size, probe, decode)
+        return probe
     return await run_reader(read, size, _check(size, probe)) or probe
+
+
+async def _refuse_encoded_flac(read: ReadRange, size: int, probe: Probe, decode: Decode) -> None:
+    if probe.first_byte is None or probe.channels != _CHANNELS_OF_BURSTS:
+        return
+    finding = find_noise(probe.first_byte, size, probe.sample_rate, probe.bit_depth)
+    zeros = await run_reader(read, size, finding)
+    if zeros is not None:
+        encoded = encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}")
+        if encoded is not None:
+            raise _encoded(encoded)
 
 
 async def probe_samples(read: ReadRange, size: int) -> Probe | None:
@@ -113,8 +134,6 @@ def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[
 
 
 def _check(size: int, probe: Probe) -> Reader[Probe]:
-    if probe.container == "flac":
-        return (yield from _check_flac(probe, size))
     if probe.container != "wav":
         return (yield from _check_pcm(probe, probe.first_byte, size))
     found = yield from find_samples(size)
@@ -145,15 +164,6 @@ def _check_pcm(probe: Probe, start: int | None, end: int) -> Reader[Probe]:
     return probe
 
 
-def _check_flac(probe: Probe, size: int) -> Reader[Probe]:
-    if probe.first_byte is not None and probe.channels == _CHANNELS_OF_BURSTS:
-        rate, depth = probe.sample_rate, probe.bit_depth
-        encoded = codec_of((yield from read_noise(probe.first_byte, size, rate, depth)))
-        if encoded is not None:
-            raise _encoded(encoded)
-    return probe
-
-
 def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
     if probe.codec in _DETECTED:
         # How many zeros ffmpeg examines differs between versions, and between codecs.
@@ -168,6 +178,8 @@ def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
 
 
 def _refuse_bursts(probe: Probe, start: int, end: int) -> Reader[None]:
+    if probe.channels == 1:
+        return
     per_second = probe.sample_rate * probe.channels
     encoded = yield from find_burst(start, end, probe.codec, per_second)
     if encoded is not None:

@@ -20,7 +20,7 @@ from audioproxy.errors import (
     RenderFailed,
     RenderTimeout,
 )
-from audioproxy.media.command.decoding import KEPT_LINES, Pipeline
+from audioproxy.media.command.decoding import KEPT_LINES, PIECE_LIMIT, Pipeline
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
@@ -190,6 +190,15 @@ class Ffmpeg:
         if not sizes:
             raise _refusal(ended)
         return int(sizes[-1] or 0)
+
+    async def read_piece(
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: Deadline
+    ) -> bytes:
+        """Return what `piece_arguments` outputs."""
+        child = self._launch(arguments, descriptors, deadline, stdout_limit=PIECE_LIMIT)
+        ended = await _wait(child)
+        _check(ended)
+        return ended.stdout
 
     @asynccontextmanager
     async def _decoder(

@@ -23,7 +23,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
-from audioproxy.media.command.decoding import measure_arguments
+from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.diagnostics import (
@@ -129,7 +129,9 @@ class Prober:
             probe = await self._refuse_encrypted(source, probe)
         if probe.may_be_joined:
             probe = await self._refuse_joined(source, probe)
-        return await self._check_samples(source, probe) if probe.unchecked else probe
+        if probe.unchecked:
+            probe = await self._check_samples(source, probe, claim, pooled=pooled)
+        return probe
 
     async def describe(self, source: OpenSource) -> Probe:
         """Return the probe of a source for an info document, which is the same on each ffprobe.
@@ -200,19 +202,28 @@ class Prober:
             length = await deadline.limit(read_length(source.read, source.size, probe))
         return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
 
-    async def _check_samples(self, source: OpenSource, probe: Probe) -> Probe:
-        """Return a probe that knows what the samples of an uncompressed source are.
+    async def _check_samples(
+        self, source: OpenSource, probe: Probe, claim: Claim | None, *, pooled: bool
+    ) -> Probe:
+        """Return a probe that knows what the samples of an uncompressed or flac source are.
 
         :raises UndecodableSource: for samples that are no audio, or are not supported.
         """
         deadline = self._deadline()
+
+        async def decode(start: int) -> bytes:
+            async with self._slots.hold(claim) if pooled else nullcontext():
+                opened = probe.open_with(await source.input(deadline))
+                command = piece_arguments(self._program, opened, probe, start)
+                return await self._ffmpeg.read_piece(command, source.descriptors, deadline)
+
         with _failures_of_probe():
             if probe.may_be_padded:
                 await source.input(deadline)
             elif not await source.inspect(deadline, _is_seekable):
                 return probe
             size = source.size or 0
-            checked = await deadline.limit(check_samples(source.read, size, probe))
+            checked = await deadline.limit(check_samples(source.read, size, probe, decode))
         return self._refine(source, probe, checked)
 
     def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:

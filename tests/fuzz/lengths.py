@@ -35,8 +35,14 @@ def check_length(data: bytes) -> None:
     with suppress(UndecodableSource):
         run_in_memory(lambda read: probe_samples(read, len(draws.rest)), draws.rest)
     unchecked = replace(probe, unchecked=True, first_byte=1)
+
+    async def decode(start: int) -> bytes:
+        return draws.rest[start:]
+
     with suppress(UndecodableSource):
-        run_in_memory(lambda read: check_samples(read, len(draws.rest), unchecked), draws.rest)
+        run_in_memory(
+            lambda read: check_samples(read, len(draws.rest), unchecked, decode), draws.rest
+        )
     reading = read_duration(len(draws.rest), probe)
     run_in_memory(lambda read: run_reader(read, len(draws.rest), reading), draws.rest)
     length = None

@@ -20,7 +20,7 @@ from tests.media.lengths.test_pcm import FORMAT, chunk, wav
 from tests.media.lengths.test_sphere import sphere
 from tests.media.lengths.test_wav import INFO, SOUND, START, stating
 from tests.media.test_bursts import SYNCS, bursts_of, pack
-from tests.media.test_flac_frames import BLOCK, NOISE, frame, verbatim
+from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
 from tests.support.audio import run_in_memory
 
 INFO_OF_FFPROBE = SourceInfo(
@@ -41,9 +41,16 @@ BURSTS = pack(bursts_of(SYNCS["AC-3"]), "pcm_s16le")
 SAMPLES = len(SOUND) // 4
 
 
-def check(file: bytes, probe: Probe = PROBE) -> Probe:
-    """Check the samples of a file in memory."""
-    return run_in_memory(lambda read: check_samples(read, len(file), probe), file)
+def check(file: bytes, probe: Probe = PROBE, decoded: dict[int, bytes] | None = None) -> Probe:
+    """Check the samples of a file in memory.
+
+    :param decoded: what ffmpeg decodes, by the number of samples ahead of it.
+    """
+
+    async def decode(start: int) -> bytes:
+        return (decoded or {})[start]
+
+    return run_in_memory(lambda read: check_samples(read, len(file), probe, decode), file)
 
 
 class CheckTests(SynchronousTestCase):
@@ -136,15 +143,34 @@ class CheckTests(SynchronousTestCase):
                 found = check(bytes(99) + SOUND, replace(other, first_byte=first))
                 self.assertEqual((found.decoder, found.stored, found.raw), (decoder, None, None))
 
+    def test_mono(self) -> None:
+        """Bursts have two channels, so one channel is audio."""
+        file = bytes(99) + BURSTS
+        mono = replace(PROBE, container="caf", first_byte=99, channels=1)
+        self.assertFalse(check(file, mono).unchecked)
+
+    def test_long_silence(self) -> None:
+        """However long a source is silent, the other checks are made."""
+        data = bytes(11 * 384_000 * 4) + 2 * SOUND
+        form = struct.pack("<HHIIHH", 1, 2, 384_000, 1_536_000, 4, 16)
+        probe = replace(PROBE, sample_rate=384_000)
+        found = check(
+            wav(chunk(b"fmt ", form), chunk(b"data", data, len(data) - len(SOUND))), probe
+        )
+        self.assertEqual(found.length and found.length.samples, len(data) // 4)
+
     def test_flac(self) -> None:
-        """Encoded audio that flac holds is a 415 too; noise and mono are none."""
+        """Encoded audio that flac holds is a 415 too: what looks like noise is decoded."""
         flac = replace(PROBE, container="flac", codec="flac", first_byte=99)
-        values = [word - (word >> 15 << 16) for word in bursts_of(SYNCS["AC-3"])[: 2 * BLOCK]]
-        file = bytes(99) + frame(verbatim(values[0::2]), verbatim(values[1::2]))
-        error = self.assertRaises(UndecodableSource, check, file, flac)
+        file = bytes(99) + SILENCE + NOISE
+        bursts = pack(bursts_of(SYNCS["AC-3"]), "pcm_s32le")
+        error = self.assertRaises(UndecodableSource, check, file, flac, {BLOCK: bursts})
         self.assertIn("AC-3", error.message)
+        for decoded in (b"", SOUND):
+            self.assertFalse(check(file, flac, {BLOCK: decoded}).unchecked)
+        # Nothing of these is decoded.
         for source, probe in (
-            (bytes(99) + NOISE, flac),
+            (bytes(99) + SILENCE, flac),
             (file, replace(flac, channels=1)),
             (file, replace(flac, first_byte=None)),
             (file[:99] + bytes(99), flac),
@@ -202,7 +228,7 @@ class ProbeTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """Bursts, absurd rates and other codecs are refused; other files are left to ffprobe."""
         for file in (
-            sphere(BURSTS, sample_count="-i 9000"),
+            sphere(BURSTS, sample_count="-i 9000", channel_count="-i 2"),
             sphere(sample_rate="-i 99999999"),
             sphere(sample_coding="-s9 shortpack"),
             stating(len(SOUND), name=b"RIFX"),

@@ -284,10 +284,24 @@ class EncodedTests(ServiceCase):
             source = contain(bytes(int(192_000 * zeros) // 4 * 4) + data, CONTAINERS["flac"])
             error = self.assertRaises(UndecodableSource, probe, source)
             self.assertIn(name.split()[0], error.message)
+        # A recording may begin inside a burst, and 24 bits may hold words.
+        for (name, data), zeros in product(encoded().items(), (0, 4 * 6999)):
+            if name != "TrueHD":
+                source = contain(bytes(zeros) + data[4 * 77 :], CONTAINERS["flac, 24 bits"])
+                error = self.assertRaises(UndecodableSource, probe, source)
+                self.assertIn(name.split()[0], error.message)
         loud = noise(48000, 48000, 2, 1)
         for words in (text for name, text in CONTAINERS.items() if name.startswith("flac")):
             source = contain(write_wav(loud)[44:], words)
             self.assertEqual(len(read_wav(render(source, "f:wav"))), 48000)
+
+    def test_clipped(self) -> None:
+        """Clipped audio, whose samples are words of a sync, plays in all depths and containers."""
+        values = np.random.default_rng(1).normal(0, 60000, 96_000).clip(-32767, 32766)
+        square = np.where(np.arange(96_000) // 100 % 2, 32766, -32767)
+        for sound, (name, words) in product((values, square), CONTAINERS.items()):
+            source = contain(sound.astype("<i2").tobytes(), words)
+            self.assertEqual(len(read_wav(render(source, "f:wav"))), 48000, name)
 
     def test_decoded(self) -> None:
         """What a wav file begins with is decoded where ffmpeg detects it: ``t`` is its cut."""

@@ -114,6 +114,10 @@ class EncoderCase(SynchronousTestCase):
         """Start a decode pass."""
         return Deferred.fromCoroutine(self.ffmpeg.measure(["ffmpeg"], {}, self.deadline()))
 
+    def read_piece(self) -> Deferred[bytes]:
+        """Start the decoding of a piece."""
+        return Deferred.fromCoroutine(self.ffmpeg.read_piece(["ffmpeg"], {}, self.deadline()))
+
     def refused(self, running: Deferred[Any], refusal: type[Exception], row: object = "") -> Any:
         """Return the refusal, and assert that no timer is left."""
         error = self.failureResultOf(running).value
@@ -128,7 +132,7 @@ class EndTests(EncoderCase):
     def start_each(self) -> Iterator[Deferred[Any]]:
         """Start a run of each kind; require that it leaves no descriptor open."""
         starts: tuple[Callable[[], Deferred[Any]], ...]
-        starts = (self.encode, self.run_to_pipe, self.measure)
+        starts = (self.encode, self.run_to_pipe, self.measure, self.read_piece)
         for start in starts:
             before = open_descriptors()
             yield start()
@@ -252,6 +256,13 @@ class EndTests(EncoderCase):
             self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
             self.spawner.last.exit_and_end(stdout=report)
             self.assertEqual(self.successResultOf(measuring), length)
+
+    def test_piece(self) -> None:
+        """The samples of a piece are returned as they are."""
+        for samples in (b"", b"1234" * 9):
+            reading = self.read_piece()
+            self.spawner.last.exit_and_end(stdout=samples)
+            self.assertEqual(self.successResultOf(reading), samples)
 
     def test_no_report(self) -> None:
         """A pass that reports no valid size has failed."""

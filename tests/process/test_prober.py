@@ -40,8 +40,10 @@ from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.lengths.test_sphere import sphere
 from tests.media.lengths.test_wavpack import TAG, wavpack
+from tests.media.test_bursts import SYNCS, bursts_of, pack
 from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
+from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
 from tests.support.processes import FakeSpawner
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
@@ -628,6 +630,39 @@ class PaddedTests(ProberCase):
         probing = self.fetch(source=source)
         self.assertTrue(self.answer(probing, probe_output(plain, container="wav")).unchecked)
         self.assertEqual(source.reads, 0)
+
+    def test_flac(self) -> None:
+        """Of flac that looks like noise, a piece is decoded in a slot, once while it is unchanged.
+
+        A render that holds a slot needs none for it.
+        """
+        content = bytes(99) + SILENCE + NOISE
+        stream = AUDIO | {"codec_name": "flac", "channels": 2}
+        packet = {"codec_type": "audio", "pts": 0, "pos": "99"}
+        output = json.loads(probe_output(stream, container="flac")) | {"packets": [packet] * 8}
+        noise, bursts = NOISE[:999], pack(bursts_of(SYNCS["AC-3"]), "pcm_s32le")
+        for code, piece, pooled, refusal in (
+            *(
+                (0, noise, True, None),
+                (0, noise, False, None),
+                (0, bursts, True, UndecodableSource),
+            ),
+            (1, b"", True, ProbeFailed),
+        ):
+            source = FakeSource(b"%d" % len(self.spawner.children), data=content, size=len(content))
+            probing = Deferred.fromCoroutine(self.prober.probe(source, pooled=pooled))
+            self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
+            words = " ".join(self.spawner.last.arguments)
+            self.assertRegex(words, f"^ffmpeg .* atrim=start_sample={BLOCK}:end_sample=")
+            self.assertEqual(self.slots.held, int(pooled))
+            self.spawner.last.exit_and_end(code, stdout=piece)
+            if refusal is not None:
+                self.assert_refused(probing, refusal)
+                continue
+            self.assertFalse(self.successResultOf(probing).unchecked)
+            again = Deferred.fromCoroutine(self.prober.probe(source))
+            self.assertFalse(self.successResultOf(again).unchecked)
+            self.assert_released()
 
     def test_unread_by_ffprobe(self) -> None:
         """Plain samples in a container that ffprobe refuses are described without it (D43)."""

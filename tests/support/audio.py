@@ -40,6 +40,7 @@ from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.decoding import (
     decoded_stream,
     measure_arguments,
+    piece_arguments,
     single_process,
 )
 from audioproxy.media.command.encoders import ENCODERS
@@ -177,7 +178,11 @@ def probe(source: bytes) -> Probe:
     if found.may_be_joined:
         found = replace(found.with_length(find_length_of(source, found)), may_be_joined=False)
     if found.unchecked:
-        return run_in_memory(lambda read: check_samples(read, size, found), source)
+
+        async def decode(start: int) -> bytes:
+            return run(piece_arguments("ffmpeg", input_of(found), found, start), source).stdout
+
+        return run_in_memory(lambda read: check_samples(read, size, found, decode), source)
     return found
 
 

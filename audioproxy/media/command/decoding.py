@@ -21,6 +21,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.bursts import LONGEST_PERIOD
 from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.exact_length import EXCESS
@@ -57,6 +58,14 @@ KEPT_LINES = re.compile(
     + _REPORTS,
     re.MULTILINE,
 )
+
+
+#: The form of the samples that `piece_arguments` outputs, and how many of each channel: those in
+#: which every burst of encoded audio repeats (`audioproxy.media.bursts`).
+PIECE_FORM = "s32le"
+_PIECE = LONGEST_PERIOD
+#: Bytes that the piece of two channels has at most.
+PIECE_LIMIT = 8 * _PIECE
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +222,16 @@ def measure_arguments(
         *("-ar", str(probe.sample_rate), "-ac", "1"),
         *([] if frames is None else ["-frames:a", str(frames)]),
         *("-c:a", "pcm_u8", "-f", "u8", "-y", "/dev/null"),
+    ]
+
+
+def piece_arguments(ffmpeg: str, source: Input, probe: Probe, start: int) -> list[str]:
+    """Return the command line that outputs a few samples of a source as they are, in `PIECE_FORM`.
+
+    :param start: the number of samples ahead of them.
+    """
+    return [
+        *open_source(ffmpeg, source, probe, uniform=False),
+        *("-af", f"atrim=start_sample={start}:end_sample={start + _PIECE}"),
+        *("-c:a", f"pcm_{PIECE_FORM}", "-f", PIECE_FORM, "pipe:1"),
     ]

@@ -13,6 +13,7 @@ from audioproxy.media.command.decoding import (
     decoded_stream,
     decoder_arguments,
     measure_arguments,
+    piece_arguments,
     source_filters,
 )
 from audioproxy.media.command.encoding import encoder_arguments
@@ -31,7 +32,7 @@ SWRESAMPLE += ":rematrix_maxval=1"
 
 
 class DecoderTests(SynchronousTestCase):
-    """`measure_arguments` and `decoder_arguments`"""
+    """`measure_arguments`, `decoder_arguments` and `piece_arguments`"""
 
     def test_measuring(self) -> None:
         """The first audio stream is decoded to one byte a sample, at the probed rate (D12, D63)."""
@@ -41,6 +42,14 @@ class DecoderTests(SynchronousTestCase):
             " -ar 44100 -ac 1 -c:a pcm_u8 -f u8 -y /dev/null"
         )
         self.assertEqual(measure_arguments("ffmpeg", SOURCE, STEREO), words.split())
+
+    def test_piece(self) -> None:
+        """A piece of a source is decoded to samples of 32 bits, and nothing is converted else."""
+        words = (
+            f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS}"
+            " -af atrim=start_sample=99:end_sample=20579 -c:a pcm_s32le -f s32le pipe:1"
+        )
+        self.assertEqual(piece_arguments("ffmpeg", SOURCE, STEREO, 99), words.split())
 
     def words(self, probe: Probe) -> str:
         """Return the command line."""
